@@ -1,0 +1,1 @@
+"""Kernel artifacts: PTX, cubins, their metrics and lint rules."""

@@ -1,0 +1,1 @@
+"""gpuemu.toml: model, loading, merging, positions and errors."""

@@ -1,0 +1,1 @@
+"""From a configuration to a task graph, and from what changed to what runs."""

@@ -1,0 +1,98 @@
+"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and mend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One diagnosis: what is wrong, where, and how to mend it.
+
+    Attributes
+    ----------
+    slug : str
+        Stable name, kebab-case (``config-unknown-key``); ``docs/errors.md`` lists each one.
+    message : str
+        What is wrong, in one sentence, with the offending value.
+    hint : str
+        How to mend it; empty when the message says it.
+    file : str
+        Path as the user wrote it or relative to the workspace; empty when there is none.
+    line : int
+        1-based line in `file`; 0 when unknown.
+    warning : bool
+        True when the run goes on in spite of it.
+    """
+
+    slug: str
+    message: str
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+    warning: bool = False
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.line else f"{self.file}: " if self.file else ""
+        level = "warning: " if self.warning else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{place}{level}{self.slug}: {self.message}{hint}"
+
+
+class FlowError(Exception):
+    """Base of all errors that are reported to a user without a traceback.
+
+    Attributes
+    ----------
+    problems : tuple of Problem
+        At least one; a configuration file reports all of its errors at once.
+    exit_code : int
+        What the command exits with: 2 usage or configuration, 3 crash or missing tool.
+    """
+
+    exit_code = 3
+
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(p) for p in problems))
+
+    @property
+    def slug(self) -> str:
+        """The first problem's slug."""
+        return self.problems[0].slug
+
+
+class UsageError(FlowError):
+    """The command line or an API call asks for something that does not exist."""
+
+    exit_code = 2
+
+
+class ConfigError(FlowError):
+    """A configuration file is wrong."""
+
+    exit_code = 2
+
+
+class RunnerError(FlowError):
+    """The machinery that runs ops broke (not the op itself, which is an ``error`` verdict)."""
+
+
+class StoreError(FlowError):
+    """The cache cannot be used: disk full, no permission, locked."""
+
+
+def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """The known name most like `name`, or an empty string when none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
+
+    found = get_close_matches(name, known, n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
+    """A hint naming the nearest known name, else the list of what is known."""
+    best = nearest(name, known)
+    if best:
+        return f"did you mean {best!r}?"
+    return f"known: {', '.join(sorted(known))}" if known else ""

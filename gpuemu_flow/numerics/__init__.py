@@ -1,0 +1,1 @@
+"""Pure numerics: generator, dtypes, layouts, ulp, comparison, tolerances."""

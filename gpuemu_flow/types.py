@@ -1,0 +1,272 @@
+"""The vocabulary: dtypes, layouts, strategies, verdicts, cases and results, without numpy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DType:
+    """Name, size and family of one element type.
+
+    Attributes
+    ----------
+    name : str
+        Canonical lower-case name, the wire protocol's.
+    itemsize : int
+        Bytes per element.
+    kind : str
+        ``float``, ``int``, ``uint`` or ``bool``.
+    """
+
+    name: str
+    itemsize: int
+    kind: str
+
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        DType("float16", 2, "float"),
+        DType("bfloat16", 2, "float"),
+        DType("float8_e4m3fn", 1, "float"),
+        DType("float8_e5m2", 1, "float"),
+        DType("float32", 4, "float"),
+        DType("float64", 8, "float"),
+        DType("int8", 1, "int"),
+        DType("int16", 2, "int"),
+        DType("int32", 4, "int"),
+        DType("int64", 8, "int"),
+        DType("uint8", 1, "uint"),
+        DType("uint16", 2, "uint"),
+        DType("uint32", 4, "uint"),
+        DType("uint64", 8, "uint"),
+        DType("bool", 1, "bool"),
+    )
+}
+
+DTYPE_ALIASES: dict[str, str] = {
+    "f16": "float16", "half": "float16", "fp16": "float16",
+    "bf16": "bfloat16",
+    "f32": "float32", "float": "float32", "fp32": "float32",
+    "f64": "float64", "double": "float64", "fp64": "float64",
+    "f8_e4m3": "float8_e4m3fn", "fp8_e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn",
+    "f8_e5m2": "float8_e5m2", "fp8_e5m2": "float8_e5m2",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64",
+    "boolean": "bool",
+}  # fmt: skip
+
+
+def canonical_dtype(name: str) -> str | None:
+    """The canonical dtype name for a name or alias in any case, or None when unknown."""
+    lower = name.strip().lower()
+    lower = DTYPE_ALIASES.get(lower, lower)
+    return lower if lower in DTYPES else None
+
+
+LAYOUTS = ("contiguous", "strided", "transposed", "offset", "expanded")
+
+CORE_STRATEGIES = ("uniform", "normal", "small", "negative", "sparse", "ties", "integers")
+STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
+STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
+STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
+
+INVARIANTS = (
+    "shape_preserved", "non_negative", "finite", "no_nan", "no_inf", "symmetric", "normalized",
+)  # fmt: skip
+
+
+class Verdict(str, enum.Enum):
+    """What is known of an op after checking it; see ``architecture``: five values, no others."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    INCONCLUSIVE = "inconclusive"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class FailureKind(str, enum.Enum):
+    """Why a case did not pass. The first seven are wire protocol v1's names."""
+
+    TOLERANCE = "ToleranceExceeded"
+    NAN = "NaNDetected"
+    INF = "InfDetected"
+    SHAPE = "ShapeMismatch"
+    DTYPE = "DTypeMismatch"
+    INVARIANT = "InvariantViolation"
+    REFERENCE = "ReferenceError"
+    EXECUTION = "ExecutionError"
+    INPUT_MODIFIED = "InputModified"
+    UNWRITTEN = "OutputNotWritten"
+    OUT_OF_BOUNDS = "OutOfBoundsWrite"
+    NON_DETERMINISTIC = "NonDeterministic"
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """How one input tensor of a case is made.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+    dtype : str
+        Canonical dtype name.
+    layout : str
+        One of `LAYOUTS`; how the tensor really lies in memory.
+    strategy : str
+        One of `STRATEGIES`; which values are drawn.
+    position : int
+        Index in the op's ``input_names``; it names the random stream (``input_<position>``).
+    low, high : float or None
+        Range that the values are kept in, from the op's schema.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str
+    layout: str = "contiguous"
+    strategy: str = "uniform"
+    position: int = 0
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case: everything that decides its input tensors, and no tensor.
+
+    Attributes
+    ----------
+    index : int
+        Place in the op's sequence of cases; not part of its identity.
+    seed : int
+        The case seed, u64; what is shown to users.
+    dtype, layout, strategy : str
+        Of the case as a whole.
+    target : str or None
+        Input that `layout`/`strategy` apply to; None = all inputs.
+    shape_class : str
+        Which class of shapes this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
+    dims : tuple of (str, int)
+        Symbolic dims in schema order.
+    inputs : tuple of InputSpec
+    """
+
+    index: int
+    seed: int
+    dtype: str
+    layout: str
+    strategy: str
+    inputs: tuple[InputSpec, ...]
+    target: str | None = None
+    shape_class: str = ""
+    dims: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def numel(self) -> int:
+        """Elements over all inputs."""
+        total = 0
+        for spec in self.inputs:
+            n = 1
+            for d in spec.shape:
+                n *= d
+            total += n
+        return total
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        out = asdict(self)
+        out["dims"] = [list(d) for d in self.dims]
+        out["inputs"] = [dict(i, shape=list(i["shape"])) for i in out["inputs"]]
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Case:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        inputs = tuple(InputSpec(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"])
+        dims = tuple((str(n), int(v)) for n, v in data["dims"])
+        return cls(**{**data, "inputs": inputs, "dims": dims})
+
+    def identity(self) -> dict[str, Json]:
+        """What an action key holds of this case: all but its place in the sequence."""
+        out = self.to_json()
+        del out["index"], out["shape_class"]
+        return out
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """``|actual - expected| <= atol + rtol * |expected|`` and where the two numbers came from."""
+
+    atol: float
+    rtol: float
+    origin: str = "table"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One reason why a case failed.
+
+    Attributes
+    ----------
+    kind : FailureKind
+    message : str
+    output : str
+        Name of the output tensor, empty when it concerns all.
+    index : tuple of int or None
+        Multi-index of the worst (or first) element.
+    expected, actual : float or None
+        Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+    """
+
+    kind: FailureKind
+    message: str
+    output: str = ""
+    index: Shape | None = None
+    expected: float | None = None
+    actual: float | None = None
+
+
+@dataclass(frozen=True)
+class ErrorStats:
+    """Error of one comparison; all zero for empty tensors.
+
+    ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is
+    ``max |a - e| / (atol + rtol |e|)`` over finite elements, 1.0 = just allowed.
+    """
+
+    count: int = 0
+    num_exceeding: int = 0
+    num_no_verdict: int = 0
+    max_abs: float = 0.0
+    mean_abs: float = 0.0
+    p50_abs: float = 0.0
+    p90_abs: float = 0.0
+    p99_abs: float = 0.0
+    max_rel: float = 0.0
+    mean_rel: float = 0.0
+    max_ulp: float = 0.0
+    mean_ulp: float = 0.0
+    tolerance_used: float = 0.0
+    worst_index: Shape | None = None
+    worst_expected: float | None = None
+    worst_actual: float | None = None
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Verdict on one case's outputs."""
+
+    verdict: Verdict
+    failures: tuple[Failure, ...] = ()
+    stats: ErrorStats = field(default_factory=ErrorStats)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""JSON Schemas of the configuration and of what the commands print."""

@@ -1,0 +1,1 @@
+"""The pipeline, one file per stage."""
