@@ -1,0 +1,65 @@
+"""Files that are either the old content or the new one, whole, whenever the process dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, StoreError
+
+DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+
+
+def disk_problem(error: OSError, path: Path | str) -> Problem:
+    """The diagnosis of an operating system error while writing below the cache."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Problem(
+            "cache-disk-full",
+            f"no space left while writing {path}",
+            "free some space, or `gpuemu-flow clean --cache`; what was finished is kept",
+        )
+    return Problem(
+        "cache-not-writable",
+        f"cannot write {path}: {error.strerror or error}",
+        "check the owner and the mode of the cache folder, or set [cache] dir",
+    )
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path | str) -> Iterator[None]:
+    """Turn an OSError of the disk into a StoreError; others pass unchanged."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in DISK_ERRNOS:
+            raise StoreError(disk_problem(error, path)) from error
+        raise
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write `data` to `path` by way of a temporary file in the same folder and a rename.
+
+    No fsync: a killed process loses nothing that was written; after a power cut a torn file is
+    detected by its digest and made again.
+
+    Raises
+    ------
+    StoreError
+        ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise

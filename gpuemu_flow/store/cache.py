@@ -1,0 +1,162 @@
+"""Checksummed JSON records in a diskcache: what is damaged is set aside, never believed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from diskcache import Cache, Timeout
+
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.store.atomic import disk_errors
+from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
+from gpuemu_flow.types import Json
+
+_MAGIC = b"gf1\n"
+_CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
+_FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
+
+T = TypeVar("T")
+
+
+def seal(value: Json) -> bytes:
+    """JSON value to record: magic, checksum, payload."""
+    payload = json.dumps(value, separators=(",", ":")).encode()
+    return _MAGIC + hashlib.sha256(payload).digest()[:_CHECK] + payload
+
+
+def unseal(record: bytes) -> Json:
+    """Record to JSON value.
+
+    Raises
+    ------
+    ValueError
+        When the record is not one that `seal` made.
+    """
+    head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
+    payload = record[len(_MAGIC) + _CHECK :]
+    if head != _MAGIC or hashlib.sha256(payload).digest()[:_CHECK] != check:
+        raise ValueError("damaged record")
+    return json.loads(payload)
+
+
+class JsonStore:
+    """A key-value store of JSON values, shared between threads and processes.
+
+    Parameters
+    ----------
+    folder : Path
+        The diskcache's folder.
+    set_aside : callable
+        Called with a damaged file or folder; moves it out of the way and reports it.
+    size_limit : int
+        Bytes; only with `evict` are records dropped, least recently used first.
+    evict : bool
+        False keeps every record whatever its size.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        set_aside: Callable[[Path, str], None],
+        *,
+        size_limit: int = 1 << 40,
+        evict: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._set_aside = set_aside
+        self._size_limit = size_limit
+        self._policy = "least-recently-used" if evict else "none"
+        self._cache = self._guarded(self._open)
+
+    def _open(self) -> Cache:
+        with disk_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return Cache(
+                str(self._folder),
+                disk=BytesDisk,
+                timeout=30,
+                size_limit=self._size_limit,
+                eviction_policy=self._policy,
+                cull_limit=10 if self._policy != "none" else 0,
+                sqlite_synchronous=1,
+            )
+
+    def _guarded(self, action: Callable[[], T]) -> T:
+        """Run `action`; on a damaged database set it aside, start afresh and run it again."""
+        try:
+            return action()
+        except Timeout as error:
+            raise StoreError(
+                Problem("cache-busy", f"{self._folder} stayed locked", "end the other run")
+            ) from error
+        except sqlite3.DatabaseError as error:
+            text = str(error).lower()
+            if any(sign in text for sign in _FULL):
+                raise StoreError(
+                    Problem(
+                        "cache-disk-full" if "full" in text else "cache-not-writable",
+                        f"cannot write {self._folder}: {error}",
+                        "free some space, or check the folder's mode; what was finished is kept",
+                    )
+                ) from error
+            with contextlib.suppress(Exception):
+                self._cache.close()
+            self._set_aside(self._folder, f"damaged database: {error}")
+            self._cache = self._open()
+            return action()
+
+    def get(self, key: str) -> Json | None:
+        """The value, or None when there is none or it was damaged (then it is dropped)."""
+
+        def read() -> bytes | None:
+            return self._cache.get(key)  # type: ignore[no-any-return]
+
+        try:
+            record = self._guarded(read)
+            return None if record is None else unseal(record)
+        except (ForeignRecordError, ValueError):
+            self.delete(key)
+            return None
+
+    def put(self, key: str, value: Json) -> None:
+        """Store one value; it is there for the next process when this returns."""
+        record = seal(value)
+        self._guarded(lambda: self._cache.set(key, record))
+
+    def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
+        """Store several values in one transaction."""
+        records = [(key, seal(value)) for key, value in items]
+
+        def write() -> None:
+            with self._cache.transact():
+                for key, record in records:
+                    self._cache.set(key, record)
+
+        self._guarded(write)
+
+    def delete(self, key: str) -> None:
+        """Forget one key; silent when there is none."""
+        self._guarded(lambda: self._cache.delete(key))
+
+    def keys(self) -> Iterator[str]:
+        """All keys, in the order they were first stored."""
+        with contextlib.suppress(ForeignRecordError):
+            yield from self._cache.iterkeys()
+
+    def clear(self) -> int:
+        """Drop every record; how many there were."""
+        return int(self._guarded(self._cache.clear))
+
+    def volume(self) -> int:
+        """Estimated bytes on disk."""
+        return int(self._guarded(self._cache.volume))
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        self._cache.close()

@@ -1,0 +1,54 @@
+"""A diskcache Disk that can neither unpickle nor leave its folder."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from diskcache import Disk
+from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
+
+_OWN_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
+
+
+class ForeignRecordError(ValueError):
+    """The database holds something that this program did not write."""
+
+
+class BytesDisk(Disk):  # type: ignore[misc]
+    """Keys are str, values are bytes, and nothing else is ever read.
+
+    diskcache's own Disk unpickles whatever a row says is a pickle and opens whatever file name a
+    row holds, ``../x`` included; a cache folder that someone else can write to would run code.
+    """
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Key to database form."""
+        if type(key) is not str:
+            raise TypeError("cache keys are str")
+        return key, True
+
+    def get(self, key: object, raw: bool) -> str:
+        """Database form to key."""
+        if not raw or type(key) is not str:
+            raise ForeignRecordError("key is not a str")
+        return key
+
+    def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
+        """Value to database form."""
+        if type(value) is not bytes or read:
+            raise TypeError("cache values are bytes")
+        return super().store(value, read, key)
+
+    def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
+        """Database form to value."""
+        if mode == MODE_RAW and type(value) is bytes:
+            return value
+        if mode == MODE_BINARY and filename and _OWN_FILE.fullmatch(filename) and not read:
+            return bytes(super().fetch(mode, filename, value, read))
+        raise ForeignRecordError("value is not bytes of ours")
+
+    def remove(self, file_path: str) -> None:
+        """Delete a value's file; names that are not ours are left alone."""
+        if _OWN_FILE.fullmatch(file_path):
+            super().remove(file_path)

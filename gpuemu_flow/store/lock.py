@@ -1,0 +1,52 @@
+"""One run at a time per workspace, by a lock that the kernel frees when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuemu_flow.store.atomic import disk_errors
+
+
+class RunLock:
+    """``flock`` on a file that also says who holds it.
+
+    Parameters
+    ----------
+    path : Path
+    on_wait : callable
+        Called once, with the holder's own words, before waiting.
+    """
+
+    def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None) -> None:
+        self._path = path
+        self._on_wait = on_wait
+        self._file: int | None = None
+
+    def __enter__(self) -> RunLock:
+        with disk_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._on_wait is not None:
+                    holder = os.pread(self._file, 200, 0).decode("utf-8", "replace").strip()
+                    self._on_wait(holder or "another process")
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(self._file)
+            self._file = None
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = None

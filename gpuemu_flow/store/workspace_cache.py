@@ -1,0 +1,130 @@
+"""The cache folder of one workspace: what lies where, opened when first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote
+
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.blobs import BlobStore
+from gpuemu_flow.store.cache import JsonStore
+
+_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This folder is gpuemu-flow's cache; it can be deleted at any time.\n"
+    b"# See https://bford.info/cachedir/ for what this file tells backup programs.\n"
+)
+DEFAULT_ACTIONS_LIMIT = 512 * 1024 * 1024
+
+
+class WorkspaceCache:
+    """Paths and stores below ``.gpuemu-cache``.
+
+    Attributes
+    ----------
+    folder : Path
+    problems : list of Problem
+        Damage that was found and set aside, as warnings.
+    """
+
+    def __init__(self, folder: Path, *, actions_limit: int = DEFAULT_ACTIONS_LIMIT) -> None:
+        self.folder = folder
+        self.problems: list[Problem] = []
+        self._actions_limit = actions_limit
+
+    def create(self) -> None:
+        """Make the folder with its .gitignore and CACHEDIR.TAG; harmless when it exists.
+
+        Raises
+        ------
+        StoreError
+            When it cannot be made or written to.
+        """
+        with disk_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
+            if not (self.folder / name).exists():
+                write_atomic(self.folder / name, content)
+
+    @property
+    def lock_path(self) -> Path:
+        """File of the run lock."""
+        return self.folder / "lock"
+
+    @property
+    def staging(self) -> Path:
+        """Folder for files that are being written, on the same file system as the blobs."""
+        path = self.folder / "staging"
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
+        """Target file of a task; the op's name is escaped so that it is one path component."""
+        name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
+        return self.folder / "tasks" / stage / f"{name}.json"
+
+    def log_path(self, task: str) -> Path:
+        """Log file of a task."""
+        return self.folder / "logs" / f"{quote(task, safe='')}.log"
+
+    @cached_property
+    def state(self) -> JsonStore:
+        """Task states, never evicted."""
+        return JsonStore(self.folder / "state", self.set_aside)
+
+    @cached_property
+    def actions(self) -> JsonStore:
+        """Action cache: key of a case's action to its result, least recently used evicted."""
+        return JsonStore(
+            self.folder / "actions", self.set_aside, size_limit=self._actions_limit, evict=True
+        )
+
+    @cached_property
+    def blobs(self) -> BlobStore:
+        """Tensor files by content."""
+        return BlobStore(self.folder / "blobs", self.set_aside)
+
+    def set_aside(self, path: Path, reason: str) -> None:
+        """Move damaged `path` to ``quarantine/`` and remember why."""
+        quarantine = self.folder / "quarantine"
+        with contextlib.suppress(OSError):
+            quarantine.mkdir(parents=True, exist_ok=True)
+            for n in itertools.count(1):
+                target = quarantine / f"{path.name}.{n}"
+                if not target.exists():
+                    path.rename(target)
+                    break
+        self.problems.append(
+            Problem(
+                "cache-damaged",
+                f"{reason}; set aside and made again when needed",
+                file=str(path.relative_to(self.folder.parent))
+                if path.is_relative_to(self.folder.parent)
+                else str(path),
+                warning=True,
+            )
+        )
+
+    def clear_staging(self) -> None:
+        """Remove what killed runs left half-written; call only while holding the run lock."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.folder / "staging"):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        Path(entry.path).unlink()
+
+    def close(self) -> None:
+        """Close the databases that were opened."""
+        for name in ("state", "actions"):
+            store = self.__dict__.get(name)
+            if isinstance(store, JsonStore):
+                store.close()
