@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -270,3 +271,65 @@ class CheckResult:
     failures: tuple[Failure, ...] = ()
     stats: ErrorStats = field(default_factory=ErrorStats)
     notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, non-finite numbers as the strings ``NaN``, ``Infinity``, ``-Infinity``."""
+        return {
+            "verdict": self.verdict.value,
+            "failures": [failure_to_json(f) for f in self.failures],
+            "stats": {name: number_to_json(v) for name, v in asdict(self.stats).items()},
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        stats = {name: number_from_json(v) for name, v in data["stats"].items()}
+        if stats.get("worst_index") is not None:
+            stats["worst_index"] = tuple(stats["worst_index"])
+        return cls(
+            Verdict(data["verdict"]),
+            tuple(failure_from_json(f) for f in data["failures"]),
+            ErrorStats(**stats),
+            tuple(data["notes"]),
+        )
+
+
+def number_to_json(value: Json) -> Json:
+    """A float that JSON cannot hold becomes a string; everything else is unchanged."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def number_from_json(value: Json) -> Json:
+    """Inverse of `number_to_json`."""
+    return float(value) if isinstance(value, str) and value in _NON_FINITE else value
+
+
+_NON_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+def failure_to_json(failure: Failure) -> dict[str, Json]:
+    """A failure as plain JSON."""
+    return {
+        "kind": failure.kind.value,
+        "message": failure.message,
+        "output": failure.output,
+        "index": None if failure.index is None else list(failure.index),
+        "expected": number_to_json(failure.expected),
+        "actual": number_to_json(failure.actual),
+    }
+
+
+def failure_from_json(data: Mapping[str, Json]) -> Failure:
+    """Inverse of `failure_to_json`."""
+    index = data["index"]
+    return Failure(
+        FailureKind(data["kind"]),
+        str(data["message"]),
+        str(data["output"]),
+        None if index is None else tuple(index),
+        number_from_json(data["expected"]),
+        number_from_json(data["actual"]),
+    )

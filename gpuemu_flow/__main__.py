@@ -1,0 +1,5 @@
+"""``python -m gpuemu_flow``."""
+
+from gpuemu_flow.front import main
+
+main()

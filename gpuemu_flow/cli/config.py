@@ -1,0 +1,31 @@
+"""``gpuemu-flow config check``: everything that is wrong in a configuration, at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def config() -> None:
+    """Look at the configuration."""
+
+
+@config.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Warnings, such as unknown keys, are errors.")
+def check(file: Path | None, strict: bool) -> None:
+    """Check gpuemu.toml (or FILE) and name every problem with its line."""
+    from gpuemu_flow.config.load import check_config, find_config  # noqa: PLC0415
+
+    path = file or find_config(Path.cwd(), os.environ)
+    problems = check_config(path, strict=strict)
+    for problem in problems:
+        click.echo(str(problem), err=not problem.warning)
+    errors = sum(not problem.warning for problem in problems)
+    if errors:
+        click.echo(f"{path.name}: {errors} error{'s' if errors != 1 else ''}", err=True)
+        raise SystemExit(2)
+    click.echo(f"{path.name}: ok")

@@ -1,0 +1,26 @@
+"""``gpuemu-flow explain TASK``: why it would run, or why it is current."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import SEED, format_option, wants_color
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="TASK...")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@format_option("text", "json")
+def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
+    """Say of each task whether it is current, and which part of its key changed."""
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.inspect import explain_tasks  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    workspace = Workspace(overrides=Overrides(seed=seed))
+    found = explain_tasks(workspace, words)
+    if output_format == "json":
+        click.echo(json_writer.dumps({"schema_version": 1, "tasks": found}))
+    else:
+        click.echo(text.render_explanations(found, text.Style(wants_color())))

@@ -1,0 +1,24 @@
+"""``gpuemu-flow graph``: the task graph as text, Mermaid or Graphviz."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@format_option("text", "mermaid", "dot")
+def graph(words: tuple[str, ...], output_format: str) -> None:
+    """Draw the tasks and what each reads."""
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports.graph_writer import WRITERS  # noqa: PLC0415
+
+    tasks = Workspace().graph
+    chosen = tasks.upstream(tasks.select(words))
+    edges = [
+        (source.task, name) for name in tasks.tasks if name in chosen
+        for source in tasks.tasks[name].inputs
+    ]  # fmt: skip
+    click.echo(WRITERS[output_format]([n for n in tasks.tasks if n in chosen], edges))

@@ -1,0 +1,24 @@
+"""``gpuemu-flow list``: the tasks of the workspace, with their state if asked."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command("list")
+@click.argument("words", nargs=-1, metavar="[OP|GROUP|TARGET]...")
+@click.option("--status", "with_status", is_flag=True, help="Say which are current.")
+@format_option("text", "json")
+def list_tasks(words: tuple[str, ...], with_status: bool, output_format: str) -> None:
+    """List tasks, groups and targets."""
+    from gpuemu_flow.engine.inspect import list_workspace  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    found = list_workspace(Workspace(), words, with_status=with_status)
+    if output_format == "json":
+        click.echo(json_writer.dumps({"schema_version": 1, **found}))
+    else:
+        click.echo(text.render_list(found, text.Style(wants_color())))

@@ -1,0 +1,62 @@
+"""The command group and what all commands share: errors, exit codes, colour."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from gpuemu_flow import __version__
+from gpuemu_flow.cli.clean import clean
+from gpuemu_flow.cli.config import config
+from gpuemu_flow.cli.explain import explain
+from gpuemu_flow.cli.graph import graph
+from gpuemu_flow.cli.list import list_tasks
+from gpuemu_flow.cli.run import run
+from gpuemu_flow.cli.status import status
+from gpuemu_flow.cli.version import version
+from gpuemu_flow.errors import FlowError, Problem
+
+INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="gpuemu-flow")
+def cli() -> None:
+    """Know that a GPU kernel is right, without a GPU.
+
+    Exit codes: 0 all passed; 1 a check failed or regressed; 2 usage or configuration;
+    3 an op crashed or a needed tool is absent; 4 nothing was validated; 130 interrupted.
+    """
+
+
+for command in (run, explain, list_tasks, graph, clean, status, config, version):
+    cli.add_command(command)
+
+
+def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
+    """One line each on standard error."""
+    for problem in problems:
+        click.echo(str(problem), err=True)
+
+
+def run_cli() -> None:
+    """Run the command line and leave with the documented exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except FlowError as error:
+        print_problems(error.problems)
+        code = error.exit_code
+    except click.exceptions.Abort:
+        code = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away (`| head`); what follows must not complain about it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,68 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., object])
+
+SEED = click.IntRange(0, (1 << 64) - 1)
+TRIGGER_NAMES = ("code", "params", "input", "env")
+
+
+def format_option(*formats: str) -> Callable[[F], F]:
+    """``--format``, the first of `formats` being the default."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="What to print on standard output.",
+    )
+
+
+def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Canonical dtype names; click's usage error for one that does not exist."""
+    from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
+    from gpuemu_flow.types import DTYPES, canonical_dtype  # noqa: PLC0415
+
+    found = []
+    for name in names:
+        canonical = canonical_dtype(name)
+        if canonical is None:
+            raise UsageError(
+                Problem("unknown-dtype", f"no dtype {name!r}", did_you_mean(name, list(DTYPES)))
+            )
+        found.append(canonical)
+    return tuple(found)
+
+
+def parse_triggers(text: str | None) -> tuple[str, ...]:
+    """The parts of ``--rerun-triggers``."""
+    from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
+
+    if text is None:
+        return TRIGGER_NAMES
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    for word in words:
+        if word not in TRIGGER_NAMES:
+            raise UsageError(
+                Problem(
+                    "unknown-trigger",
+                    f"no rerun trigger {word!r}",
+                    did_you_mean(word, list(TRIGGER_NAMES)),
+                )
+            )
+    return words
+
+
+def wants_color() -> bool:
+    """Whether standard output is a terminal and no one asked for plain text."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
+    return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"

@@ -1,0 +1,88 @@
+"""The live display of a run on a terminal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from gpuemu_flow.engine.events import Listener, Quiet, TaskEvent
+from gpuemu_flow.tasks.base import Progress
+
+
+class LiveListener(Quiet):
+    """Stage, op, cases done, elapsed time and rate, redrawn in place by rich."""
+
+    def __init__(self, live: Any) -> None:
+        self._live = live
+        self._lock = threading.Lock()
+        self._begin = time.monotonic()
+        self._todo = 0
+        self._finished = 0
+        self._fresh: dict[str, int] = {}
+        self._running: dict[str, Progress] = {}
+
+    def on_plan(self, total: int, todo: int) -> None:
+        """Remember how much there is to do."""
+        self._todo = todo
+
+    def on_task(self, event: TaskEvent) -> None:
+        """Add or remove a running task."""
+        with self._lock:
+            if event.what == "started":
+                self._running[event.task] = Progress(event.task, 0, 0, 0)
+            else:
+                self._running.pop(event.task, None)
+                self._finished += 1
+            self._draw()
+
+    def on_progress(self, progress: Progress) -> None:
+        """Move a running task on."""
+        with self._lock:
+            self._fresh[progress.task] = progress.fresh
+            if progress.task in self._running:
+                self._running[progress.task] = progress
+            self._draw()
+
+    def on_wait(self, holder: str) -> None:
+        """Say who holds the workspace."""
+        with self._lock:
+            self._live.update(f"waiting for {holder}, which runs in this workspace")
+
+    def _draw(self) -> None:
+        elapsed = time.monotonic() - self._begin
+        cases = sum(self._fresh.values())
+        lines = [
+            f"{self._finished}/{self._todo} tasks  {elapsed:.1f} s  "
+            f"{cases / elapsed if elapsed > 0 else 0:.0f} cases/s"
+        ]
+        for progress in self._running.values():
+            stage, _, rest = progress.task.partition(":")
+            count = f"{progress.done}/{progress.total}" if progress.total else ""
+            lines.append(f"  {stage:10} {rest:32} {count}")
+        self._live.update("\n".join(lines))
+
+
+class PlainListener(Quiet):
+    """Says only what someone who waits must know."""
+
+    def on_wait(self, holder: str) -> None:
+        """Say who holds the workspace."""
+        click.echo(f"waiting for {holder}, which runs in this workspace", err=True)
+
+
+@contextmanager
+def make_listener(*, live: bool) -> Iterator[Listener]:
+    """A live display on a terminal, else next to nothing."""
+    if not live:
+        yield PlainListener()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.live import Live  # noqa: PLC0415
+
+    with Live(console=Console(), refresh_per_second=12, transient=True) as display:
+        yield LiveListener(display)

@@ -1,0 +1,88 @@
+"""``gpuemu-flow run``: bring the workspace up to date and say what was found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from gpuemu_flow.cli.options import (
+    SEED,
+    canonical_dtypes,
+    format_option,
+    parse_triggers,
+    wants_color,
+)
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
+@click.option("--explain", is_flag=True, help="Say for each task that runs why it does.")
+@click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
+@click.option("-x", "--fail-fast", is_flag=True, help="Stop at the first op that fails.")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
+@click.option(
+    "--rerun-triggers",
+    metavar="code,params,input,env",
+    help="Which changes make a task run again; default: all four.",
+)
+@click.option("--force", is_flag=True, help="Run everything selected, whatever is cached.")
+@format_option("text", "json")
+def run(
+    words: tuple[str, ...],
+    dry_run: bool,
+    explain: bool,
+    jobs: int | None,
+    fail_fast: bool,
+    seed: int | None,
+    dtypes: tuple[str, ...],
+    rerun_triggers: str | None,
+    force: bool,
+    output_format: str,
+) -> None:
+    """Validate what changed: ops, tasks, groups or targets; without words, everything."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine import session  # noqa: PLC0415
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+
+    options = session.RunOptions(
+        words=words,
+        dtypes=canonical_dtypes(dtypes),
+        jobs=jobs,
+        fail_fast=fail_fast,
+        force=force,
+        dry_run=dry_run or explain,
+        triggers=parse_triggers(rerun_triggers),
+    )
+    workspace = Workspace(overrides=Overrides(seed=seed))
+    style = text.Style(wants_color())
+    if dry_run or explain:
+        plan = session.run(workspace, options)
+        statuses = plan.ordered_status()
+        if output_format == "json" and dry_run:
+            click.echo(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
+        else:
+            click.echo(
+                text.render_plan(plan.ordered_status(), plan.reasons, style, explain=explain),
+                err=output_format == "json",
+            )
+        if dry_run:
+            return
+        options = replace(options, dry_run=False)
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        outcome = session.run(workspace, options, listener)
+    report = build_report(workspace, outcome)
+    code = report.exit_code(fail_on_regression=bool(workspace.settings["fail_on_regression"]))
+    if code == 0 and outcome.everything and outcome.all_current(workspace):
+        workspace.save_plan(text.up_to_date_line(report))
+    if output_format == "json":
+        click.echo(json_writer.dumps(json_writer.run_to_json(report)))
+    else:
+        warn = float(workspace.settings["warn_threshold"])
+        click.echo(text.render_run(report, style, warn_threshold=warn))
+    raise SystemExit(code)

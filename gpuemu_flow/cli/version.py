@@ -1,0 +1,17 @@
+"""``gpuemu-flow version``."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow import __version__
+
+
+@click.command()
+def version() -> None:
+    """Show the version of the tool and of what results depend on."""
+    from gpuemu_flow.engine.environment import fingerprint  # noqa: PLC0415
+
+    click.echo(f"gpuemu-flow {__version__}")
+    for name, value in fingerprint().items():
+        click.echo(f"  {name:10} {value}")

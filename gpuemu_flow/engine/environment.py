@@ -1,0 +1,49 @@
+"""The part of the environment that results depend on: interpreter, packages, processor."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from gpuemu_flow.store.keys import digest_bytes
+
+NUMERIC_PACKAGES = ("numpy", "ml_dtypes")
+
+
+@lru_cache(maxsize=256)
+def package_version(name: str) -> str:
+    """Installed version of a distribution, empty when it is not installed under that name."""
+    try:
+        return importlib.metadata.version(name)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+
+
+def cpu_features() -> str:
+    """Digest of the processor's feature flags: numpy's SIMD paths, and so the last bit, follow.
+
+    On Linux the flags of the first core in ``/proc/cpuinfo``; elsewhere the processor's name.
+    """
+    try:
+        with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    return digest_bytes(" ".join(sorted(value.split())).encode())[:16]
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def fingerprint() -> dict[str, str]:
+    """What every action key of a program's run holds of the machine."""
+    found = {
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "machine": f"{sys.platform} {platform.machine()}",
+        "cpu": cpu_features(),
+    }
+    found.update({name: package_version(name) for name in NUMERIC_PACKAGES})
+    return found

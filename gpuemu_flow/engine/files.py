@@ -1,0 +1,73 @@
+"""Digests of workspace files, remembered by what the file system says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.store.keys import digest_bytes
+
+ABSENT = ""
+
+Stamp = tuple[int, int, int, int]
+"""(mtime_ns, ctime_ns, size, inode). ctime cannot be set back, so restored mtimes are noticed."""
+
+
+def stamp_of(path: str | Path) -> Stamp | None:
+    """The stamp of a regular file, or None when there is none."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+@dataclass
+class FileTable:
+    """Path to stamp and sha256; a file is read again only when its stamp moved.
+
+    Attributes
+    ----------
+    root : Path
+        Relative paths are meant from here.
+    entries : dict
+        Path to (stamp, digest); what the snapshot keeps.
+    """
+
+    root: Path
+    entries: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+
+    def digest(self, path: str) -> str:
+        """sha256 of a file's content, `ABSENT` when it does not exist or is no file."""
+        full = self.root / path
+        stamp = stamp_of(full)
+        if stamp is None:
+            self.entries.pop(path, None)
+            return ABSENT
+        known = self.entries.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        try:
+            digest = digest_bytes(full.read_bytes())
+        except OSError:
+            self.entries.pop(path, None)
+            return ABSENT
+        self.entries[path] = (stamp, digest)
+        return digest
+
+    def record(self, path: str, digest: str) -> None:
+        """Remember a digest that the writer of the file computed."""
+        stamp = stamp_of(self.root / path)
+        if stamp is not None:
+            self.entries[path] = (stamp, digest)
+
+    def refresh(self, paths: Iterable[str]) -> set[str]:
+        """Look at every path again; those whose content differs from what was known."""
+        changed = set()
+        for path in paths:
+            known = self.entries.get(path)
+            before = known[1] if known is not None else ABSENT
+            if self.digest(path) != before:
+                changed.add(path)
+        return changed

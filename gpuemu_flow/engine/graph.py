@@ -1,0 +1,138 @@
+"""The task graph as data: tasks, who makes and who reads each file, names for groups of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.types import Json
+
+STAGES = ("generate", "op", "reference", "compare", "build", "lint", "diff")
+
+
+@dataclass(frozen=True)
+class Skip:
+    """An op and dtype that the graph has no tasks for, and why."""
+
+    op: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All tasks of a workspace.
+
+    Attributes
+    ----------
+    tasks : mapping of name to TaskSpec
+        In topological order: a task comes after those whose manifests it reads.
+    groups : mapping of name to names
+        Ops, stages, ``quick``, ``all`` and the user's targets; members are task names.
+    skips : tuple of Skip
+    """
+
+    tasks: Mapping[str, TaskSpec]
+    groups: Mapping[str, tuple[str, ...]]
+    skips: tuple[Skip, ...] = ()
+    _readers: dict[str, list[str]] = field(default_factory=dict, repr=False)
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {
+            "tasks": [spec.to_json() for spec in self.tasks.values()],
+            "groups": {name: list(members) for name, members in self.groups.items()},
+            "skips": [[s.op, s.dtype, s.reason] for s in self.skips],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Graph:
+        """Rebuild from `to_json`'s form."""
+        specs = [TaskSpec.from_json(t) for t in data["tasks"]]
+        return cls(
+            {spec.name: spec for spec in specs},
+            {name: tuple(members) for name, members in data["groups"].items()},
+            tuple(Skip(*s) for s in data["skips"]),
+        )
+
+    def readers(self, task: str) -> list[str]:
+        """Names of the tasks that read `task`'s manifest."""
+        if not self._readers:
+            for spec in self.tasks.values():
+                for source in spec.inputs:
+                    self._readers.setdefault(source.task, []).append(spec.name)
+        return self._readers.get(task, [])
+
+    def downstream(self, names: Iterable[str]) -> set[str]:
+        """`names` and every task that depends on one of them."""
+        found: set[str] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending.extend(self.readers(name))
+        return found
+
+    def upstream(self, names: Iterable[str]) -> set[str]:
+        """`names` and every task that one of them depends on."""
+        found: set[str] = set()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending.extend(i.task for i in self.tasks[name].inputs)
+        return found
+
+    def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
+        """Tasks that the words of a command line name, without what they depend on.
+
+        Parameters
+        ----------
+        words : iterable of str
+            Task names, ops, stages, groups, targets; none means all.
+        dtypes : iterable of str
+            Keep only tasks of these dtypes; none means all.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-task`` for a word that names nothing, ``no-such-dtype`` for a dtype that no
+            op has.
+        """
+        chosen: set[str] = set()
+        words = list(words)
+        problems = []
+        for word in words:
+            if word in self.tasks:
+                chosen.add(word)
+            elif word in self.groups:
+                chosen.update(self.groups[word])
+            else:
+                known = [*self.groups, *self.tasks]
+                problems.append(
+                    Problem(
+                        "unknown-task",
+                        f"{word!r} is no op, task, group or target",
+                        did_you_mean(word, known if len(known) < 5000 else list(self.groups)),
+                    )
+                )
+        if not words:
+            chosen = set(self.tasks)
+        wanted = list(dtypes)
+        if wanted:
+            known_dtypes = sorted({s.dtype for s in self.tasks.values() if s.dtype})
+            problems += [
+                Problem(
+                    "no-such-dtype", f"no op is checked in {d!r}", did_you_mean(d, known_dtypes)
+                )
+                for d in wanted
+                if d not in known_dtypes
+            ]
+            chosen = {n for n in chosen if self.tasks[n].dtype in wanted}
+        if problems:
+            raise UsageError(*problems)
+        return chosen

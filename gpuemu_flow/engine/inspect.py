@@ -1,0 +1,126 @@
+"""Looking at a workspace without running it: states, explanations, cleaning."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.types import Json
+
+
+def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, Json]]:
+    """Why each of the named tasks would run, or that it is current.
+
+    Returns
+    -------
+    list of dict
+        ``task``, ``current``, ``key`` (now), ``changes`` ({what, old, new}), ``because`` (tasks
+        before it that would run).
+    """
+    states = workspace.states()
+    chosen = workspace.graph.select(words)
+    stale = workspace.stale(workspace.graph.upstream(chosen))
+    found = []
+    for name in (n for n in workspace.graph.tasks if n in chosen):
+        spec = workspace.graph.tasks[name]
+        parts = states.parts(spec)
+        changes = [
+            {"what": what, "old": old, "new": new} for what, old, new in states.reasons(spec, parts)
+        ]
+        found.append(
+            {
+                "task": name,
+                "current": name not in stale,
+                "key": parts.key(),
+                "changes": changes,
+                "because": [i.task for i in spec.inputs if i.task in stale],
+                "reads": [*spec.sources, *(i.path for i in spec.inputs)],
+            }
+        )
+    workspace.cache.close()
+    return found
+
+
+def list_workspace(
+    workspace: Workspace, words: Iterable[str], *, with_status: bool
+) -> dict[str, Json]:
+    """Tasks, groups and skipped ops; with `with_status`, which tasks are current."""
+    graph = workspace.graph
+    chosen = graph.select(words)
+    stale = workspace.stale(chosen) if with_status else set()
+    tasks = []
+    for name, spec in graph.tasks.items():
+        if name in chosen:
+            entry: dict[str, Json] = {"task": name, "stage": spec.stage, "subject": spec.subject}
+            if with_status:
+                entry["status"] = "stale" if name in stale else "current"
+            tasks.append(entry)
+    workspace.cache.close()
+    return {
+        "tasks": tasks,
+        "groups": {name: len(members) for name, members in graph.groups.items()},
+        "skipped": [{"op": s.op, "dtype": s.dtype, "reason": s.reason} for s in graph.skips],
+    }
+
+
+def workspace_status(workspace: Workspace) -> dict[str, Json]:
+    """Counts of tasks by state, last verdicts, and the size of the cache in bytes."""
+    graph, cache = workspace.graph, workspace.cache
+    stale = workspace.stale(set(graph.tasks))
+    verdicts: Counter[str] = Counter()
+    for spec in graph.tasks.values():
+        if spec.stage == "compare":
+            with contextlib.suppress(StoreError, KeyError):
+                manifest = read_manifest(cache.folder / spec.target, "compare")
+                verdicts[manifest["summary"]["verdict"]] += 1
+    blobs = sum(path.stat().st_size for path in (cache.folder / "blobs").glob("*/*"))
+    found = {
+        "schema_version": 1,
+        "root": str(workspace.root),
+        "tasks": {
+            "total": len(graph.tasks),
+            "current": len(graph.tasks) - len(stale),
+            "stale": len(stale),
+            "skipped": len(graph.skips),
+        },
+        "verdicts": dict(verdicts),
+        "cache": {
+            "folder": str(cache.folder),
+            "blobs_bytes": blobs,
+            "actions_bytes": cache.actions.volume() if (cache.folder / "actions").exists() else 0,
+            "size_limit": workspace.settings["size_limit"],
+        },
+    }
+    cache.close()
+    return found
+
+
+def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: bool) -> int:
+    """Forget tasks; how many.
+
+    Raises
+    ------
+    UsageError
+        For words that name nothing.
+    """
+    chosen = workspace.graph.select(words)
+    cache = workspace.cache
+    cache.create()
+    with RunLock(cache.lock_path):
+        workspace.drop_plan()
+        for name in chosen:
+            cache.state.delete(f"task:{name}")
+            (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
+        if whole_cache:
+            cache.close()
+            for part in ("actions", "blobs", "staging", "quarantine", "logs"):
+                shutil.rmtree(cache.folder / part, ignore_errors=True)
+        workspace.save(workspace.snapshot.current - chosen)
+        cache.close()
+    return len(chosen)

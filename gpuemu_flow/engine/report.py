@@ -1,0 +1,53 @@
+"""From what a run did to the result model that all writers share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpuemu_flow.engine.session import RunOutcome
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reports.model import OpResult, ReportBuilder, RunReport, TaskCounts
+from gpuemu_flow.types import Verdict
+
+
+def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
+    """Read the manifests of the selected tasks into one report."""
+    graph = outcome.graph
+    states = workspace.states()
+    selected = [graph.tasks[name] for name in graph.tasks if name in outcome.selected]
+    records = {}
+    for spec in selected:
+        record = states.record(spec.name)
+        if record is not None:
+            records[spec.name] = record["values"]
+    builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records)
+    results: list[OpResult] = []
+    for spec in selected:
+        if spec.stage == "compare":
+            result = builder.op_result(spec)
+            unfinished = outcome.status.get(spec.name) in ("failed", "pending")
+            if result is not None and not unfinished:
+                results.append(result)
+            elif not outcome.interrupted:
+                reason = "its tasks did not finish; see the problems"
+                results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
+    words = set(outcome.options.words)
+    skips = [s for s in graph.skips if outcome.everything or s.op in words]
+    results += [OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason) for s in skips]
+    counts = Counter(outcome.status.values())
+    return RunReport(
+        tasks=TaskCounts(
+            total=len(outcome.selected),
+            current=counts["current"],
+            ran=counts["ran"],
+            restored=counts["restored"],
+            failed=counts["failed"],
+            skipped=len(skips) + counts["pending"],
+        ),
+        executed=tuple(outcome.executed),
+        results=tuple(results),
+        problems=tuple(outcome.problems),
+        changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
+        duration_s=outcome.duration_s,
+        interrupted=outcome.interrupted,
+    )

@@ -1,0 +1,224 @@
+"""Running the tasks that must run: doit's control and thread runner, our states and workers."""
+
+from __future__ import annotations
+
+import functools
+import io
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any
+
+from doit.control import TaskControl
+from doit.exceptions import TaskFailed
+from doit.reporter import ZeroReporter
+from doit.runner import MThreadRunner
+from doit.task import Stream, Task
+
+from gpuemu_flow.engine.deps import FlowDependency, TaskStates
+from gpuemu_flow.engine.events import Listener, TaskEvent
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
+from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
+from gpuemu_flow.types import Json, Verdict
+
+Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
+
+ACTIONS: Mapping[str, Action] = {
+    generate.STAGE: lambda spec, context, _: generate.run(spec, context),
+    run_op.STAGE: lambda spec, context, parts: run_op.run(spec, context, parts.code),
+    run_reference.STAGE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
+    compare.STAGE: lambda spec, context, _: compare.run(spec, context),
+    diff.STAGE: lambda spec, context, _: diff.run(spec, context),
+}
+
+
+@dataclass
+class Execution:
+    """What happened to each task that was looked at.
+
+    Attributes
+    ----------
+    status : dict of name to str
+        ``current``, ``ran``, ``restored`` (the action only read the action cache), ``failed``.
+    problems : list of Problem
+        Why tasks failed.
+    values : dict of name to JSON
+        What their actions reported.
+    interrupted : bool
+        The run was ended by a signal.
+    """
+
+    status: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    values: dict[str, Json] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+class _Reporter(ZeroReporter):  # type: ignore[misc]
+    """doit's events, handed to our listener."""
+
+    def __init__(self, execution: Execution, listener: Listener) -> None:
+        super().__init__(io.StringIO(), {})
+        self._execution = execution
+        self._listener = listener
+
+    def execute_task(self, task: Task) -> None:
+        self._listener.on_task(TaskEvent(task.name, "started"))
+
+    def add_success(self, task: Task) -> None:
+        status = "ran" if task.values["executed"] else "restored"
+        self._finish(task, status)
+        self._execution.values[task.name] = task.values["values"]
+
+    def skip_uptodate(self, task: Task) -> None:
+        self._finish(task, "current")
+
+    def add_failure(self, task: Task, fail: Any) -> None:
+        self._finish(task, "failed")
+        error = getattr(fail, "flow_problems", None)
+        if error is not None:
+            self._execution.problems.extend(error)
+        elif not isinstance(fail, TaskFailed):
+            text = str(fail.get_msg()).strip().splitlines()
+            self._execution.problems.append(
+                Problem("task-broke", f"{task.name}: {text[-1] if text else fail!r}")
+            )
+
+    def _finish(self, task: Task, status: str) -> None:
+        self._execution.status[task.name] = status
+        self._listener.on_task(TaskEvent(task.name, status))
+
+
+class _Runner(MThreadRunner):  # type: ignore[misc]
+    """doit's thread runner; threads only wait for worker processes."""
+
+    def stop(self) -> None:
+        """Start no more tasks."""
+        self._stop_running = True
+
+    def finish(self) -> int:
+        """Without doit's teardown: states are saved per task."""
+        return int(self.final_result)
+
+
+class _Failed(TaskFailed):  # type: ignore[misc]
+    """A task that could not do its work, with the problems as data."""
+
+    def __init__(self, name: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__(f"{name} failed")
+        self.flow_problems = problems
+
+
+class Executor:
+    """Executes a set of tasks of one graph.
+
+    Parameters
+    ----------
+    graph : Graph
+    context : StageContext
+    states : TaskStates
+    listener : Listener
+    jobs : int
+        Tasks at a time.
+    fail_fast : bool
+        Start nothing more after the first comparison that did not pass.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        context: StageContext,
+        states: TaskStates,
+        listener: Listener,
+        *,
+        jobs: int,
+        fail_fast: bool = False,
+    ) -> None:
+        self._graph = graph
+        self._context = context
+        self._listener = listener
+        self._jobs = max(1, jobs)
+        self._fail_fast = fail_fast
+        self._dependency = FlowDependency(states, graph.tasks)
+        self._runner: _Runner | None = None
+
+    def run(self, names: set[str]) -> Execution:
+        """Run those of `names` that are not current, in the order that their inputs demand.
+
+        Tasks whose own key turns out unchanged, because the stage before them gave the same
+        output again, are not run.
+        """
+        execution = Execution()
+        if not names:
+            return execution
+        order = [name for name in self._graph.tasks if name in names]
+        control = TaskControl([self._task(name, names) for name in order])
+        control.process(None)
+        self._runner = _Runner(
+            self._dependency,
+            _Reporter(execution, self._listener),
+            continue_=True,
+            always_execute=self._context.force,
+            stream=Stream(0),
+            num_process=min(self._jobs, len(order)),
+        )
+        try:
+            with _signals(self._interrupt):
+                self._runner.run_all(control.task_dispatcher())
+        except KeyboardInterrupt:
+            self._interrupt()
+        execution.interrupted = self._context.cancel.is_set()
+        return execution
+
+    def _task(self, name: str, names: set[str]) -> Task:
+        spec = self._graph.tasks[name]
+        return Task(
+            name,
+            [functools.partial(self._act, spec)],
+            targets=[spec.target],
+            file_dep=[i.path for i in spec.inputs if i.task in names],
+            io={"capture": False},
+        )
+
+    def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
+        parts = self._dependency.parts[spec.name]
+        try:
+            result = ACTIONS[spec.stage](spec, self._context, parts)
+        except Interrupted:
+            return _Failed(spec.name, ())
+        except FlowError as error:
+            return _Failed(spec.name, error.problems)
+        if self._fail_fast and spec.stage == compare.STAGE and self._runner is not None:
+            verdict = result.values.get("verdict", Verdict.PASSED.value)
+            if verdict in (Verdict.FAILED.value, Verdict.ERROR.value):
+                self._runner.stop()
+        return asdict(result)
+
+    def _interrupt(self) -> None:
+        self._context.cancel.set()
+        if self._runner is not None:
+            self._runner.stop()
+
+
+@contextmanager
+def _signals(on_signal: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGINT and SIGTERM end the run in good order: states saved, workers gone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        on_signal()
+
+    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)

@@ -1,0 +1,209 @@
+"""One run: select tasks, look which are stale, execute them, keep what is now known."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.store.keys import TRIGGERS
+from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.tasks.base import StageContext
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a command asks for.
+
+    Attributes
+    ----------
+    words : tuple of str
+        Ops, tasks, groups, targets; none means all.
+    dtypes : tuple of str
+    jobs : int or None
+        Tasks at a time; None takes the configuration's, 0 means one per processor.
+    fail_fast, force, dry_run : bool
+    triggers : tuple of str
+        Parts of the key that may make a task run.
+    """
+
+    words: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    jobs: int | None = None
+    fail_fast: bool = False
+    force: bool = False
+    dry_run: bool = False
+    triggers: tuple[str, ...] = TRIGGERS
+
+
+@dataclass
+class RunOutcome:
+    """What a run did.
+
+    Attributes
+    ----------
+    graph : Graph
+    options : RunOptions
+    selected : set of str
+        Tasks that the words name, and all that they depend on.
+    status : dict of name to str
+        ``current``, ``ran``, ``restored``, ``failed``; ``pending`` in a dry run or when the run
+        ended before it.
+    reasons : dict of name to list
+        In a dry run: why each pending task would run.
+    problems : list of Problem
+    interrupted : bool
+    duration_s : float
+        Wall time in seconds.
+    """
+
+    graph: Graph
+    options: RunOptions
+    selected: set[str]
+    status: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, list[tuple[str, Json, Json]]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    interrupted: bool = False
+    duration_s: float = 0.0
+
+    @property
+    def executed(self) -> list[str]:
+        """Tasks whose action really ran, in graph order."""
+        return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
+
+    def ordered_status(self) -> dict[str, str]:
+        """`status` in graph order."""
+        return {name: self.status[name] for name in self.graph.tasks if name in self.status}
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was left out of the selection."""
+        return not self.options.words and not self.options.dtypes
+
+    def all_current(self, workspace: Workspace) -> bool:
+        """Whether every task of the workspace is now known to be current."""
+        return set(self.graph.tasks) <= workspace.snapshot.current
+
+
+def run(workspace: Workspace, options: RunOptions, listener: Listener | None = None) -> RunOutcome:
+    """Bring the selected tasks up to date.
+
+    Raises
+    ------
+    UsageError
+        For words that name nothing.
+    StoreError
+        When the cache cannot be used.
+    """
+    begin = time.perf_counter()
+    shown = listener or Quiet()
+    graph, cache = workspace.graph, workspace.cache
+    selected = graph.upstream(graph.select(options.words, options.dtypes))
+    outcome = RunOutcome(graph, options, selected)
+    cache.create()
+    with RunLock(cache.lock_path, shown.on_wait):
+        try:
+            todo = selected if options.force else workspace.stale(selected, options.triggers)
+            outcome.status = dict.fromkeys(selected - todo, "current")
+            shown.on_plan(len(selected), len(todo))
+            if options.dry_run:
+                _explain_all(workspace, options, todo, outcome)
+            else:
+                if todo:
+                    _execute(workspace, options, todo, outcome, shown)
+                _remember(workspace, options, outcome)
+            outcome.problems += cache.problems
+        finally:
+            cache.close()
+    outcome.duration_s = time.perf_counter() - begin
+    return outcome
+
+
+def _explain_all(
+    workspace: Workspace, options: RunOptions, todo: set[str], outcome: RunOutcome
+) -> None:
+    states = workspace.states(options.triggers)
+    for name in todo:
+        spec = workspace.graph.tasks[name]
+        outcome.status[name] = "pending"
+        reasons = states.reasons(spec, states.parts(spec))
+        made_again = [i.task for i in spec.inputs if i.task in todo]
+        if options.force:
+            reasons = [("forced", None, "--force")]
+        elif not reasons:
+            reasons = [("input", "may change", ", ".join(made_again))]
+        outcome.reasons[name] = reasons
+
+
+def _execute(
+    workspace: Workspace,
+    options: RunOptions,
+    todo: set[str],
+    outcome: RunOutcome,
+    listener: Listener,
+) -> None:
+    from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+
+    jobs = options.jobs if options.jobs is not None else int(workspace.settings["jobs"])
+    jobs = jobs or os.cpu_count() or 1
+    workspace.drop_plan()
+    workspace.cache.clear_staging()
+    with _context(workspace, options, jobs, listener) as context:
+        executor = Executor(
+            workspace.graph,
+            context,
+            workspace.states(options.triggers),
+            listener,
+            jobs=jobs,
+            fail_fast=options.fail_fast,
+        )
+        execution = executor.run(todo)
+    outcome.status.update(dict.fromkeys(todo, "pending"))
+    outcome.status.update(execution.status)
+    outcome.problems += execution.problems
+    outcome.interrupted = execution.interrupted
+
+
+@contextmanager
+def _context(
+    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener
+) -> Iterator[StageContext]:
+    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
+
+    with Pool(jobs, staging=workspace.cache.staging) as pool:
+        yield StageContext(
+            root=workspace.root,
+            cache=workspace.cache,
+            pool=pool,
+            environment=workspace.environment,
+            on_progress=listener.on_progress,
+            force=options.force,
+        )
+
+
+def _remember(workspace: Workspace, options: RunOptions, outcome: RunOutcome) -> None:
+    """Keep the snapshot; tasks that ended well are current until a file changes."""
+    states = workspace.states()
+    current = set(workspace.snapshot.current)
+    for name, status in outcome.status.items():
+        fine = status in ("ran", "restored") or (
+            status == "current" and set(options.triggers) == set(TRIGGERS)
+        )
+        record = states.record(name) if fine and name not in current else None
+        if name in current and status == "current":
+            continue
+        if fine and record is not None and record["complete"]:
+            current.add(name)
+        else:
+            current.discard(name)
+    limit = workspace.settings["size_limit"]
+    if limit and outcome.executed:
+        workspace.cache.blobs.collect(limit)
+    workspace.save(current)

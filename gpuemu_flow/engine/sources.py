@@ -1,0 +1,163 @@
+"""Which workspace files a script runs: its imports, followed without running anything."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.store.keys import digest_json
+
+_MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
+_STDLIB = sys.stdlib_module_names
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What one program is made of.
+
+    Attributes
+    ----------
+    files : tuple of str
+        The script and every workspace-local module that it imports, directly or not; relative to
+        the workspace, sorted.
+    packages : tuple of str
+        Top-level names of the other packages that these files import, sorted.
+    """
+
+    files: tuple[str, ...]
+    packages: tuple[str, ...]
+
+
+@dataclass
+class SourceIndex:
+    """Follows imports, reading and parsing each file once.
+
+    A static scan sees ``import a.b``, ``from . import c`` and constant arguments of
+    ``import_module``; what it cannot see (files opened by name, computed imports) is named with
+    ``depends`` in the configuration.
+    """
+
+    root: Path
+    _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    _closures: dict[Path, Closure] = field(default_factory=dict)
+
+    def closure(self, script: Path) -> Closure:
+        """All files and packages of the program that starts at `script`."""
+        known = self._closures.get(script)
+        if known is not None:
+            return known
+        files: set[Path] = set()
+        packages: set[str] = set()
+        pending = [script]
+        while pending:
+            path = pending.pop()
+            if path in files:
+                continue
+            files.add(path)
+            for level, name in self._imports(path):
+                found = self._resolve(name, level, path, script.parent)
+                pending.extend(found)
+                top = name.partition(".")[0]
+                if not found and level == 0 and top and top not in _STDLIB:
+                    packages.add(top)
+        closure = Closure(
+            tuple(sorted(self._relative(path) for path in files)), tuple(sorted(packages))
+        )
+        self._closures[script] = closure
+        return closure
+
+    def imports_digest(self, path: Path) -> str:
+        """One value for all that a file imports: while it stays, so does every closure."""
+        return digest_json(sorted(self._imports(path)))
+
+    def module_file(self, name: str) -> Path | None:
+        """The workspace file that ``import name`` would run, or None when it is not local."""
+        found = self._module_files(self.root, name)
+        return found[-1] if found else None
+
+    def _relative(self, path: Path) -> str:
+        if path.is_relative_to(self.root):
+            return path.relative_to(self.root).as_posix()
+        return path.as_posix()
+
+    def _imports(self, path: Path) -> frozenset[tuple[int, str]]:
+        known = self._parsed.get(path)
+        if known is not None:
+            return known
+        names: frozenset[tuple[int, str]] = frozenset()
+        try:
+            source = path.read_bytes()
+            if path.suffix == ".py" and _MENTIONS_IMPORT.search(source):
+                names = frozenset(_imported_names(ast.parse(source)))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            # A script that does not parse is reported when it is run, with its own traceback.
+            names = frozenset()
+        self._parsed[path] = names
+        return names
+
+    def _resolve(self, name: str, level: int, importer: Path, script_folder: Path) -> list[Path]:
+        if level:
+            base = importer.parent
+            for _ in range(level - 1):
+                base = base.parent
+            return self._module_files(base, name)
+        for base in (script_folder, self.root):
+            found = self._module_files(base, name)
+            if found:
+                return found
+        return []
+
+    def _module_files(self, base: Path, name: str) -> list[Path]:
+        """Files that importing `name` below `base` would run; none when it is not local."""
+        found: list[Path] = []
+        folder = base
+        parts = [p for p in name.split(".") if p]
+        if not parts:
+            init = base / "__init__.py"
+            return [init] if init.is_file() else []
+        for n, part in enumerate(parts):
+            module = folder / f"{part}.py"
+            package = folder / part
+            init = package / "__init__.py"
+            if init.is_file():
+                found.append(init)
+                folder = package
+            elif module.is_file():
+                found.append(module)
+                break
+            elif package.is_dir() and (n + 1 < len(parts) or found):
+                folder = package
+            else:
+                break
+        return found
+
+
+def _imported_names(tree: ast.Module) -> set[tuple[int, str]]:
+    """(level, dotted name) of every import; ``from a import b`` may mean the module ``a.b``."""
+    names: set[tuple[int, str]] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names.add((node.level, module))
+            names.update(
+                (node.level, f"{module}.{alias.name}".lstrip("."))
+                for alias in node.names
+                if alias.name != "*"
+            )
+        elif isinstance(node, ast.Call) and node.args:
+            function = node.func
+            called = function.attr if isinstance(function, ast.Attribute) else None
+            called = function.id if isinstance(function, ast.Name) else called
+            argument = node.args[0]
+            if (
+                called in ("import_module", "__import__")
+                and isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+            ):
+                names.add((0, argument.value))
+    return names

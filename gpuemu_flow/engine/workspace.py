@@ -1,0 +1,272 @@
+"""A workspace as of now: its graph, compiled only when needed, and which tasks may be stale."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from gpuemu_flow.config.load import find_config, load_config
+from gpuemu_flow.config.model import Config
+from gpuemu_flow.engine import plan, snapshot
+from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.engine.deps import TaskStates
+from gpuemu_flow.engine.environment import fingerprint
+from gpuemu_flow.engine.files import FileTable, stamp_of
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.snapshot import Snapshot
+from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Json
+
+SNAPSHOT_NAME = "graph.json"
+
+
+class Workspace:
+    """A workspace with its graph.
+
+    Parameters
+    ----------
+    start : Path or None
+        Where the search for a configuration begins; None for the current folder.
+    overrides : Overrides or None
+    environ : mapping
+
+    Raises
+    ------
+    UsageError
+        ``config-not-found``.
+    ConfigError
+        All that is wrong in the configuration.
+    """
+
+    def __init__(
+        self,
+        start: Path | None = None,
+        *,
+        overrides: Overrides | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._environ = environ
+        self._overrides = overrides or Overrides()
+        self.config_path = find_config(start or Path.cwd(), environ)
+        self.root = self.config_path.parent.resolve()
+        self._config: Config | None = None
+        self.environment = fingerprint()
+        self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
+        known = snapshot.load(self._snapshot_path, self.root)
+        if known is not None and known.settings["cache_dir"]:
+            self.cache = WorkspaceCache(Path(known.settings["cache_dir"]))
+        if known is None or not self._still_holds(known):
+            known = self._compile(known)
+        self.snapshot = known
+
+    @property
+    def _snapshot_path(self) -> Path:
+        return self.root / plan.CACHE_NAME / SNAPSHOT_NAME
+
+    @property
+    def _plan_path(self) -> Path:
+        return self.root / plan.CACHE_NAME / plan.PLAN_NAME
+
+    @property
+    def graph(self) -> Graph:
+        """The task graph."""
+        return self.snapshot.graph
+
+    @property
+    def settings(self) -> dict[str, Json]:
+        """What a run needs of the configuration."""
+        return self.snapshot.settings
+
+    @property
+    def config(self) -> Config:
+        """The configuration, parsed when first asked for."""
+        if self._config is None:
+            self._config = load_config(self.config_path, environ=self._environ)
+        return self._config
+
+    def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
+        """States and keys of the tasks."""
+        return TaskStates(self.cache, self.snapshot.files, self.environment, triggers)
+
+    def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
+        """Those of `names` that may have to run: changed themselves, or downstream of one.
+
+        Only tasks that read or write a changed file, or were not current before, are looked at.
+        """
+        states = self.states(triggers)
+        changed = self.snapshot.files.refresh(sorted(self.snapshot.files.entries))
+        touched = {
+            name
+            for name, spec in self.graph.tasks.items()
+            if name not in self.snapshot.current
+            or states.manifest(spec.target) in changed
+            or not changed.isdisjoint(spec.sources)
+        }
+        suspects = {n for t in touched for n in (t, *self.graph.readers(t))} & names
+        tasks = self.graph.tasks
+        moved = {n for n in suspects if states.reasons(tasks[n], states.parts(tasks[n]))}
+        return self.graph.downstream(moved) & names
+
+    def save(self, current: set[str]) -> None:
+        """Keep the snapshot, with the tasks now known to be current."""
+        self.snapshot.current = current
+        snapshot.save(self._snapshot_path, self.snapshot)
+
+    def save_plan(self, summary: str) -> None:
+        """Let the next plain ``run`` answer at once while nothing changes.
+
+        Only for a workspace whose tasks are all current and whose results are all fine.
+        """
+        entries = self.snapshot.files.entries
+        files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
+        absent = []
+        for name, digest in self.snapshot.basis["config"]:
+            stamp = stamp_of(name)
+            if digest and stamp is not None:
+                files[name] = stamp
+            else:
+                absent.append(name)
+        for path in _package_files():
+            stamp = stamp_of(path)
+            if stamp is not None:
+                files[path] = stamp
+        folders = {}
+        for pattern, _ in self.snapshot.basis["globs"]:
+            for folder in _glob_folders(self.root, pattern):
+                stamp = stamp_of(folder)
+                if stamp is not None:
+                    folders[str(folder)] = stamp
+        self._settle((*files.values(), *folders.values()))
+        content = plan.render(
+            identity_text=plan.identity(self._environ),
+            summary=summary,
+            files=files,
+            absent=absent,
+            folders=folders,
+        )
+        if content is not None:
+            write_atomic(self._plan_path, content)
+
+    def drop_plan(self) -> None:
+        """The next plain ``run`` must look for itself."""
+        self._plan_path.unlink(missing_ok=True)
+
+    def _settle(self, stamps: Iterable[plan.Stamp]) -> None:
+        """Wait until the file system's clock has passed the newest stamp.
+
+        A file changed twice within one tick of that clock (4 ms is common) would look unchanged.
+        """
+        newest = max((s for stamp in stamps for s in stamp[:2]), default=0)
+        probe = self.cache.staging / f"clock-{os.getpid()}"
+        try:
+            for _ in range(100):
+                probe.write_bytes(b"")
+                if probe.stat().st_mtime_ns > newest:
+                    break
+                time.sleep(0.001)
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _still_holds(self, known: Snapshot) -> bool:
+        """Whether a compiled graph is what compiling now would give."""
+        basis = known.basis
+        return bool(
+            not known.settings["random_seed"]
+            and basis["overrides"] == asdict(self._overrides)
+            and basis["environment"] == self.environment
+            and basis["variables"] == plan.identity(self._environ)
+            and all(_digest(Path(path)) == digest for path, digest in basis["config"])
+            and all(self._glob(pattern) == found for pattern, found in basis["globs"])
+            and self._same_imports(known)
+        )
+
+    def _same_imports(self, known: Snapshot) -> bool:
+        files = FileTable(self.root, dict(known.files.entries))
+        index = SourceIndex(self.root)
+        imports = known.basis["imports"]
+        return all(
+            index.imports_digest(self.root / path) == imports[path]
+            for path in files.refresh(sorted(imports))
+        )
+
+    def _glob(self, pattern: str) -> list[str]:
+        return sorted(
+            path.relative_to(self.root).as_posix()
+            for path in self.root.glob(pattern)
+            if path.is_file()
+        )
+
+    def _compile(self, old: Snapshot | None) -> Snapshot:
+        """Read the configuration and build the graph; what is still true of `old` is kept."""
+        config = self.config
+        if config.cache.dir is not None:
+            self.cache = WorkspaceCache(config.cache.dir)
+        compiler = Compiler(config, self.cache, self._overrides)
+        graph = compiler.graph()
+        sources = {path for spec in graph.tasks.values() for path in spec.sources}
+        globs = sorted({pattern for op in config.ops for pattern in op.depends})
+        basis = {
+            "overrides": asdict(self._overrides),
+            "environment": self.environment,
+            "variables": plan.identity(self._environ),
+            "config": [[str(f.path), f.digest] for f in config.files],
+            "globs": [[pattern, self._glob(pattern)] for pattern in globs],
+            "imports": {p: compiler.sources.imports_digest(self.root / p) for p in sorted(sources)},
+        }
+        settings = {
+            "jobs": config.execution.parallel,
+            "cache_dir": str(config.cache.dir) if config.cache.dir is not None else "",
+            "size_limit": config.cache.size_limit,
+            "fail_on_regression": config.policies.fail_on_regression,
+            "warn_threshold": config.policies.warn_threshold,
+            "random_seed": compiler.random_seed,
+            "warnings": [asdict(problem) for problem in config.warnings],
+        }
+        files, current = FileTable(self.root), set()
+        if old is not None:
+            files.entries.update(old.files.entries)
+            same = basis["environment"] == old.basis["environment"]
+            current = {
+                name
+                for name in old.current
+                if same and graph.tasks.get(name) == old.graph.tasks[name]
+            }
+        return Snapshot(graph, settings, basis, files, current)
+
+
+def _digest(path: Path) -> str:
+    try:
+        return digest_bytes(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def _package_files() -> list[str]:
+    """Files that change when a package that results depend on is installed anew."""
+    import importlib.util  # noqa: PLC0415
+
+    found = []
+    for name in ("numpy", "ml_dtypes"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            found.append(spec.origin)
+    return found
+
+
+def _glob_folders(root: Path, pattern: str) -> set[Path]:
+    """Folders whose listing decides what `pattern` matches."""
+    fixed = root
+    for part in Path(pattern).parts[:-1]:
+        if any(c in part for c in "*?["):
+            break
+        fixed = fixed / part
+    folders = {fixed}
+    if "**" in pattern or any(c in str(Path(pattern).parent) for c in "*?["):
+        folders.update(path for path in fixed.rglob("*") if path.is_dir())
+    return folders

@@ -1,0 +1,114 @@
+"""The run report as JSON; its schema is ``schemas/run.schema.json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from gpuemu_flow.reports.model import SCHEMA_VERSION, CaseFailure, OpResult, RunReport
+from gpuemu_flow.types import Json, number_to_json
+
+
+def run_to_json(report: RunReport) -> dict[str, Json]:
+    """A run report as plain JSON; non-finite numbers are the strings NaN, Infinity, -Infinity."""
+    tasks = report.tasks
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tasks": {
+            "total": tasks.total,
+            "current": tasks.current,
+            "ran": tasks.ran,
+            "restored": tasks.restored,
+            "failed": tasks.failed,
+            "skipped": tasks.skipped,
+        },
+        "executed": list(report.executed),
+        "results": [_result(result) for result in report.results],
+        "failures": [failure_record(failure) for failure in report.failures],
+        "changes": [dict(change) for change in report.changes],
+        "problems": [
+            {
+                "slug": p.slug,
+                "message": p.message,
+                "hint": p.hint,
+                "file": p.file,
+                "line": p.line,
+                "warning": p.warning,
+            }
+            for p in report.problems
+        ],
+        "duration_s": round(report.duration_s, 6),
+        "interrupted": report.interrupted,
+    }
+
+
+def _result(result: OpResult) -> dict[str, Json]:
+    return {
+        "op": result.op,
+        "dtype": result.dtype,
+        "verdict": result.verdict.value,
+        "cases": result.cases,
+        "passed": result.passed,
+        "failed": result.failed,
+        "inconclusive": result.inconclusive,
+        "errors": result.errors,
+        "skipped": result.skipped,
+        "max_abs": number_to_json(result.max_abs),
+        "max_rel": number_to_json(result.max_rel),
+        "max_ulp": number_to_json(result.max_ulp),
+        "tolerance_used": number_to_json(result.tolerance_used),
+        "duration_s": round(result.duration_s, 6),
+        "cached": result.cached,
+        "reason": result.reason,
+    }
+
+
+def failure_record(failure: CaseFailure) -> dict[str, Json]:
+    """One failing case as the interface page defines it."""
+    case, result = failure.case, failure.result
+    first = result.failures[0] if result.failures else None
+    stats = result.stats
+    index = first.index if first is not None and first.index is not None else stats.worst_index
+    return {
+        "op": failure.op,
+        "verdict": result.verdict.value,
+        "seed": case.seed,
+        "seed_str": str(case.seed),
+        "dtype": case.dtype,
+        "shape": list(case.inputs[0].shape) if case.inputs else [],
+        "shapes": {i.name: list(i.shape) for i in case.inputs},
+        "layout": case.layout,
+        "strategy": case.strategy,
+        "kind": first.kind.value if first is not None else "",
+        "message": first.message if first is not None else "",
+        "messages": [f.message for f in result.failures],
+        "notes": list(result.notes),
+        "max_abs": number_to_json(stats.max_abs),
+        "max_rel": number_to_json(stats.max_rel),
+        "max_ulp": number_to_json(stats.max_ulp),
+        "index": None if index is None else list(index),
+        "expected": number_to_json(first.expected if first is not None else None),
+        "actual": number_to_json(first.actual if first is not None else None),
+        "reproduce": failure.reproduce,
+    }
+
+
+def plan_to_json(status: Mapping[str, str], reasons: Mapping[str, Json]) -> dict[str, Json]:
+    """What a dry run found: which tasks would run, and why."""
+    pending = [name for name, state in status.items() if state == "pending"]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "would_run": [
+            {
+                "task": name,
+                "reasons": [{"what": w, "old": o, "new": n} for w, o, n in reasons.get(name, [])],
+            }
+            for name in pending
+        ],
+        "current": sum(state == "current" for state in status.values()),
+    }
+
+
+def dumps(value: Mapping[str, Json]) -> str:
+    """One JSON object as text."""
+    return json.dumps(value, indent=2, allow_nan=False)

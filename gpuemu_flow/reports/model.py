@@ -1,0 +1,174 @@
+"""One result model for every writer: what a run found, per op and dtype, and each failing case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CaseFailure:
+    """A case that did not pass."""
+
+    op: str
+    case: Case
+    result: CheckResult
+
+    @property
+    def reproduce(self) -> str:
+        """The command that runs this case again."""
+        return f"gpuemu-flow reproduce {self.case.seed} --op {self.op}"
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """All cases of one op and dtype.
+
+    Attributes
+    ----------
+    op, dtype : str
+    verdict : Verdict
+    cases, passed, failed, inconclusive, errors, skipped : int
+        Numbers of cases.
+    max_abs, max_rel, max_ulp : float
+        Worst over all cases.
+    tolerance_used : float
+        Largest share of the tolerance that an element used; 1.0 is just allowed.
+    duration_s : float
+        Seconds that running and comparing took when it was really done.
+    cached : bool
+        Nothing of it was executed in this run.
+    reason : str
+        Why it was skipped.
+    failures : tuple of CaseFailure
+        Smallest first.
+    """
+
+    op: str
+    dtype: str
+    verdict: Verdict
+    cases: int = 0
+    passed: int = 0
+    failed: int = 0
+    inconclusive: int = 0
+    errors: int = 0
+    skipped: int = 0
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    tolerance_used: float = 0.0
+    duration_s: float = 0.0
+    cached: bool = False
+    reason: str = ""
+    failures: tuple[CaseFailure, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskCounts:
+    """How many tasks ended how."""
+
+    total: int = 0
+    current: int = 0
+    ran: int = 0
+    restored: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What `gpuemu-flow run` says, as data."""
+
+    tasks: TaskCounts
+    executed: tuple[str, ...]
+    results: tuple[OpResult, ...]
+    problems: tuple[Problem, ...] = ()
+    changes: tuple[Mapping[str, Json], ...] = ()
+    duration_s: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def failures(self) -> list[CaseFailure]:
+        """Every failing case, in the order of the results."""
+        return [failure for result in self.results for failure in result.failures]
+
+    def exit_code(self, *, fail_on_regression: bool) -> int:
+        """0 passed, 1 a check failed, 3 something crashed, 4 nothing validated, 130 interrupted."""
+        verdicts = {result.verdict for result in self.results}
+        regressed = any(change["kind"] == "regression" for change in self.changes)
+        if self.interrupted:
+            return 130
+        if Verdict.FAILED in verdicts or (fail_on_regression and regressed):
+            return 1
+        if Verdict.ERROR in verdicts or any(not p.warning for p in self.problems):
+            return 3
+        return 0 if Verdict.PASSED in verdicts else 4
+
+
+@dataclass
+class ReportBuilder:
+    """Reads manifests into a `RunReport`.
+
+    Attributes
+    ----------
+    cache : WorkspaceCache
+    tasks : mapping of name to TaskSpec
+    status : mapping of name to str
+        What the run did with each task.
+    values : callable
+        Stored facts of a task (durations), by name.
+    """
+
+    cache: WorkspaceCache
+    tasks: Mapping[str, TaskSpec]
+    status: Mapping[str, str]
+    records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+
+    def op_result(self, compare: TaskSpec) -> OpResult | None:
+        """The result of one op and dtype, or None when its comparison never ended."""
+        try:
+            manifest = read_manifest(self.cache.folder / compare.target, "compare")
+        except StoreError:
+            return None
+        summary = manifest["summary"]
+        makers = [compare.name, *(i.task for i in compare.inputs)]
+        failures = [
+            CaseFailure(compare.subject, Case.from_json(item["case"]), result)
+            for item in manifest["cases"]
+            if (result := CheckResult.from_json(item["result"])).verdict
+            not in (Verdict.PASSED, Verdict.SKIPPED)
+        ]
+        return OpResult(
+            op=compare.subject,
+            dtype=compare.dtype,
+            verdict=Verdict(summary["verdict"]),
+            cases=summary["cases"],
+            passed=summary["passed"],
+            failed=summary["failed"],
+            inconclusive=summary["inconclusive"],
+            errors=summary["errors"],
+            skipped=summary["skipped"],
+            max_abs=number_from_json(summary["max_abs"]),
+            max_rel=number_from_json(summary["max_rel"]),
+            max_ulp=number_from_json(summary["max_ulp"]),
+            tolerance_used=number_from_json(summary["tolerance_used"]),
+            duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
+            cached=not any(self.status.get(m) == "ran" for m in makers),
+            failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
+        )
+
+    def changes(self, diffs: Iterable[TaskSpec]) -> list[dict[str, Json]]:
+        """Differences that the ``diff`` tasks of this run found."""
+        found = []
+        for spec in diffs:
+            if self.status.get(spec.name) in ("ran", "restored"):
+                manifest = read_manifest(self.cache.folder / spec.target, "diff")
+                found += [{"op": spec.subject, **change} for change in manifest["changes"]]
+        return [change for change in found if change["kind"] != "new"]

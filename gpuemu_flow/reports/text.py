@@ -1,0 +1,299 @@
+"""Results as lines for people: one per op and dtype, failures folded to their causes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport
+from gpuemu_flow.types import Json, Verdict
+
+_COLORS = {
+    Verdict.PASSED: "32",
+    Verdict.FAILED: "31;1",
+    Verdict.ERROR: "35;1",
+    Verdict.INCONCLUSIVE: "33",
+    Verdict.SKIPPED: "33",
+}
+_VALUE_WIDTH = 70
+
+
+@dataclass(frozen=True)
+class Style:
+    """Whether to colour."""
+
+    color: bool = False
+
+    def paint(self, text: str, code: str) -> str:
+        """`text` in an ANSI colour, or as it is."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
+
+    def verdict(self, verdict: Verdict, width: int = 0) -> str:
+        """A verdict's word, padded and coloured."""
+        return self.paint(verdict.value.ljust(width), _COLORS[verdict])
+
+
+def printable(text: str) -> str:
+    """Text of unknown origin without control characters, so that it cannot move the cursor."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
+def number(value: float) -> str:
+    """Three digits, and no digits for nothing."""
+    if value == 0:
+        return "0"
+    return f"{value:.2e}" if math.isfinite(value) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Seconds or milliseconds, as suits."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _ulps(value: float) -> str:
+    return f"{value:.0f}" if value < 1e6 else number(value)
+
+
+def _row(result: OpResult) -> list[str]:
+    if result.verdict is Verdict.SKIPPED:
+        return [result.op, result.dtype, "", "", "", "", "", "", "", result.reason]
+    return [
+        result.op,
+        result.dtype,
+        "",
+        f"{result.passed}/{result.cases}",
+        number(result.max_abs),
+        number(result.max_rel),
+        _ulps(result.max_ulp),
+        f"{result.tolerance_used * 100:.0f} %" if math.isfinite(result.tolerance_used) else "inf",
+        duration(result.duration_s),
+        "cached" if result.cached else "run",
+    ]
+
+
+HEADINGS = [
+    "op", "dtype", "verdict", "cases", "max abs", "max rel", "ulp", "of tolerance", "time", "",
+]  # fmt: skip
+_LEFT = {0, 1, 2, 9}
+
+
+def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
+    """The table, one line per op and dtype."""
+    rows = [_row(result) for result in results]
+    for row, result in zip(rows, results, strict=True):
+        row[2] = result.verdict.value
+    widths = [max(len(row[n]) for row in [HEADINGS, *rows]) for n in range(len(HEADINGS))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if n in _LEFT else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    lines = [style.paint(line(HEADINGS), "2")]
+    for row, result in zip(rows, results, strict=True):
+        text = line([printable(cell) for cell in row])
+        word = result.verdict.value
+        lines.append(text.replace(f" {word} ", f" {style.verdict(result.verdict)} ", 1))
+    return lines
+
+
+def _cause(failure: CaseFailure) -> tuple[str, str, str]:
+    """Failures that share this are shown as one: op, kind, and where the program itself failed."""
+    first = failure.result.failures[0] if failure.result.failures else None
+    if first is None:
+        return failure.op, failure.result.verdict.value, ""
+    detail = first.message if failure.result.verdict is Verdict.ERROR else ""
+    return failure.op, first.kind.value, detail
+
+
+def render_failures(failures: Sequence[CaseFailure], style: Style) -> list[str]:
+    """Failing cases folded to causes; the smallest case stands for each."""
+    groups: dict[tuple[str, str, str], list[CaseFailure]] = {}
+    for failure in failures:
+        groups.setdefault(_cause(failure), []).append(failure)
+    lines = []
+    for (op, kind, _), members in groups.items():
+        smallest = min(members, key=lambda f: (f.case.numel, f.case.index))
+        verdict = style.verdict(smallest.result.verdict)
+        dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
+        lines.append(f"{verdict} {op}: {kind} in {_plural(len(members), 'case')} ({dtypes})")
+        lines += [f"  {line}" for line in _case_lines(smallest)]
+        lines.append("")
+    return lines
+
+
+def _case_lines(failure: CaseFailure) -> list[str]:
+    case, result = failure.case, failure.result
+    shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
+    target = f" of {case.target}" if case.target else ""
+    lines = [
+        f"smallest: {case.dtype}  {shapes}  layout {case.layout}  "
+        f"strategy {case.strategy}{target}  seed {case.seed}"
+    ]
+    for reason in result.failures[:3]:
+        lines += printable(reason.message).splitlines()
+        if reason.index is not None:
+            place = f"{reason.output or 'output'}{list(reason.index)}"
+            lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
+    for note in result.notes:
+        lines += [f"  | {line}" for line in printable(note).splitlines()[-12:]]
+    lines.append(f"reproduce: {failure.reproduce}")
+    return lines
+
+
+def totals_line(report: RunReport) -> str:
+    """Counts of tasks and of verdicts."""
+    tasks = report.tasks
+    parts = [f"{tasks.ran} ran", f"{tasks.restored} restored", f"{tasks.current} current"]
+    if tasks.failed:
+        parts.append(f"{tasks.failed} failed")
+    if tasks.skipped:
+        parts.append(f"{tasks.skipped} skipped")
+    return f"{_plural(tasks.total, 'task')}: {', '.join(parts)}; {verdicts_line(report)}"
+
+
+def verdicts_line(report: RunReport) -> str:
+    """How many ops and dtypes got which verdict."""
+    counts: dict[Verdict, int] = {}
+    for result in report.results:
+        counts[result.verdict] = counts.get(result.verdict, 0) + 1
+    return ", ".join(f"{counts[v]} {v.value}" for v in Verdict if v in counts) or "nothing checked"
+
+
+def up_to_date_line(report: RunReport) -> str:
+    """What the next run prints when nothing changed."""
+    cases = sum(result.passed for result in report.results)
+    return (
+        f"up to date: {_plural(report.tasks.total, 'task')}; "
+        f"{verdicts_line(report)} ({_plural(cases, 'case')})"
+    )
+
+
+def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
+    """The whole report of a run."""
+    lines = render_results(report.results, style) if report.results else []
+    close = [
+        r
+        for r in report.results
+        if r.verdict is Verdict.PASSED and r.tolerance_used > warn_threshold
+    ]
+    lines += [
+        f"warning: {r.op} {r.dtype} passed with {r.tolerance_used:.0%} of its tolerance used"
+        for r in close
+    ]
+    lines += [
+        f"{change['kind']}: {change['op']} {change['dtype']}: {change['what']} "
+        f"{change['old']} -> {change['new']}"
+        for change in report.changes
+    ]
+    lines.append("")
+    lines += render_failures(report.failures, style)
+    lines += [printable(str(problem)) for problem in report.problems]
+    if report.interrupted:
+        lines.append("interrupted: what was finished is kept; run again to go on")
+    lines.append(f"{totals_line(report)} in {duration(report.duration_s)}")
+    return "\n".join(lines)
+
+
+def shown(value: Json) -> str:
+    """A key part's value, short."""
+    if value is None:
+        return "absent"
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return printable(text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…")
+
+
+def render_plan(
+    status: Mapping[str, str],
+    reasons: Mapping[str, Sequence[tuple[str, Json, Json]]],
+    style: Style,
+    *,
+    explain: bool,
+) -> str:
+    """Tasks that would run, in order."""
+    lines = []
+    for name, state in status.items():
+        if state == "pending":
+            lines.append(style.paint(name, "1"))
+            if explain:
+                lines += [f"  {reason_line(*reason)}" for reason in reasons.get(name, ())]
+    current = sum(state == "current" for state in status.values())
+    would = sum(state == "pending" for state in status.values())
+    lines.append(f"{_plural(would, 'task')} may run, {current} current")
+    return "\n".join(lines)
+
+
+def reason_line(what: str, old: Json, new: Json) -> str:
+    """One changed part of a key, old and new."""
+    kind, _, rest = what.partition(".")
+    names = {
+        "code": "source changed",
+        "params": "configuration changed",
+        "input": "input changed",
+        "env": "environment changed",
+        "output": "its output is not what it wrote",
+        "stage": "new version of the stage",
+        "state": "",
+        "forced": "forced",
+    }
+    if kind == "state":
+        return str(old)
+    label = f"{names.get(kind, kind)}{': ' + rest if rest else ''}"
+    return f"{label}: {shown(old)} -> {shown(new)}"
+
+
+def render_explanations(found: Sequence[Mapping[str, Json]], style: Style) -> str:
+    """Each task: current, or why not."""
+    lines = []
+    for task in found:
+        word = "is current" if task["current"] else "would run"
+        lines.append(f"{style.paint(task['task'], '1')} {word}")
+        lines += [f"  {reason_line(c['what'], c['old'], c['new'])}" for c in task["changes"]]
+        if not task["current"] and not task["changes"]:
+            lines.append(f"  may follow from {', '.join(task['because'])}, which would run")
+        if task["current"]:
+            lines.append(f"  key {task['key']}")
+            lines += [f"  reads {path}" for path in task["reads"]]
+    return "\n".join(lines)
+
+
+def render_list(found: Mapping[str, Json], style: Style) -> str:
+    """Tasks, then groups, then what is skipped."""
+    lines = []
+    for task in found["tasks"]:
+        state = task.get("status", "")
+        code = "32" if state == "current" else "33"
+        lines.append(
+            f"{task['task']}  {style.paint(state, code)}".rstrip() if state else task["task"]
+        )
+    groups = ", ".join(f"{name} ({count})" for name, count in found["groups"].items() if count)
+    lines.append(f"groups: {groups}")
+    lines += [
+        f"skipped: {s['op']} {s['dtype']}: {printable(s['reason'])}" for s in found["skipped"]
+    ]
+    return "\n".join(lines)
+
+
+def render_status(found: Mapping[str, Json], style: Style) -> str:
+    """The workspace in a few lines."""
+    tasks, cache = found["tasks"], found["cache"]
+    verdicts = ", ".join(f"{count} {name}" for name, count in found["verdicts"].items())
+    return "\n".join(
+        [
+            f"workspace {style.paint(found['root'], '1')}",
+            f"tasks     {tasks['total']}: {tasks['current']} current, {tasks['stale']} stale, "
+            f"{tasks['skipped']} skipped",
+            f"results   {verdicts or 'none yet'}",
+            f"cache     {cache['folder']}: {cache['blobs_bytes'] / 1e6:.1f} MB of tensors, "
+            f"{cache['actions_bytes'] / 1e6:.1f} MB of actions, "
+            f"limit {cache['size_limit'] / 1e6:.0f} MB",
+        ]
+    )

@@ -1,0 +1,195 @@
+"""What a task is before doit sees it, and what its action may use."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.keys import canonical, digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.pool import Pool
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """A manifest that a task reads.
+
+    Attributes
+    ----------
+    role : str
+        What it is to this task (``generate``, ``op``, ``reference``); the action key holds the
+        role and the content, never the path.
+    task : str
+        Name of the task that makes it.
+    path : str
+        Relative to the cache folder.
+    """
+
+    role: str
+    task: str
+    path: str
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task of the graph, as plain data that a snapshot can hold.
+
+    Attributes
+    ----------
+    name : str
+        ``stage:op:dtype``, or ``stage:op``.
+    stage : str
+        ``generate``, ``op``, ``reference``, ``compare``, ``diff``, ...
+    version : int
+        Of the stage's action; a new one re-runs all of its tasks.
+    subject : str
+        Name of the op or kernel.
+    dtype : str
+        Canonical dtype name, or empty.
+    sources : tuple of str
+        Workspace files that the action runs, relative to the workspace, POSIX separators.
+    inputs : tuple of TaskInput
+    params : JSON
+        What the action key holds of the configuration.
+    settings : JSON
+        What the action needs and no result depends on: timeouts, absolute paths, labels.
+    target : str
+        The manifest it writes, relative to the cache folder.
+    packages : tuple of (str, str)
+        Versions of the packages that `sources` import.
+    """
+
+    name: str
+    stage: str
+    version: int
+    subject: str
+    dtype: str
+    sources: tuple[str, ...]
+    inputs: tuple[TaskInput, ...]
+    params: Json
+    settings: Json
+    target: str
+    packages: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> TaskSpec:
+        """Rebuild from `to_json`'s form."""
+        return cls(
+            **{
+                **data,
+                "sources": tuple(data["sources"]),
+                "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
+                "packages": tuple((str(n), str(v)) for n, v in data["packages"]),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step forward inside a task: `done` of `total` cases, `fresh` of them really executed."""
+
+    task: str
+    done: int
+    total: int
+    fresh: int
+
+
+@dataclass
+class StageContext:
+    """What an action may use.
+
+    Attributes
+    ----------
+    root : Path
+        The workspace.
+    cache : WorkspaceCache
+    pool : Pool
+        Workers, started when first used.
+    environment : mapping
+        Interpreter, packages and CPU features; part of every case's key.
+    cancel : threading.Event
+        Set when the run is to end.
+    on_progress : callable
+    force : bool
+        True: the action cache is not asked.
+    """
+
+    root: Path
+    cache: WorkspaceCache
+    pool: Pool
+    environment: Mapping[str, str]
+    cancel: threading.Event = field(default_factory=threading.Event)
+    on_progress: Callable[[Progress], None] = lambda _: None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What an action hands back to the engine.
+
+    Attributes
+    ----------
+    digest : str
+        sha256 of the manifest that was written.
+    complete : bool
+        False when some case ended in an error that may not come again (a crash, a timeout): the
+        manifest stands, and the next run tries these cases again.
+    executed : bool
+        False when every case came out of the action cache.
+    values : JSON
+        Small facts for reports: durations, counts. Not part of any key.
+    """
+
+    digest: str
+    complete: bool = True
+    executed: bool = True
+    values: Mapping[str, Json] = field(default_factory=dict)
+
+
+class Interrupted(Exception):  # noqa: N818 - an event, not an error
+    """The run was cancelled while this action was at work."""
+
+
+def write_manifest(path: Path, content: Json) -> str:
+    """Write a stage's target; its digest."""
+    data = canonical(content) + b"\n"
+    write_atomic(path, data)
+    return digest_bytes(data)
+
+
+def read_manifest(path: Path, stage: str) -> dict[str, Json]:
+    """Read a stage's target.
+
+    Raises
+    ------
+    StoreError
+        ``cache-manifest`` when it is absent or not what `stage` writes.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict) and content.get("stage") == stage:
+            return content
+        reason = "is not a manifest of that stage"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise StoreError(
+        Problem(
+            "cache-manifest",
+            f"cannot use the {stage} manifest: {reason}",
+            "run again; the task that makes it will",
+            file=str(path),
+        )
+    )

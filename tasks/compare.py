@@ -1,0 +1,175 @@
+"""Stage ``compare``: hold the op's outputs against the reference's and give each case a verdict.
+
+Reads the manifests of ``generate``, ``op`` and ``reference``: a comparison depends on the
+digests of outputs, not on the scripts that made them. Writes a verdict, the failures and the
+error statistics per case, and their summary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.base import (
+    Interrupted,
+    Progress,
+    StageContext,
+    StageResult,
+    TaskSpec,
+    read_manifest,
+    write_manifest,
+)
+from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.tasks.outputs import heal_missing
+from gpuemu_flow.tasks.summary import summarise
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    Json,
+    Verdict,
+    failure_from_json,
+)
+
+STAGE = "compare"
+VERSION = 1
+WORKER = "gpuemu_flow.tasks.judge:judge_batch"
+BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Judge every case of one op and dtype that has no verdict yet."""
+    begin = time.perf_counter()
+    cases = read_cases(spec, context)
+    manifests = {
+        source.role: read_manifest(context.cache.folder / source.path, source.role)
+        for source in spec.inputs
+    }
+    expected_dtypes = manifests["reference"]["expected_dtypes"]
+    pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])
+    shared = digest_json(
+        [STAGE, VERSION, spec.params, expected_dtypes, context.environment.get("numpy")]
+    )
+    results: dict[int, CheckResult] = {}
+    keys: dict[int, str] = {}
+    todo: list[dict[str, Json]] = []
+    for case, op, reference in pairs:
+        early = _without_values(op, reference)
+        if early is not None:
+            results[case.index] = early
+            continue
+        keys[case.index] = key = digest_json([shared, case.identity(), op, reference])
+        known = None if context.force else _cached(context, key)
+        if known is not None:
+            results[case.index] = known
+        else:
+            todo.append({"case": case.to_json(), "op": op, "reference": reference})
+    context.on_progress(Progress(spec.name, len(results), len(cases), 0))
+    _judge(
+        spec,
+        context,
+        todo,
+        expected_dtypes=expected_dtypes,
+        keys=keys,
+        results=results,
+        total=len(cases),
+    )
+    verdicts = [(case, results[case.index]) for case in cases]
+    summary = summarise(verdicts)
+    content = {
+        "stage": STAGE,
+        "version": VERSION,
+        "cases": [{"case": c.to_json(), "result": r.to_json()} for c, r in verdicts],
+        "summary": summary,
+    }
+    return StageResult(
+        write_manifest(context.cache.folder / spec.target, content),
+        complete=all(r.verdict is not Verdict.ERROR for r in results.values()),
+        executed=bool(todo),
+        values={
+            "verdict": summary["verdict"],
+            "cases": len(cases),
+            "executed": len(todo),
+            "duration_s": time.perf_counter() - begin,
+        },
+    )
+
+
+def _pairs(
+    cases: Sequence[Case], ops: Sequence[Json], references: Sequence[Json]
+) -> list[tuple[Case, dict[str, Any], dict[str, Any]]]:
+    by_index = {record["index"]: record for record in ops}
+    expected = {record["index"]: record for record in references}
+    return [(case, by_index[case.index], expected[case.index]) for case in cases]
+
+
+def _without_values(op: Mapping[str, Json], reference: Mapping[str, Json]) -> CheckResult | None:
+    """The verdict on a case where one side has no outputs."""
+    for record, kind, who in (
+        (reference, FailureKind.REFERENCE, "the reference"),
+        (op, FailureKind.EXECUTION, "the op"),
+    ):
+        if not record["ok"]:
+            error = record["error"]
+            place = f" ({error['file']}:{error['line']})" if error.get("line") else ""
+            failure = Failure(kind, f"{who}: {error['slug']}: {error['message']}{place}")
+            notes = tuple(n for n in (error.get("hint"), error.get("stderr_tail")) if n)
+            return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)
+    return None
+
+
+def _cached(context: StageContext, key: str) -> CheckResult | None:
+    record = context.cache.actions.get(key)
+    if record is None:
+        return None
+    try:
+        return CheckResult.from_json(record)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _judge(
+    spec: TaskSpec,
+    context: StageContext,
+    todo: Sequence[dict[str, Json]],
+    *,
+    expected_dtypes: Mapping[str, Json],
+    keys: Mapping[int, str],
+    results: dict[int, CheckResult],
+    total: int,
+) -> None:
+    """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
+    common = {
+        "blobs": str(context.cache.blobs.folder),
+        "compare": spec.params,
+        "reference": spec.settings["reference"],
+        "expected_dtypes": expected_dtypes,
+    }
+    fresh = 0
+    for start in range(0, len(todo), BATCH):
+        if context.cancel.is_set():
+            raise Interrupted
+        batch = heal_missing(spec, context, todo[start : start + BATCH])
+        answers = context.pool.call(WORKER, {**common, "cases": batch}, cancel=context.cancel)
+        for item, answer in zip(batch, answers, strict=True):
+            index = item["case"]["index"]
+            result = CheckResult.from_json(answer)
+            result = _with_violations(result, item["op"]["violations"])
+            if result.verdict is not Verdict.ERROR:
+                context.cache.actions.put(keys[index], result.to_json())
+            results[index] = result
+        fresh += len(batch)
+        context.on_progress(Progress(spec.name, len(results), total, fresh))
+
+
+def _with_violations(result: CheckResult, violations: Sequence[Json]) -> CheckResult:
+    """Add what the runner saw (an input modified, a guard overwritten) to the verdict."""
+    if not violations:
+        return result
+    found = tuple(failure_from_json(v) for v in violations)
+    verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
+    return CheckResult(verdict, found + result.failures, result.stats, result.notes)

@@ -1,0 +1,62 @@
+"""Stage ``generate``: from an op's schema and a seed to the list of its cases.
+
+Reads nothing but the configuration. Writes the cases as data; no tensor is made or hashed here,
+for every worker makes them from the case, bit for bit the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    read_manifest,
+    write_manifest,
+)
+from gpuemu_flow.types import Case, Json
+
+STAGE = "generate"
+VERSION = 1
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Plan the cases of one op and dtype."""
+    params = spec.params
+    cases = plan_cases(
+        schema_from_json(params["schema"]),
+        seed=params["seed"],
+        dtype=spec.dtype,
+        count=params["cases"],
+        strategies=params["strategies"],
+        layouts=params["layouts"],
+    )
+    content = {"stage": STAGE, "version": VERSION, "cases": [case.to_json() for case in cases]}
+    digest = write_manifest(context.cache.folder / spec.target, content)
+    return StageResult(digest, values={"cases": len(cases)})
+
+
+def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:
+    """The cases that a later stage of the same op and dtype works on."""
+    source = next(i for i in spec.inputs if i.role == STAGE)
+    manifest = read_manifest(context.cache.folder / source.path, STAGE)
+    return [Case.from_json(case) for case in manifest["cases"]]
+
+
+def schema_to_json(schema: OpSchema) -> dict[str, Json]:
+    """An op's schema as plain JSON; `schema_from_json` is its inverse."""
+    return asdict(schema)
+
+
+def schema_from_json(data: Mapping[str, Json]) -> OpSchema:
+    """Rebuild a schema; KeyError or TypeError when it is not one."""
+    dims = tuple(Dim(**{**d, "candidates": tuple(d["candidates"])}) for d in data["dims"])
+    inputs, outputs = (
+        tuple(TensorDef(**{**t, "dims": tuple(t["dims"])}) for t in data[side])
+        for side in ("inputs", "outputs")
+    )
+    return OpSchema(dims, inputs, outputs, tuple(tuple(s) for s in data["fixed_shapes"]))

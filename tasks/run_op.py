@@ -1,0 +1,50 @@
+"""Stage ``op``: run the op under test on every case.
+
+Reads the cases and the op's script with all it imports. Writes, per case, the digest of the
+outputs or the error; not how long it took, so that equal outputs give an equal manifest and the
+comparison after it need not run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.execute import execute, program_of
+from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.types import Json
+
+STAGE = "op"
+VERSION = 1
+
+
+def checks_of(params: Mapping[str, Json]) -> Checks:
+    """What the runner watches while the op runs; see ``docs/oracle.md``."""
+    program = params["program"]
+    return Checks(
+        inputs_unchanged=True, guards=True, decoy=True, repeat=bool(program["deterministic"])
+    )
+
+
+def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
+    """Run the op on the cases that have no result yet."""
+    execution = execute(
+        spec,
+        context,
+        program=program_of(spec.params, spec.settings),
+        code=code,
+        requests=[Request(case) for case in read_cases(spec, context)],
+        checks=checks_of(spec.params),
+    )
+    content = {"stage": STAGE, "version": VERSION, "outcomes": execution.records()}
+    return StageResult(
+        write_manifest(context.cache.folder / spec.target, content),
+        complete=all(outcome.ok for outcome in execution.outcomes),
+        executed=execution.executed > 0,
+        values={
+            "cases": len(execution.outcomes),
+            "executed": execution.executed,
+            "duration_s": execution.duration_s,
+        },
+    )

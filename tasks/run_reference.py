@@ -1,0 +1,94 @@
+"""Stage ``reference``: run the trusted reference on every case, in float64 where it can.
+
+Reads the cases and the reference's script with all it imports. Float inputs are widened to
+float64, exactly, so that a low-precision op is compared with an unrounded result. A case that the
+reference refuses in float64 is run again in its own dtype. One more run of the smallest case in
+its own dtype tells which dtypes the outputs should have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuemu_flow.runners.api import Checks, Outcome, Request
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.execute import Execution, execute, program_of
+from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.types import DTYPES, Json
+
+STAGE = "reference"
+VERSION = 1
+WIDE = "float64"
+
+
+def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
+    """Run the reference on the cases that have no result yet."""
+    program = program_of(spec.params, spec.settings)
+    cases = read_cases(spec, context)
+
+    def execute_all(requests: Sequence[Request]) -> Execution:
+        return execute(
+            spec,
+            context,
+            program=program,
+            code=code,
+            requests=requests,
+            checks=Checks(inputs_unchanged=False),
+        )
+
+    runs: list[Execution] = []
+    records: dict[int, dict[str, Json]] = {}
+    expected: dict[str, list[str]] = {}
+    if cases:
+        widens = DTYPES[spec.dtype].kind == "float" and spec.dtype != WIDE
+        widens = widens and not spec.params.get("native", False)
+        if widens:
+            probe = execute_all([Request(min(cases, key=lambda case: case.numel))])
+            wide = execute_all([Request(case, WIDE) for case in cases])
+            runs += [probe, wide]
+            refused = [c for c, o in zip(cases, wide.outcomes, strict=True) if not o.ok]
+            records.update({r["index"]: r for r in wide.records()})
+            expected = _expected_dtypes(probe.outcomes[0], wide.outcomes, spec.dtype)
+        else:
+            refused = cases
+        if refused:
+            native = execute_all([Request(case) for case in refused])
+            runs.append(native)
+            records.update({r["index"]: r for r in native.records() if r["ok"] or not widens})
+    content = {
+        "stage": STAGE,
+        "version": VERSION,
+        "outcomes": [records[case.index] for case in cases],
+        "expected_dtypes": expected,
+    }
+    return StageResult(
+        write_manifest(context.cache.folder / spec.target, content),
+        complete=all(record["ok"] for record in records.values()),
+        executed=any(r.executed for r in runs),
+        values={
+            "cases": len(records),
+            "executed": sum(r.executed for r in runs),
+            "duration_s": sum(r.duration_s for r in runs),
+        },
+    )
+
+
+def _expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
+    """Dtypes that each output may have, the likeliest first.
+
+    A reference that computes in float64 whatever it is given says nothing of the output's dtype;
+    then the op's own dtype is expected, and the wider one accepted.
+    """
+    native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
+    sample = next((outcome for outcome in wide if outcome.ok), None)
+    names = {output.name: output.dtype for output in (sample.outputs if sample else ())}
+    expected: dict[str, list[str]] = {}
+    for name, widened in {**names, **native}.items():
+        own = native.get(name)
+        if DTYPES[widened].kind != "float":
+            expected[name] = [widened]
+        elif own is None:
+            expected[name] = [dtype]
+        else:
+            expected[name] = list(dict.fromkeys([own, dtype] if own != WIDE else [dtype, own]))
+    return expected

@@ -1,0 +1,129 @@
+"""Records: checksummed, without pickle, and set aside when the database is damaged."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.store.cache import JsonStore, seal, unseal
+from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
+
+
+class Aside:
+    """Moves damaged things next to the test's folder, as the workspace cache does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reasons: list[str] = []
+
+    def __call__(self, path: Path, reason: str) -> None:
+        self.reasons.append(reason)
+        path.rename(self.folder / f"aside{len(self.reasons)}")
+
+
+@pytest.fixture
+def aside(tmp_path: Path) -> Aside:
+    return Aside(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path, aside: Aside) -> JsonStore:
+    return JsonStore(tmp_path / "state", aside)
+
+
+def test_seal_and_unseal() -> None:
+    value = {"a": [1, 2.5, None, "ü"]}
+    record = seal(value)
+    assert unseal(record) == value
+    for position in range(len(record)):
+        damaged = bytearray(record)
+        damaged[position] ^= 0x20
+        with pytest.raises(ValueError):
+            unseal(bytes(damaged))
+
+
+def test_values_survive_another_process_opening_the_folder(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    store.put("task:a", {"n": 1})
+    store.put_many([("task:b", {"n": 2}), ("task:c", {"big": "x" * 100_000})])
+    store.close()
+    again = JsonStore(tmp_path / "state", aside)
+    assert again.get("task:a") == {"n": 1}
+    assert again.get("task:c") == {"big": "x" * 100_000}
+    assert list(again.keys()) == ["task:a", "task:b", "task:c"]
+    assert again.get("task:none") is None
+
+
+def database(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(folder / "cache.db")
+
+
+def test_a_damaged_record_is_dropped(store: JsonStore, tmp_path: Path) -> None:
+    store.put("k", {"n": 1})
+    store.close()
+    with database(tmp_path / "state") as connection:
+        (value,) = connection.execute("select value from Cache").fetchone()
+        connection.execute("update Cache set value = ?", (value[:-3] + b"9}\n",))
+    connection.close()
+    assert store.get("k") is None
+    store.put("k", {"n": 2})
+    assert store.get("k") == {"n": 2}
+
+
+@pytest.mark.parametrize("mode", [2, 3, 4])
+def test_a_row_that_claims_to_be_a_pickle_or_a_file_is_not_followed(
+    store: JsonStore, tmp_path: Path, mode: int
+) -> None:
+    store.put("k", {"n": 1})
+    store.close()
+    secret = tmp_path / "secret"
+    secret.write_bytes(pickle.dumps({"stolen": True}))
+    with database(tmp_path / "state") as connection:
+        connection.execute(
+            "update Cache set mode = ?, filename = ?, value = ?",
+            (mode, "../secret", pickle.dumps({"run": True})),
+        )
+    connection.close()
+    assert store.get("k") is None
+    assert secret.exists(), "a foreign file name was removed"
+
+
+def test_a_damaged_database_is_set_aside_and_replaced(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    store.put("k", {"n": 1})
+    store.close()
+    for name in ("cache.db-wal", "cache.db-shm"):
+        (tmp_path / "state" / name).unlink(missing_ok=True)
+    path = tmp_path / "state" / "cache.db"
+    path.write_bytes(b"this is no database" * 500)
+    again = JsonStore(tmp_path / "state", aside)
+    assert again.get("k") is None
+    again.put("k", {"n": 2})
+    assert again.get("k") == {"n": 2}
+    assert len(aside.reasons) == 1
+
+
+def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
+    store = JsonStore(tmp_path / "actions", aside, size_limit=200_000, evict=True)
+    for n in range(100):
+        store.put(f"k{n}", {"payload": "x" * 10_000})
+    assert store.get("k0") is None
+    assert store.get("k99") is not None
+    assert store.volume() < 2_000_000
+
+
+def test_the_disk_refuses_what_it_would_not_read_back(tmp_path: Path) -> None:
+    disk = BytesDisk(str(tmp_path))
+    with pytest.raises(TypeError):
+        disk.put(1)
+    with pytest.raises(TypeError):
+        disk.store({"not": "bytes"}, False)
+    with pytest.raises(ForeignRecordError):
+        disk.fetch(4, None, b"\x80\x04N.", False)
+    with pytest.raises(ForeignRecordError):
+        disk.get("k", False)

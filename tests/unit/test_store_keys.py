@@ -1,0 +1,54 @@
+"""Action keys: the same content gives the same key, and a difference is named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpuemu_flow.store.keys import KeyParts, canonical, changed_parts, digest_json
+
+
+def test_order_of_keys_does_not_matter() -> None:
+    assert canonical({"b": 1, "a": [1, {"y": 2, "x": 3}]}) == b'{"a":[1,{"x":3,"y":2}],"b":1}'
+    assert digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    assert digest_json([1, 2]) != digest_json([2, 1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
+def test_what_json_cannot_hold_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        canonical(value)
+
+
+def test_a_key_does_not_depend_on_the_process() -> None:
+    program = (
+        "from gpuemu_flow.store.keys import KeyParts\n"
+        "print(KeyParts('op/1', code={'a.py': '1', 'b.py': '2'}, params={'x': [1.5]}).key())"
+    )
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in (1, 2)
+    }
+    own = KeyParts("op/1", code={"b.py": "2", "a.py": "1"}, params={"x": [1.5]}).key()
+    assert keys == {own + "\n"}
+
+
+def test_changes_are_named_with_old_and_new() -> None:
+    old = KeyParts("op/1", {"a.py": "1", "b.py": "2"}, {"kwargs": {"eps": 1}}, {}, {"numpy": "2.3"})
+    new = KeyParts("op/2", {"a.py": "1", "c.py": "3"}, {"kwargs": {"eps": 2}}, {}, {"numpy": "2.4"})
+    assert changed_parts(old.to_json(), new.to_json()) == [
+        ("stage", "op/1", "op/2"),
+        ("code.b.py", "2", None),
+        ("code.c.py", None, "3"),
+        ("params.kwargs.eps", 1, 2),
+        ("env.numpy", "2.3", "2.4"),
+    ]
+    assert changed_parts(old.to_json(), old.to_json()) == []
