@@ -11,6 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.attempt import JobFailedError
+from gpuemu_flow.runners.process import CancelledRunError
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -38,6 +41,9 @@ from gpuemu_flow.types import (
 STAGE = "compare"
 VERSION = 1
 WORKER = "gpuemu_flow.tasks.judge:judge_batch"
+EVALUATIONS = 20
+SAMPLES = 4  # cases whose shapes tell what kind of op it is: exact, or with a float32 shadow
+OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
 
 
@@ -73,10 +79,10 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         spec,
         context,
         todo,
+        cases=cases,
         expected_dtypes=expected_dtypes,
         keys=keys,
         results=results,
-        total=len(cases),
     )
     verdicts = [(case, results[case.index]) for case in cases]
     summary = summarise(verdicts)
@@ -137,16 +143,16 @@ def _judge(
     context: StageContext,
     todo: Sequence[dict[str, Json]],
     *,
+    cases: Sequence[Case],
     expected_dtypes: Mapping[str, Json],
     keys: Mapping[int, str],
     results: dict[int, CheckResult],
-    total: int,
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
     common = {
+        "samples": [case.to_json() for case in cases[:SAMPLES]],
         "blobs": str(context.cache.blobs.folder),
         "compare": spec.params,
-        "reference": spec.settings["reference"],
         "expected_dtypes": expected_dtypes,
     }
     fresh = 0
@@ -154,16 +160,45 @@ def _judge(
         if context.cancel.is_set():
             raise Interrupted
         batch = heal_missing(spec, context, todo[start : start + BATCH])
-        answers = context.pool.call(WORKER, {**common, "cases": batch}, cancel=context.cancel)
-        for item, answer in zip(batch, answers, strict=True):
+        for item, judged in zip(batch, _ask(spec, context, common, batch), strict=True):
             index = item["case"]["index"]
-            result = CheckResult.from_json(answer)
-            result = _with_violations(result, item["op"]["violations"])
+            result = _with_violations(judged, item["op"]["violations"])
             if result.verdict is not Verdict.ERROR:
                 context.cache.actions.put(keys[index], result.to_json())
             results[index] = result
         fresh += len(batch)
-        context.on_progress(Progress(spec.name, len(results), total, fresh))
+        context.on_progress(Progress(spec.name, len(results), len(cases), fresh))
+
+
+def _ask(
+    spec: TaskSpec,
+    context: StageContext,
+    common: Mapping[str, Json],
+    batch: Sequence[dict[str, Json]],
+) -> list[CheckResult]:
+    """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
+    program = Program.from_json(spec.settings["reference"])
+    # The envelope evaluates the reference some 16 times per case.
+    seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.timeout
+    try:
+        answers = context.pool.call(
+            program,
+            WORKER,
+            {**common, "cases": list(batch)},
+            seconds=seconds,
+            cancel=context.cancel,
+        )
+        return [CheckResult.from_json(answer) for answer in answers]
+    except CancelledRunError:
+        raise Interrupted from None
+    except JobFailedError as failed:
+        if len(batch) > 1:
+            return [r for item in batch for r in _ask(spec, context, common, [item])]
+        error = failed.error
+        message = f"comparing: {error.slug}: {error.message}"
+        failure = Failure(FailureKind.REFERENCE, message)
+        notes = (error.stderr_tail,) if error.stderr_tail else ()
+        return [CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)]
 
 
 def _with_violations(result: CheckResult, violations: Sequence[Json]) -> CheckResult:

@@ -46,11 +46,6 @@ def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
     return record
 
 
-def program_of(params: Mapping[str, Json], settings: Mapping[str, Json]) -> Program:
-    """The runner's view of a program: what its key holds and what it does not."""
-    return Program.from_json({**params["program"], **settings})
-
-
 def execute(
     spec: TaskSpec,
     context: StageContext,

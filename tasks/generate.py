@@ -28,10 +28,10 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Plan the cases of one op and dtype."""
     params = spec.params
     cases = plan_cases(
-        schema_from_json(params["schema"]),
+        schema_from_json(spec.settings["schema"]),
         seed=params["seed"],
         dtype=spec.dtype,
-        count=params["cases"],
+        count=params["count"],
         strategies=params["strategies"],
         layouts=params["layouts"],
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.runners.api import Checks, Program, Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec
-from gpuemu_flow.tasks.execute import outcome_record, program_of
+from gpuemu_flow.tasks.execute import outcome_record
 from gpuemu_flow.types import Case, Json
 
 
@@ -36,7 +36,7 @@ def _run_again(
 ) -> None:
     requests = [Request(Case.from_json(item["case"]), item[role]["input_dtype"]) for item in lost]
     outcomes = context.pool.run(
-        program_of(maker["params"], maker["settings"]),
+        Program.from_json(maker),
         requests,
         checks=Checks(),
         publish=context.cache.blobs.publish,

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.runners.api import Checks, Program, Request
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
-from gpuemu_flow.tasks.execute import execute, program_of
+from gpuemu_flow.tasks.execute import execute
 from gpuemu_flow.tasks.generate import read_cases
-from gpuemu_flow.types import Json
 
 STAGE = "op"
 VERSION = 1
 
 
-def checks_of(params: Mapping[str, Json]) -> Checks:
-    """What the runner watches while the op runs; see ``docs/oracle.md``."""
-    program = params["program"]
-    return Checks(
-        inputs_unchanged=True, guards=True, decoy=True, repeat=bool(program["deterministic"])
-    )
+CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
+"""What the runner watches while the op runs; see ``docs/oracle.md``."""
 
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
@@ -32,10 +27,10 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     execution = execute(
         spec,
         context,
-        program=program_of(spec.params, spec.settings),
+        program=Program.from_json(spec.settings),
         code=code,
         requests=[Request(case) for case in read_cases(spec, context)],
-        checks=checks_of(spec.params),
+        checks=CHECKS,
     )
     content = {"stage": STAGE, "version": VERSION, "outcomes": execution.records()}
     return StageResult(

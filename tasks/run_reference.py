@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Outcome, Request
+from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
-from gpuemu_flow.tasks.execute import Execution, execute, program_of
+from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases
 from gpuemu_flow.types import DTYPES, Json
 
@@ -23,7 +23,7 @@ WIDE = "float64"
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
-    program = program_of(spec.params, spec.settings)
+    program = Program.from_json(spec.settings)
     cases = read_cases(spec, context)
 
     def execute_all(requests: Sequence[Request]) -> Execution:
@@ -41,7 +41,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     expected: dict[str, list[str]] = {}
     if cases:
         widens = DTYPES[spec.dtype].kind == "float" and spec.dtype != WIDE
-        widens = widens and not spec.params.get("native", False)
+        widens = widens and spec.params["dtype"] in (None, WIDE)
         if widens:
             probe = execute_all([Request(min(cases, key=lambda case: case.numel))])
             wide = execute_all([Request(case, WIDE) for case in cases])

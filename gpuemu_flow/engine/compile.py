@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
+from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.sources import Closure, SourceIndex
+from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -86,60 +88,68 @@ class Compiler:
         self._groups.setdefault(spec.subject, []).append(spec.name)
 
     def _add_op(self, op: OpConfig, program: ProgramRef) -> None:
-        slices = op.slices()
-        op_files = self._program_files(op, program)
-        reference_files = self._program_files(op, op.reference)
         compared = []
         for dtype in op.dtypes:
+            parts = to_slice(op, dtype)
             made = self._spec(
-                generate.STAGE, generate.VERSION, op.name, dtype,
-                params={
-                    "schema": generate.schema_to_json(op.schema),
-                    "seed": self._seed,
-                    "cases": op.cases,
-                    "strategies": list(op.strategies),
-                    "layouts": list(op.layouts),
-                },
-            )  # fmt: skip
+                generate.STAGE,
+                op.name,
+                dtype,
+                version=generate.VERSION,
+                params={**parts["cases"], "seed": self._seed, "dtype": dtype},
+                settings={"schema": generate.schema_to_json(op.schema)},
+            )
             cases = _reads(generate.STAGE, made)
-            ran = self._spec(
-                run_op.STAGE, run_op.VERSION, op.name, dtype,
-                files=op_files, inputs=(cases,), params=slices["op"],
-                settings=self._program_settings(op, program),
-            )  # fmt: skip
-            expected = self._spec(
-                run_reference.STAGE, run_reference.VERSION, op.name, dtype,
-                files=reference_files, inputs=(cases,), params=slices["reference"],
-                settings=self._program_settings(op, op.reference),
-            )  # fmt: skip
+            ran, expected = (
+                self._spec(
+                    stage.STAGE,
+                    op.name,
+                    dtype,
+                    version=stage.VERSION,
+                    files=self._program_files(op, ref),
+                    inputs=(cases,),
+                    params={**parts[stage.STAGE], **self._what_it_computes(parts["program"])},
+                    settings=self._program(op, ref),
+                )
+                for stage, ref in ((run_op, program), (run_reference, op.reference))
+            )
             judged = self._spec(
-                compare.STAGE, compare.VERSION, op.name, dtype,
+                compare.STAGE,
+                op.name,
+                dtype,
+                version=compare.VERSION,
                 inputs=(cases, _reads(run_op.STAGE, ran), _reads(run_reference.STAGE, expected)),
-                params=slices["compare"],
-                settings={
-                    "op": {"params": ran.params, "settings": ran.settings},
-                    "reference": {"params": expected.params, "settings": expected.settings},
-                },
-            )  # fmt: skip
+                params=parts["compare"],
+                settings={"op": ran.settings, "reference": expected.settings},
+            )
             for spec in (made, ran, expected, judged):
                 self._add(spec)
             compared.append(TaskInput(f"compare:{dtype}", judged.name, judged.target))
-        policies = self._config.policies
+        threshold = self._config.policies.regression_threshold
         self._add(
             self._spec(
-                diff.STAGE, diff.VERSION, op.name, "",
+                diff.STAGE,
+                op.name,
+                "",
+                version=diff.VERSION,
                 inputs=tuple(compared),
-                params={"regression_threshold": policies.regression_threshold},
+                params={"regression_threshold": threshold},
             )
-        )  # fmt: skip
+        )
+
+    @staticmethod
+    def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
+        """A program's conditions without those that only limit it."""
+        limits = ("timeout", "memory_limit", "isolation")
+        return {name: value for name, value in program.items() if name not in limits}
 
     def _spec(
         self,
         stage: str,
-        version: int,
         op: str,
         dtype: str,
         *,
+        version: int,
         params: Json,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
@@ -163,30 +173,44 @@ class Compiler:
 
     def _program_files(self, op: OpConfig, program: ProgramRef) -> Closure:
         """Files that decide what a program computes: its closure and the op's ``depends``."""
-        start: Path | None = program.path
+        starts = list(program.files)
         if program.module:
-            start = self.sources.module_file(program.module)
-        closure = self.sources.closure(start) if start is not None else Closure((), ())
-        packages = set(closure.packages)
-        if start is None and program.module:
+            found = self.sources.module_file(program.module)
+            starts += [found] if found is not None else []
+        closures = [self.sources.closure(start) for start in starts]
+        files = {path for closure in closures for path in closure.files}
+        packages = {name for closure in closures for name in closure.packages}
+        if program.module and not starts:
             packages.add(program.module.partition(".")[0])
-        extra = {
-            path.relative_to(self._config.root).as_posix()
-            for pattern in op.depends
-            for path in self._config.root.glob(pattern)
-            if path.is_file()
-        }
-        return Closure(tuple(sorted({*closure.files, *extra})), tuple(sorted(packages)))
+        for pattern in op.depends:
+            files.update(self.matches(pattern))
+        return Closure(tuple(sorted(files)), tuple(sorted(packages)))
 
-    def _program_settings(self, op: OpConfig, program: ProgramRef) -> Json:
-        """What running a program needs and no key holds."""
-        return {
-            "path": str(program.path) if program.path is not None else "",
-            "root": str(self._config.root),
-            "timeout": op.timeout,
-            "memory_limit": op.memory_limit,
-            "isolation": op.isolation,
-        }
+    def matches(self, pattern: str) -> list[str]:
+        """Workspace files that a glob of ``depends`` stands for, relative to the workspace."""
+        return glob_files(self._config.root, pattern)
+
+    def _program(self, op: OpConfig, ref: ProgramRef) -> dict[str, Json]:
+        """The program as the runners take it; its limits and absolute paths are in no key."""
+        executable, *arguments = ref.argv or ("",)
+        return Program(
+            ref.kind,
+            root=str(self._config.root),
+            path=str(ref.path) if ref.path is not None else executable,
+            module=ref.module,
+            function=ref.function,
+            argv=tuple(arguments),
+            input_names=op.input_names,
+            output_names=tuple(tensor.name for tensor in op.schema.outputs),
+            kwargs=dict(op.kwargs),
+            env=dict(op.env),
+            timeout=op.timeout,
+            memory_limit=op.memory_limit,
+            isolation=op.isolation,
+            python=self._config.execution.python_path or "",
+            mutates=op.mutates,
+            deterministic=op.deterministic,
+        ).to_json()
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
         """The user's own names; the loader has refused unknown members and cycles."""
@@ -208,3 +232,10 @@ class Compiler:
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:
     return TaskInput(role, spec.name, spec.target)
+
+
+def glob_files(root: Path, pattern: str) -> list[str]:
+    """Files below `root` that `pattern` matches, relative to it, sorted."""
+    return sorted(
+        path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
+    )

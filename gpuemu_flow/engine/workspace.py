@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files
 from gpuemu_flow.engine.deps import TaskStates
 from gpuemu_flow.engine.environment import fingerprint
 from gpuemu_flow.engine.files import FileTable, stamp_of
@@ -182,7 +182,7 @@ class Workspace:
             and basis["environment"] == self.environment
             and basis["variables"] == plan.identity(self._environ)
             and all(_digest(Path(path)) == digest for path, digest in basis["config"])
-            and all(self._glob(pattern) == found for pattern, found in basis["globs"])
+            and all(glob_files(self.root, pattern) == found for pattern, found in basis["globs"])
             and self._same_imports(known)
         )
 
@@ -193,13 +193,6 @@ class Workspace:
         return all(
             index.imports_digest(self.root / path) == imports[path]
             for path in files.refresh(sorted(imports))
-        )
-
-    def _glob(self, pattern: str) -> list[str]:
-        return sorted(
-            path.relative_to(self.root).as_posix()
-            for path in self.root.glob(pattern)
-            if path.is_file()
         )
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
@@ -216,7 +209,7 @@ class Workspace:
             "environment": self.environment,
             "variables": plan.identity(self._environ),
             "config": [[str(f.path), f.digest] for f in config.files],
-            "globs": [[pattern, self._glob(pattern)] for pattern in globs],
+            "globs": [[pattern, compiler.matches(pattern)] for pattern in globs],
             "imports": {p: compiler.sources.imports_digest(self.root / p) for p in sorted(sources)},
         }
         settings = {
@@ -228,7 +221,7 @@ class Workspace:
             "random_seed": compiler.random_seed,
             "warnings": [asdict(problem) for problem in config.warnings],
         }
-        files, current = FileTable(self.root), set()
+        files, current = FileTable(self.root), set[str]()
         if old is not None:
             files.entries.update(old.files.entries)
             same = basis["environment"] == old.basis["environment"]

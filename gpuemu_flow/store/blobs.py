@@ -26,7 +26,7 @@ class BlobStore:
     """
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._set_aside = set_aside
 
     def path(self, digest: str) -> Path:
@@ -39,7 +39,7 @@ class BlobStore:
         """
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"not a sha256: {digest!r}")
-        return self._folder / digest[:2] / (digest + SUFFIX)
+        return self.folder / digest[:2] / (digest + SUFFIX)
 
     def has(self, digest: str) -> bool:
         """Whether a file of that name exists; its content is verified by `read`."""
@@ -92,7 +92,7 @@ class BlobStore:
         kept = set(keep)
         files: list[tuple[float, int, Path]] = []
         total = 0
-        for path in self._folder.glob(f"*/*{SUFFIX}"):
+        for path in self.folder.glob(f"*/*{SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):
                 status = path.stat()
                 total += status.st_size
@@ -112,6 +112,6 @@ class BlobStore:
         """Read every blob; the digests of those that were damaged and set aside."""
         return [
             path.stem
-            for path in sorted(self._folder.glob(f"*/*{SUFFIX}"))
+            for path in sorted(self.folder.glob(f"*/*{SUFFIX}"))
             if not _DIGEST.fullmatch(path.stem) or self.read(path.stem) is None
         ]

@@ -1,0 +1,167 @@
+"""The verdict on one case, from its outputs and the reference's: runs in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.envelope import (
+    Envelope,
+    build_envelope,
+    is_exact_op,
+    shadow_is_faithful,
+)
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.jobs import Evaluator
+from gpuemu_flow.store.blobs import SUFFIX
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Nature:
+    """What kind of op the ``auto`` tolerance has to do with.
+
+    Attributes
+    ----------
+    exact : bool
+        It computes without rounding: copies, comparisons, selections.
+    weak : bool
+        The reference cannot be evaluated in float32 arithmetic.
+    """
+
+    exact: bool
+    weak: bool
+
+
+class Judge:
+    """Judges the cases of one op and dtype.
+
+    Parameters
+    ----------
+    settings : mapping
+        The op's ``compare`` slice of the configuration.
+    expected_dtypes : mapping of output name to list of dtype names
+        What the reference manifest allows; the op may choose among them.
+    samples : sequence of Case
+        The op's first cases: on their shapes, with plain values, its nature is decided, so that
+        all cases of an op are judged alike.
+    evaluate : Evaluator
+        The reference; asked only under the ``auto`` tolerance, and only where the cheap bound
+        does not prove a case.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Json],
+        expected_dtypes: Mapping[str, list[str]],
+        samples: Sequence[Case],
+        evaluate: Evaluator,
+    ) -> None:
+        self._settings = settings
+        self._expected_dtypes = expected_dtypes
+        self._evaluate = evaluate
+        self._samples = samples
+        self._known_nature: Nature | None = None
+        self._tolerances = {
+            dtype: Tolerance(t["atol"], t["rtol"], "gpuemu.toml")
+            for dtype, t in settings["tolerances"].items()
+        }
+        self._policy = Policy(
+            nan_policy=settings["nan_policy"],
+            inf_policy=settings["inf_policy"],
+            invariants=tuple(settings["invariants"]),
+            shape_preserved_input=settings["shape_preserved_input"],
+        )
+
+    def check(self, case: Case, actual: Arrays, expected: Arrays) -> CheckResult:
+        """The verdict on one case's outputs."""
+        inputs = materialise(case)
+        dtypes = {
+            name: self._dtype(name, actual.get(name), values) for name, values in expected.items()
+        }
+        automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
+        return check_outputs(
+            actual,
+            expected,
+            tolerance=self._envelope(case, inputs, expected, dtypes)
+            if automatic
+            else self._tolerances,
+            policy=self._policy,
+            expected_dtypes=dtypes,
+            inputs=inputs,
+        )
+
+    def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
+        allowed = self._expected_dtypes.get(name) or [expected.dtype.name]
+        own = actual.dtype.name if actual is not None else ""
+        return own if own in allowed else allowed[0]
+
+    def _envelope(
+        self, case: Case, inputs: Arrays, expected: Arrays, dtypes: Mapping[str, str]
+    ) -> Envelope:
+        nature = self._nature()
+        return build_envelope(
+            inputs,
+            expected,
+            self._evaluate,
+            dtype=dtypes,
+            seed=case.seed,
+            exact_op=nature.exact,
+            weak=nature.weak,
+        )
+
+    def _nature(self) -> Nature:
+        if self._known_nature is None:
+            samples = [_plain_inputs(case) for case in self._samples]
+            exact = is_exact_op(self._evaluate, samples)
+            shadowed = self._evaluate.has_source and (
+                exact or shadow_is_faithful(self._evaluate, samples)
+            )
+            self._known_nature = Nature(exact, weak=not shadowed)
+        return self._known_nature
+
+
+def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
+    """The case's shapes with ``normal`` values in float32 at most."""
+    plain = tuple(
+        replace(
+            spec,
+            strategy="normal",
+            layout="contiguous",
+            dtype="float32" if DTYPES[spec.dtype].kind == "float" else spec.dtype,
+        )
+        for spec in case.inputs
+    )
+    return materialise(replace(case, inputs=plain))
+
+
+def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
+    """Judge a batch of cases whose outputs lie in the blob store.
+
+    Parameters
+    ----------
+    payload : JSON
+        ``blobs`` (folder), ``compare``, ``expected_dtypes``, ``samples``, ``cases`` (each with
+        ``case``, ``op`` and ``reference`` records).
+    evaluator : Evaluator
+    """
+    samples = [Case.from_json(case) for case in payload["samples"]]
+    judge = Judge(payload["compare"], payload["expected_dtypes"], samples, evaluator)
+    folder = Path(payload["blobs"])
+    results = []
+    for item in payload["cases"]:
+        actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
+        results.append(judge.check(Case.from_json(item["case"]), actual, expected).to_json())
+    return results
+
+
+def _outputs(folder: Path, digest: str) -> dict[str, NDArray[Any]]:
+    return blobs.read(folder / digest[:2] / (digest + SUFFIX))

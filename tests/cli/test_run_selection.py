@@ -1,0 +1,126 @@
+"""What `run`, `list`, `graph`, `explain`, `clean` and `status` make of their words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import Mini
+
+
+def test_words_select_ops_tasks_groups_and_targets(mini: Mini) -> None:
+    assert set(mini.run("scale")["executed"]) == {
+        "generate:scale:float32", "op:scale:float32", "reference:scale:float32",
+        "compare:scale:float32", "diff:scale",
+    }  # fmt: skip
+    assert set(mini.run("compare:relu:float32")["executed"]) == {
+        "generate:relu:float32", "op:relu:float32", "reference:relu:float32",
+        "compare:relu:float32",
+    }  # fmt: skip
+    assert mini.run("both")["executed"] == []
+    quick = mini.run("quick")
+    assert [r["dtype"] for r in quick["results"]] == ["float32"] * 3
+    half = mini.run("--dtype", "f16")
+    assert [(r["op"], r["dtype"]) for r in half["results"]] == [("total", "float16")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slug", "hint"),
+    [
+        (["run", "scael"], "unknown-task", "did you mean 'scale'?"),
+        (["run", "compare:scale:float23"], "unknown-task", "did you mean 'compare:scale:float32'?"),
+        (["run", "--dtype", "floot32"], "unknown-dtype", "did you mean 'float32'?"),
+        (["run", "--dtype", "int8"], "no-such-dtype", "float16, float32"),
+        (["run", "--rerun-triggers", "cod"], "unknown-trigger", "did you mean 'code'?"),
+        (["explain", "compare:nothing:float32"], "unknown-task", ""),
+        (["graph", "nothing at all"], "unknown-task", ""),
+        (["clean", "nothing at all"], "unknown-task", ""),
+    ],
+)
+def test_words_that_name_nothing_are_usage_errors(
+    mini: Mini, arguments: list[str], slug: str, hint: str
+) -> None:
+    done = mini.command(*arguments, code=2)
+    assert slug in done.stderr
+    assert hint in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run", "--seed", "-1"], ["run", "--seed", str(1 << 64)], ["run", "-j", "-2"], ["fly"]],
+)
+def test_bad_arguments_are_usage_errors(mini: Mini, arguments: list[str]) -> None:
+    assert mini.command(*arguments, code=2).stdout == ""
+
+
+def test_a_dry_run_runs_nothing(mini: Mini) -> None:
+    dry = json.loads(mini.command("run", "--dry-run", "--format", "json").stdout)
+    assert len(dry["would_run"]) == 19
+    assert not list((mini.root / ".gpuemu-cache").glob("tasks/*/*"))
+    mini.run()
+    assert "0 tasks may run, 19 current" in mini.command("run", "--dry-run").stdout
+
+
+def test_explain_names_what_changed(mini: Mini) -> None:
+    mini.run()
+    current = mini.command("explain", "op:scale:float32").stdout
+    assert "op:scale:float32 is current" in current
+    assert "reads scripts/common.py" in current
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    changed = json.loads(mini.command("explain", "scale", "--format", "json").stdout)["tasks"]
+    by_name = {task["task"]: task for task in changed}
+    op = by_name["op:scale:float32"]
+    assert not op["current"]
+    assert [c["what"] for c in op["changes"]] == ["code.scripts/scale.py"]
+    assert op["changes"][0]["old"] != op["changes"][0]["new"]
+    assert by_name["reference:scale:float32"]["current"]
+    assert by_name["compare:scale:float32"]["because"] == ["op:scale:float32"]
+    mini.edit("gpuemu.toml", "N = { min = 1, max = 40 } }, inputs = { x = [\"N\"] }",
+              "N = { min = 1, max = 41 } }, inputs = { x = [\"N\"] }")  # fmt: skip
+    text = mini.command("explain", "generate:scale:float32").stdout
+    assert "configuration changed: schema.dims" in text
+
+
+def test_run_explain_says_why_and_then_runs(mini: Mini) -> None:
+    done = mini.command("run", "--explain", "scale")
+    assert "never finished" in done.stdout
+    assert "5 tasks: 5 ran" in done.stdout
+
+
+def test_list_and_graph(mini: Mini) -> None:
+    listed = json.loads(mini.command("list", "--status", "--format", "json").stdout)
+    assert {t["status"] for t in listed["tasks"]} == {"stale"}
+    assert listed["groups"]["both"] == 6
+    mini.run("scale")
+    assert "op:scale:float32  current" in mini.command("list", "--status", "scale").stdout
+    text = mini.command("graph", "diff:scale").stdout
+    assert "compare:scale:float32 <- generate:scale:float32, op:scale:float32" in text
+    mermaid = mini.command("graph", "--format", "mermaid", "scale").stdout
+    assert mermaid.startswith("flowchart LR\n")
+    assert mermaid.count("-->") == 6
+    dot = mini.command("graph", "--format", "dot", "scale").stdout
+    assert '"op:scale:float32" -> "compare:scale:float32";' in dot
+
+
+def test_clean_forgets_and_clean_cache_forgets_all(mini: Mini) -> None:
+    mini.run()
+    assert "forgot 5 tasks" in mini.command("clean", "scale").stdout
+    report = mini.run()
+    assert report["tasks"]["restored"] == 3
+    assert not [n for n in report["executed"] if n.startswith(("op:", "reference:", "compare:"))]
+    mini.command("clean", "--cache")
+    assert report["tasks"]["total"] == mini.run()["tasks"]["ran"] == 19
+
+
+def test_status_version_and_no_workspace(
+    mini: Mini, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    mini.run()
+    status = json.loads(mini.command("status", "--format", "json").stdout)
+    assert status["tasks"] == {"total": 19, "current": 19, "stale": 0, "skipped": 0}
+    assert status["verdicts"] == {"passed": 4}
+    assert status["cache"]["blobs_bytes"] > 0
+    assert mini.command("version").stdout.startswith("gpuemu-flow ")
+    empty = Mini(tmp_path_factory.mktemp("empty"))
+    assert "config-not-found" in empty.command("run", code=2).stderr
