@@ -1,0 +1,1 @@
+"""Helpers that several ops of this workspace share."""

@@ -1,0 +1,53 @@
+"""Tiles and masked loads: what the block pointers of a GPU kernel become in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+
+def accumulator(dtype: DTypeLike) -> np.dtype:
+    """The dtype that a kernel computes in: float64 for float64 storage, else float32."""
+    return np.dtype(np.float64) if np.dtype(dtype) == np.float64 else np.dtype(np.float32)
+
+
+def tiles(length: int, width: int) -> Iterator[slice]:
+    """Slices of `width` that cover ``range(length)``; the last one may be shorter."""
+    for start in range(0, length, width):
+        yield slice(start, min(start + width, length))
+
+
+def load(x: NDArray, cols: slice, width: int, other: float, dtype: DTypeLike) -> NDArray:
+    """Masked load of ``x[..., cols]`` as a tile that is always `width` wide.
+
+    Parameters
+    ----------
+    x : array of shape [..., N]
+    cols : slice
+        One of `tiles`.
+    width : int
+        Lanes of the tile.
+    other : float
+        What the lanes past the end of the row hold.
+    dtype : dtype
+        Of the tile.
+
+    Returns
+    -------
+    array of shape [..., width]
+        May be a view of `x`: read only.
+    """
+    part = x[..., cols]
+    valid = part.shape[-1]
+    if valid == width:
+        return part.astype(dtype, copy=False)
+    tile = np.full((*part.shape[:-1], width), other, dtype)
+    tile[..., :valid] = part
+    return tile
+
+
+def finite_shift(row_max: NDArray) -> NDArray:
+    """What to subtract before exp: the row maximum, or 0 while only -Inf has been seen."""
+    return np.where(np.isneginf(row_max), 0, row_max).astype(row_max.dtype, copy=False)
