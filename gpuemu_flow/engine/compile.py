@@ -86,6 +86,8 @@ class Compiler:
         self._tasks[spec.name] = spec
         self._groups[spec.stage].append(spec.name)
         self._groups.setdefault(spec.subject, []).append(spec.name)
+        if spec.dtype:
+            self._groups.setdefault(f"{spec.stage}:{spec.subject}", []).append(spec.name)
 
     def _add_op(self, op: OpConfig, program: ProgramRef) -> None:
         compared = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import signal
@@ -9,11 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from doit.control import TaskControl
-from doit.exceptions import TaskFailed
+from doit.exceptions import TaskFailed, UnmetDependency
 from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
@@ -63,10 +65,13 @@ class Execution:
 class _Reporter(ZeroReporter):  # type: ignore[misc]
     """doit's events, handed to our listener."""
 
-    def __init__(self, execution: Execution, listener: Listener) -> None:
+    def __init__(
+        self, execution: Execution, listener: Listener, log_path: Callable[[str], Path]
+    ) -> None:
         super().__init__(io.StringIO(), {})
         self._execution = execution
         self._listener = listener
+        self._log_path = log_path
 
     def execute_task(self, task: Task) -> None:
         self._listener.on_task(TaskEvent(task.name, "started"))
@@ -81,14 +86,25 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
 
     def add_failure(self, task: Task, fail: Any) -> None:
         self._finish(task, "failed")
-        error = getattr(fail, "flow_problems", None)
-        if error is not None:
-            self._execution.problems.extend(error)
-        elif not isinstance(fail, TaskFailed):
-            text = str(fail.get_msg()).strip().splitlines()
+        if isinstance(fail, _Failed):
+            self._execution.problems.extend(fail.flow_problems)
+        elif not isinstance(fail, UnmetDependency):  # that one has been reported where it began
+            lines = str(fail.get_msg()).strip().splitlines()
+            self._write_log(task.name, "\n".join(lines))
             self._execution.problems.append(
-                Problem("task-broke", f"{task.name}: {text[-1] if text else fail!r}")
+                Problem(
+                    "task-broke",
+                    f"{task.name}: {lines[-1] if lines else fail!r}",
+                    "this is a fault of gpuemu-flow; its log has the traceback",
+                    file=str(self._log_path(task.name)),
+                )
             )
+
+    def _write_log(self, task: str, text: str) -> None:
+        with contextlib.suppress(OSError):
+            path = self._log_path(task)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
 
     def _finish(self, task: Task, status: str) -> None:
         self._execution.status[task.name] = status
@@ -162,7 +178,7 @@ class Executor:
         control.process(None)
         self._runner = _Runner(
             self._dependency,
-            _Reporter(execution, self._listener),
+            _Reporter(execution, self._listener, self._context.cache.log_path),
             continue_=True,
             always_execute=self._context.force,
             stream=Stream(0),

@@ -118,7 +118,7 @@ def run(workspace: Workspace, options: RunOptions, listener: Listener | None = N
             else:
                 if todo:
                     _execute(workspace, options, todo, outcome, shown)
-                _remember(workspace, options, outcome)
+                _remember(workspace, outcome)
             outcome.problems += cache.problems
         finally:
             cache.close()
@@ -188,21 +188,16 @@ def _context(
         )
 
 
-def _remember(workspace: Workspace, options: RunOptions, outcome: RunOutcome) -> None:
+def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
     """Keep the snapshot; tasks that ended well are current until a file changes."""
     states = workspace.states()
-    current = set(workspace.snapshot.current)
-    for name, status in outcome.status.items():
-        fine = status in ("ran", "restored") or (
-            status == "current" and set(options.triggers) == set(TRIGGERS)
-        )
-        record = states.record(name) if fine and name not in current else None
-        if name in current and status == "current":
-            continue
-        if fine and record is not None and record["complete"]:
+    ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
+    current = workspace.snapshot.current - workspace.graph.downstream(ended)
+    current -= {name for name, status in outcome.status.items() if status == "failed"}
+    for name in workspace.graph.downstream(ended):
+        spec = workspace.graph.tasks[name]
+        if not states.reasons(spec, states.parts(spec)):
             current.add(name)
-        else:
-            current.discard(name)
     limit = workspace.settings["size_limit"]
     if limit and outcome.executed:
         workspace.cache.blobs.collect(limit)

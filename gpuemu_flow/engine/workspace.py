@@ -108,9 +108,12 @@ class Workspace:
             or states.manifest(spec.target) in changed
             or not changed.isdisjoint(spec.sources)
         }
-        suspects = {n for t in touched for n in (t, *self.graph.readers(t))} & names
+        suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
+        self.snapshot.current -= suspects
         tasks = self.graph.tasks
-        moved = {n for n in suspects if states.reasons(tasks[n], states.parts(tasks[n]))}
+        moved = {n for n in suspects & names if states.reasons(tasks[n], states.parts(tasks[n]))}
+        if set(triggers) == set(TRIGGERS):
+            self.snapshot.current |= (suspects & names) - self.graph.downstream(moved)
         return self.graph.downstream(moved) & names
 
     def save(self, current: set[str]) -> None:

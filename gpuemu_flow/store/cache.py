@@ -144,7 +144,7 @@ class JsonStore:
         """Forget one key; silent when there is none."""
         self._guarded(lambda: self._cache.delete(key))
 
-    def keys(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         """All keys, in the order they were first stored."""
         with contextlib.suppress(ForeignRecordError):
             yield from self._cache.iterkeys()

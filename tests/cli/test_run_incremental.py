@@ -99,7 +99,7 @@ def test_the_order_of_ops_and_job_counts_do_not_matter(done: Mini) -> None:
 
 
 def test_another_ops_configuration_runs_only_that_op(done: Mini) -> None:
-    done.edit("gpuemu.toml", "{ N = [1, 7, 32] }", "{ N = [1, 7, 33] }")
+    done.edit("gpuemu.toml", "{ N = [1, 7, 32] }", "{ N = [2, 9, 33] }")
     assert executed(done.run()) == {name for name in ALL if ":relu" in name}
 
 

@@ -54,7 +54,7 @@ def test_values_survive_another_process_opening_the_folder(
     again = JsonStore(tmp_path / "state", aside)
     assert again.get("task:a") == {"n": 1}
     assert again.get("task:c") == {"big": "x" * 100_000}
-    assert list(again.keys()) == ["task:a", "task:b", "task:c"]
+    assert list(again) == ["task:a", "task:b", "task:c"]
     assert again.get("task:none") is None
 
 

@@ -1,0 +1,1 @@
+"""A script that the configuration tests name; it is never run."""

@@ -1,0 +1,153 @@
+"""A temporary workspace for the runner's tests: programs as real files, a pool, published blobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.types import Case, InputSpec
+
+NO_CHECKS = Checks(inputs_unchanged=False)
+
+PROTOCOL = """
+import base64, json, sys
+import numpy as np
+
+def read():
+    request = json.load(sys.stdin)
+    arrays = {
+        name: np.frombuffer(base64.b64decode(t["data"]), dtype=t["dtype"]).reshape(t["shape"])
+        for name, t in request["inputs"].items()
+    }
+    return arrays, request["kwargs"]
+
+def tensor(array):
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"shape": list(array.shape), "dtype": str(array.dtype), "data": data}
+"""
+
+
+def make_case(
+    index: int, shape: tuple[int, ...] = (3, 4), dtype: str = "float32", **more: Any
+) -> Case:
+    """A case of one input `x` with normal values."""
+    layout = more.pop("layout", "contiguous")
+    names = more.pop("names", ("x",))
+    inputs = tuple(
+        InputSpec(name, shape, dtype, layout, "normal", position)
+        for position, name in enumerate(names)
+    )
+    return Case(
+        index=index,
+        seed=more.pop("seed", 1000 + index),
+        dtype=dtype,
+        layout=layout,
+        strategy="normal",
+        inputs=inputs,
+    )
+
+
+def marked_case(index: int) -> Case:
+    """A case whose input holds nothing but 42: the value that sets the hostile programs off."""
+    case = make_case(index)
+    (spec,) = case.inputs
+    return replace(case, inputs=(replace(spec, low=42.0, high=42.0),))
+
+
+class Workspace:
+    """Programs below one folder and a pool that runs them.
+
+    Attributes
+    ----------
+    blobs : dict of str to bytes
+        What was published, by digest.
+    """
+
+    def __init__(self, folder: Path, pool: Pool) -> None:
+        self.folder = folder
+        self.pool = pool
+        self.blobs: dict[str, bytes] = {}
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def program(self, kind: str, text: str, **more: Any) -> Program:
+        name = more.pop("name", "program.py")
+        path = self.write(name, text)
+        if kind == "callable":
+            more.setdefault("function", "op")
+        more.setdefault("input_names", ("x",))
+        return Program(kind, path=str(path), root=str(self.folder), **more)
+
+    def publish(self, path: Path, digest: str) -> None:
+        self.blobs[digest] = path.read_bytes()
+        path.unlink()
+
+    def run(
+        self, program: Program, cases: int | list[Case] = 1, checks: Checks = NO_CHECKS, **more: Any
+    ) -> list[Outcome]:
+        if isinstance(cases, int):
+            cases = [make_case(i) for i in range(cases)]
+        requests = [Request(case) for case in cases]
+        return self.pool.run(program, requests, checks=checks, publish=self.publish, **more)
+
+    def outputs(self, outcome: Outcome) -> dict[str, Any]:
+        assert outcome.ok, outcome.error
+        return blobs.decode(self.blobs[outcome.blob])
+
+
+@contextlib.contextmanager
+def staged_pool(folder: Path, *, workers: int = 2, **options: Any) -> Iterator[Pool]:
+    """A pool; afterwards nothing may lie in its staging folder."""
+    staging = folder / "staging"
+    staging.mkdir()
+    with Pool(workers, staging=staging, **options) as pool:
+        yield pool
+    assert list(staging.iterdir()) == []
+
+
+@contextlib.contextmanager
+def workspace(tmp_path: Path, **options: Any) -> Iterator[Workspace]:
+    """A workspace with a pool of its own."""
+    with staged_pool(tmp_path, **options) as pool:
+        yield Workspace(tmp_path / "ws", pool)
+
+
+def slugs(outcomes: list[Outcome]) -> list[str]:
+    """``ok`` or the error's slug, in order."""
+    return ["ok" if o.error is None else o.error.slug for o in outcomes]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until(condition: Any, seconds: float = 20.0) -> bool:
+    """Poll for a condition; the time is an upper bound for a stuck test, not a measurement."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return bool(condition())

@@ -1,0 +1,335 @@
+"""The blocked comparison against a plain float64 one: verdicts, statistics, strides, memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gpuemu_flow.numerics import blocked, statistics
+from gpuemu_flow.numerics.blocked import (
+    Outcome,
+    Prover,
+    compare_floats,
+    compare_integers,
+    paired_blocks,
+    take,
+)
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.judge import AffineBound, Rules
+from gpuemu_flow.numerics.statistics import combine, sample_positions
+from gpuemu_flow.numerics.ulp import ulp_distance
+
+FLOATS = ["float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+LENGTH = 9001  # beyond the size that is judged without blocks, and no multiple of one
+
+
+def plain_failing(actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float) -> np.ndarray:
+    """The documented formula, written down once more in float64."""
+    a, e = to_float64(actual), to_float64(expected)
+    with np.errstate(all="ignore"):
+        close = np.abs(a - e) <= atol + rtol * np.abs(e)
+    close &= np.isfinite(a) & np.isfinite(e)
+    return ~(close | (a == e) | (np.isnan(a) & np.isnan(e)))
+
+
+def run(actual: np.ndarray, expected: np.ndarray, atol: float, rtol: float) -> Outcome:
+    name = actual.dtype.name
+    return compare_floats(actual, expected, AffineBound(atol, rtol), Rules(), FLOAT_LIMITS[name])
+
+
+def boundary_values(expected: np.ndarray, atol: float, rtol: float) -> np.ndarray:
+    """Values one tolerance away from the expected ones, and their neighbours on both sides."""
+    e = to_float64(expected)
+    with np.errstate(all="ignore"):
+        edge = e + np.where(np.arange(e.size) % 2, 1, -1) * (atol + rtol * np.abs(e))
+        rounded = edge.astype(expected.dtype)
+        bits = rounded.view(f"i{rounded.itemsize}")
+        step = (np.arange(e.size) % 5 - 2).astype(bits.dtype)
+        return np.where(bits == 0, bits, bits + step).astype(bits.dtype).view(expected.dtype)
+
+
+def specials(name: str) -> np.ndarray:
+    limits = FLOAT_LIMITS[name]
+    tiny, small, large = limits.smallest_subnormal, limits.smallest_normal, limits.max
+    values = [0.0, -0.0, tiny, -tiny, small, -small, small - tiny, large, -large, large / 2, 1.0]
+    values += [np.nan, np.inf, -np.inf, -1.0, 3 * tiny]
+    with np.errstate(all="ignore"):
+        return np.array(values).astype(numpy_dtype(name))
+
+
+def adversarial(case: int) -> tuple[np.ndarray, np.ndarray, float, float]:
+    rng = np.random.default_rng(case)
+    name = FLOATS[case % len(FLOATS)]
+    dtype, limits = numpy_dtype(name), FLOAT_LIMITS[name]
+    atol = float(rng.choice([0.0, 1e-45, 1e-38, 1e-8, 1e-5, 1e-2, 0.3, 1e6, 1e300]))
+    rtol = float(rng.choice([0.0, 1e-300, 1e-40, limits.eps, 1e-5, 1e-2, 0.5, 1.0, 3.0]))
+    scale = 10.0 ** rng.integers(-6, 3)
+    with np.errstate(all="ignore"):
+        expected = (rng.standard_normal(LENGTH) * scale).astype(dtype)
+        if rng.random() < 0.3:
+            exponents = rng.uniform(np.log2(limits.smallest_subnormal), np.log2(limits.max), LENGTH)
+            signs = np.sign(rng.standard_normal(LENGTH))
+            expected = (signs * np.exp2(exponents)).astype(dtype)
+    if rng.random() < 0.3:
+        expected[rng.random(LENGTH) < 0.5] = 0.0
+    actual = expected.copy()
+    kind = case // len(FLOATS) % 4
+    where = rng.choice(LENGTH, size=int(rng.choice([1, 3, 40, LENGTH])), replace=False)
+    if kind == 0:
+        actual[where] = boundary_values(expected, atol, rtol)[where]
+    elif kind == 1:
+        actual[where] = rng.choice(specials(name), where.size)
+        expected[where] = rng.choice(specials(name), where.size)
+    elif kind == 2:
+        actual = boundary_values(expected, atol / 2, rtol / 2)
+    else:
+        bits = actual.view(f"i{actual.itemsize}")
+        bits[where] ^= bits.dtype.type(1)
+    return actual, expected, atol, rtol
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks even in the smallest output that is compared by blocks."""
+    monkeypatch.setattr(blocked, "BLOCK_BYTES", 8 * 1024)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("group", range(12))
+def test_verdicts_equal_the_plain_formula_in_adversarial_cases(group: int) -> None:
+    for case in range(group * 40, group * 40 + 40):
+        actual, expected, atol, rtol = adversarial(case)
+        failing = plain_failing(actual, expected, atol, rtol)
+        totals = run(actual, expected, atol, rtol).totals
+        assert totals.failing == np.count_nonzero(failing), case
+        assert totals.count == LENGTH
+        nan = failing & np.isnan(to_float64(actual))
+        assert totals.failing_nan == np.count_nonzero(nan), case
+        assert totals.first_nan == (int(nan.argmax()) if nan.any() else None), case
+        if failing.any():
+            position = totals.worst.position
+            assert position is not None
+            assert failing[position], case
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("length", [100, LENGTH])
+def test_statistics_equal_the_plain_ones(name: str, length: int) -> None:
+    rng = np.random.default_rng(3)
+    dtype = numpy_dtype(name)
+    expected = rng.standard_normal(length).astype(dtype)
+    actual = (to_float64(expected) * (1 + 1e-3 * rng.standard_normal(length))).astype(dtype)
+    actual[7] = actual[7] + dtype.type(0.5)
+    expected[11] = 0.0
+    outcome = run(actual, expected, 1e-2, 1e-2)
+    stats = combine([(outcome.totals, outcome.sample, actual.shape)])
+
+    a, e = to_float64(actual), to_float64(expected)
+    error = np.abs(a - e)
+    share = error / (1e-2 + 1e-2 * np.abs(e))
+    relative = error[e != 0] / np.abs(e[e != 0])
+    ulps = ulp_distance(actual, expected).astype(float)
+    assert stats.count == length
+    assert stats.num_exceeding == np.count_nonzero(share > 1)
+    assert stats.max_abs == error.max()
+    assert stats.max_rel == pytest.approx(relative.max(), rel=1e-6)
+    assert stats.max_ulp == ulps.max()
+    assert stats.tolerance_used == pytest.approx(share.max(), rel=1e-12)
+    assert stats.worst_index == (int(share.argmax()),)
+    assert (stats.worst_actual, stats.worst_expected) == (a[share.argmax()], e[share.argmax()])
+    assert stats.mean_abs == pytest.approx(error.mean(), rel=2e-4)
+    if length <= statistics.SAMPLE_SIZE:
+        ordered = np.sort(error)
+        ranks = [int(np.floor(p * (length - 1) + 0.5)) for p in (0.5, 0.9, 0.99)]
+        assert [stats.p50_abs, stats.p90_abs, stats.p99_abs] == ordered[ranks].tolist()
+        assert stats.mean_rel == pytest.approx(relative.mean(), rel=1e-12)
+        assert stats.mean_ulp == pytest.approx(ulps.mean(), rel=1e-12)
+    else:
+        for level, found in ((0.5, stats.p50_abs), (0.9, stats.p90_abs), (0.99, stats.p99_abs)):
+            reach = 4 * np.sqrt(level * (1 - level) / statistics.SAMPLE_SIZE)
+            low, high = np.quantile(error, [level - reach, min(1.0, level + reach)])
+            assert low <= found <= high
+
+
+def test_proof_never_exceeds_the_exact_share() -> None:
+    """A block at exactly the tolerance must not be proven in float32."""
+    prover = Prover(1e-5, 1e-5, np.dtype(np.float32))
+    expected = np.full(64, 1.0, np.float32)
+    tolerance = 1e-5 + 1e-5 * 1.0
+    for steps in range(-400, 400, 7):
+        actual = expected.copy()
+        edge = np.float32(1.0 + tolerance)
+        actual[5] = (edge.view(np.int32) + np.int32(steps)).view(np.float32)
+        proof = prover.prove(actual, expected)
+        exact = abs(float(actual[5]) - 1.0) / tolerance
+        assert proof is None or exact <= 1.0
+        if exact < 0.999:
+            assert proof is not None
+            assert proof.share == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("side", ["actual", "expected", "both"])
+@pytest.mark.parametrize("tolerance", [(0.0, 0.0), (1e-5, 0.0), (0.0, 1e-5), (1e-5, 1e-5)])
+def test_a_block_with_a_special_value_is_never_proven(
+    value: float, side: str, tolerance: tuple[float, float]
+) -> None:
+    prover = Prover(*tolerance, np.dtype(np.float32))
+    actual, expected = np.ones(100, np.float32), np.ones(100, np.float32)
+    if side != "expected":
+        actual[99] = value
+    if side != "actual":
+        expected[99] = value
+    with np.errstate(all="ignore"):
+        assert prover.prove(actual, expected) is None
+
+
+def test_equal_blocks_are_proven_even_without_tolerance() -> None:
+    prover = Prover(0.0, 0.0, np.dtype(np.float64))
+    values = np.linspace(-1, 1, 50)
+    assert prover.prove(values, values.copy()) is not None
+    assert prover.prove(values, np.nextafter(values, 2.0)) is None
+
+
+STRIDED: list[Callable[[np.ndarray], np.ndarray]] = [
+    lambda x: x[::-1],
+    lambda x: x[:, ::-1],
+    lambda x: x.T,
+    np.asfortranarray,
+    lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    lambda x: np.concatenate([x, x])[1 : 1 + len(x)],
+    lambda x: x.reshape(-1, 7, x.shape[1]).swapaxes(0, 2) if len(x) % 7 == 0 else x[::2],
+]
+
+
+@pytest.mark.parametrize("view", range(len(STRIDED)))
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_strided_arrays_give_what_their_copies_give(view: int, dtype: str) -> None:
+    rng = np.random.default_rng(view)
+    plain = rng.standard_normal((301, 203)).astype(numpy_dtype(dtype))
+    actual = STRIDED[view](plain)
+    expected = np.ascontiguousarray(actual)
+    changed = expected.copy()
+    changed[1, 2] = 9.0
+    same = run(actual, expected, 1e-3, 1e-3).totals
+    assert (same.failing, same.count) == (0, actual.size)
+    for pair in ((actual, changed), (changed, actual)):
+        totals = run(*pair, 1e-3, 1e-3).totals
+        position = int(np.ravel_multi_index((1, 2, *[0] * (actual.ndim - 2)), actual.shape))
+        differing = np.flatnonzero((changed != expected).reshape(-1))
+        assert totals.failing == differing.size
+        assert totals.worst.position in differing
+        assert position == differing[0]
+
+
+def test_expanded_array_with_stride_zero() -> None:
+    row = np.arange(20000, dtype=np.float32)
+    actual = np.broadcast_to(row, (3, 20000))
+    expected = np.tile(row, (3, 1))
+    expected[2, 19999] += 100
+    totals = run(actual, expected, 0.0, 1e-5).totals
+    assert (totals.failing, totals.worst.position) == (1, 59999)
+
+
+def test_blocks_of_strided_arrays_cover_every_element_once_in_c_order() -> None:
+    base = np.arange(7 * 11 * 13).reshape(7, 11, 13)
+    for array in (base, base.transpose(2, 0, 1), base[::-1, ::2], base[:0], np.array(5)):
+        flat = array.reshape(-1)
+        end = 0
+        for start, block, other in paired_blocks(array, array, 64):
+            assert start == end
+            assert block.size <= 64
+            assert np.array_equal(block, flat[start : start + block.size])
+            assert np.array_equal(block, other)
+            end += block.size
+        assert end == array.size
+        where = np.arange(array.size)[::3]
+        assert np.array_equal(take(array, where), flat[where])
+
+
+def test_memory_does_not_grow_with_the_output() -> None:
+    rng = np.random.default_rng(0)
+    peaks = []
+    for rows in (256, 4096):
+        expected = rng.standard_normal((rows, 1024), dtype=np.float32)
+        actual = expected + np.float32(1e-3)  # every element fails: the slow path everywhere
+        strided = np.repeat(actual, 2, axis=1)[:, ::2]
+        tracemalloc.start()
+        run(strided, expected, 1e-5, 1e-5)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 1.5
+
+
+def test_sample_takes_one_position_of_each_span() -> None:
+    assert sample_positions(statistics.SAMPLE_SIZE) is None
+    for count in (statistics.SAMPLE_SIZE + 1, 100_000, 1 << 24, (1 << 33) + 5):
+        positions = sample_positions(count)
+        assert positions is not None
+        assert np.all(np.diff(positions) >= 0)
+        assert positions[0] >= 0
+        assert positions[-1] < count
+        spans = np.floor(positions / (count / statistics.SAMPLE_SIZE))
+        assert np.abs(spans - np.arange(statistics.SAMPLE_SIZE)).max() <= 1
+        # No step with rows: positions modulo a row length reach every part of the row evenly.
+        if count >= 1 << 24:
+            counts = np.bincount(positions % 1024 // 128, minlength=8)
+            assert counts.min() > 0.8 * statistics.SAMPLE_SIZE / 8
+
+
+def test_wider_expected_values_are_compared_unrounded() -> None:
+    expected = np.linspace(1.0, 2.0, LENGTH)
+    actual = expected.astype(np.float16)
+    totals = run(actual, expected, 0.0, 1e-2).totals
+    assert totals.failing == 0
+    assert totals.max_abs == np.abs(actual.astype(float) - expected).max()
+    assert 0.4 < totals.max_ulp <= 0.5
+    assert totals.max_ulp == totals.max_abs / 2.0**-10
+
+
+def test_large_outputs_keep_exact_verdict_and_worst_element(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocked, "FULL_EXTREMES", 1000)
+    expected = np.ones(300_000, np.float32)
+    actual = expected.copy()
+    actual[123_456] += np.float32(4e-6)
+    outcome = run(actual, expected, 1e-5, 0.0)
+    assert outcome.totals.worst.position == 123_456
+    assert outcome.totals.max_abs == float(actual[123_456]) - 1.0
+    assert outcome.totals.max_ulp == np.round(outcome.totals.max_abs / 2.0**-23)
+    actual[123_456] = 2.0
+    assert run(actual, expected, 1e-5, 0.0).totals.failing == 1
+
+
+@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"])
+def test_integers_are_exact_at_their_extremes(name: str) -> None:
+    info = np.iinfo(name)
+    low, high = np.full(9000, info.min, name), np.full(9000, info.max, name)
+    assert compare_integers(high, high.copy(), AffineBound(0, 0)).totals.failing == 0
+    totals = compare_integers(high, low, AffineBound(0, 0)).totals
+    assert totals.failing == 9000
+    assert totals.max_abs == float(int(info.max) - int(info.min))
+    near = high.copy()
+    near[8999] -= 1
+    totals = compare_integers(near, high, AffineBound(0, 0)).totals
+    assert (totals.failing, totals.max_abs, totals.worst.position) == (1, 1.0, 8999)
+
+
+def test_integer_tolerance_applies_only_when_given() -> None:
+    expected = np.arange(-500, 500, dtype=np.int32)
+    actual = expected + 2
+    assert compare_integers(actual, expected, AffineBound(0, 0)).totals.failing == 1000
+    assert compare_integers(actual, expected, AffineBound(2, 0)).totals.failing == 0
+    assert compare_integers(actual, expected, AffineBound(0, 0.01)).totals.failing == 399
+
+
+def test_booleans_compare_by_truth_value() -> None:
+    bytes_ = np.array([0, 1, 2, 255, 0, 1], np.uint8)
+    other = np.array([0, 255, 1, 1, 1, 0], np.uint8)
+    totals = compare_integers(bytes_.view(bool), other.view(bool), AffineBound(0, 0)).totals
+    assert totals.failing == 2

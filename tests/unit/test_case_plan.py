@@ -1,0 +1,261 @@
+"""The plan: a designed set of 24 cases, its prefixes, and what follows it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.cases.op_schema import (
+    BUILTIN_SCHEMAS,
+    Dim,
+    OpSchema,
+    TensorDef,
+    default_schema,
+    plain_shapes_schema,
+)
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.shapes import ShapePlanner
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.numerics.rng import derive_seed
+from gpuemu_flow.types import LAYOUTS, STRATEGIES, Case
+
+DEFAULT_LAYOUTS = ("contiguous", "strided", "transposed", "offset")
+ROOT = Path(__file__).parents[2]
+
+
+def plan(
+    schema: OpSchema | str = "matmul",
+    count: int = 24,
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    strategies: Sequence[str] = ("core", "stress"),
+    layouts: Sequence[str] = DEFAULT_LAYOUTS,
+) -> list[Case]:
+    found = BUILTIN_SCHEMAS[schema] if isinstance(schema, str) else schema
+    return plan_cases(
+        found, seed=seed, dtype=dtype, count=count, strategies=strategies, layouts=layouts
+    )
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN_SCHEMAS))
+@pytest.mark.parametrize("layouts", [DEFAULT_LAYOUTS, LAYOUTS])
+def test_24_cases_cover_every_class_strategy_layout_and_special_input(
+    name: str, layouts: tuple[str, ...]
+):
+    cases = plan(name, layouts=layouts)
+    assert {c.shape_class for c in cases} == set(ShapePlanner(BUILTIN_SCHEMAS[name]).classes)
+    assert {c.strategy for c in cases} == set(STRATEGIES)
+    assert {c.layout for c in cases} == set(layouts)
+    names = [t.name for t in BUILTIN_SCHEMAS[name].inputs]
+    if len(names) > 1:
+        assert {c.target for c in cases if c.strategy == "special"} >= set(names)
+
+
+@pytest.mark.parametrize("schema", ["attention", "elementwise"])
+def test_a_longer_plan_begins_with_the_shorter_one(schema: str):
+    longest = plan(schema, 400, seed=7)
+    for count in (0, 1, 5, 8, 23, 24, 25, 100, 399):
+        assert plan(schema, count, seed=7) == longest[:count]
+
+
+def test_seeds_of_cases_are_gpuemus():
+    cases = plan(count=300, seed=42)
+    assert [c.seed for c in cases] == [derive_seed(42, f"iter_{n}") for n in range(300)]
+    assert [c.index for c in cases] == list(range(300))
+
+
+def test_only_seeds_and_random_choices_depend_on_the_master_seed():
+    first, second = plan(count=400, seed=1), plan(count=400, seed=2)
+    shapes = [[(c.shape_class, c.strategy, c.dims) for c in cases] for cases in (first, second)]
+    assert shapes[0][:24] == shapes[1][:24]
+    assert shapes[0] != shapes[1]
+
+
+def test_dtypes_differ_in_nothing_but_the_dtype():
+    for a, b in zip(plan(dtype="float32"), plan(dtype="f16"), strict=True):
+        assert {i.dtype for i in a.inputs} == {"float32"}
+        assert {i.dtype for i in b.inputs} == {"float16"}
+        assert (a.seed, a.shape_class, a.dims) == (b.seed, b.shape_class, b.dims)
+
+
+def test_the_order_of_strategies_and_layouts_does_not_matter():
+    reordered = plan(count=300, strategies=STRATEGIES[::-1], layouts=DEFAULT_LAYOUTS[::-1])
+    assert reordered == plan(count=300)
+
+
+def test_the_same_plan_under_any_hash_seed():
+    code = (
+        "from gpuemu_flow.cases.plan import plan_cases\n"
+        "from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS as B\n"
+        "import json, sys\n"
+        "cases = plan_cases(B['attention'], seed=3, dtype='float32', count=300,"
+        " strategies=['core', 'stress'], layouts=['strided', 'contiguous', 'offset'])\n"
+        "print(json.dumps([c.to_json() for c in cases]), 'numpy' in sys.modules)\n"
+    )
+    outputs = set()
+    for hash_seed in ("0", "1", "12345"):
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        outputs.add(
+            subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, env=env, check=True, capture_output=True
+            ).stdout
+        )
+    assert len(outputs) == 1
+    assert outputs.pop().endswith(b" False\n"), "planning needs no numpy"
+
+
+def test_likely_revealers_come_first():
+    first = plan(default_schema(("x",)), 8)
+    found = {(c.shape_class, c.strategy) for c in first}
+    assert ("tail", "negative") in found, "a tail mask of 0 in a max"
+    assert any(c.strategy == "normal" and c.layout != "contiguous" for c in first)
+    assert any(c.shape_class == "equal" for c in first), "swapped axes"
+    assert any(c.shape_class == "maximum" for c in first), "more than one tile"
+    assert any(c.strategy == "special" for c in first), "NaN and Inf"
+
+
+def test_smallest_first_inside_each_block_of_the_designed_set():
+    cases = plan("elementwise")
+    for start in (0, 8, 16):
+        numels = [c.numel for c in cases[start : start + 8]]
+        assert numels == sorted(numels)
+    assert cases[0].numel < 200
+
+
+def test_few_cases_of_the_default_run_are_large():
+    for name in sorted(BUILTIN_SCHEMAS):
+        largest = [max(_numel(i.shape) for i in c.inputs) for c in plan(name)]
+        assert sum(n > 2**16 for n in largest) <= 1, name
+        assert sum(n > 2**14 for n in largest) <= 8, name
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def test_a_strategy_applies_to_all_inputs_and_then_to_one():
+    cases = plan("attention", 300)
+    first_special = next(c for c in cases if c.strategy == "special")
+    assert first_special.target is not None, "NaN in all inputs hides an op that swallows one"
+    plain = [c for c in cases[:24] if c.strategy != "special"]
+    assert len({c.strategy for c in plain if c.target is not None}) >= 4
+    for strategy in STRATEGIES:
+        targets = {c.target for c in cases if c.strategy == strategy}
+        if strategy != "normal":
+            assert targets == {None, "q", "k", "v"}, strategy
+    for case in cases:
+        for spec in case.inputs:
+            meant = case.target in (None, spec.name)
+            assert spec.strategy == (case.strategy if meant else "normal")
+            assert spec.layout == (case.layout if meant else "contiguous")
+
+
+def test_all_pairs_are_met_before_random_choices():
+    cases = plan("matmul", 250)
+    classes = set(ShapePlanner(BUILTIN_SCHEMAS["matmul"]).classes)
+    pairs = {(c.shape_class, c.strategy) for c in cases}
+    assert pairs >= {(k, s) for k in classes for s in STRATEGIES}
+    assert {(c.layout, c.strategy) for c in cases} >= {
+        (layout, s) for layout in DEFAULT_LAYOUTS for s in STRATEGIES
+    }
+    assert {(c.layout, c.shape_class) for c in cases} >= {
+        (layout, k) for layout in DEFAULT_LAYOUTS for k in classes
+    }
+
+
+def test_the_sequence_goes_on_with_new_sizes():
+    cases = plan(default_schema(("x",)), 3000)
+    assert len({c.inputs[0].shape for c in cases[1000:]}) > 500
+    assert "random" in {c.shape_class for c in cases}
+    assert sum(c.shape_class == "all_maximum" for c in cases) < 150
+
+
+def test_an_input_keeps_its_own_dtype_strategy_and_range():
+    inputs = (
+        TensorDef("table", ("V", "D")),
+        TensorDef("index", ("N",), "int32", 0, 11),
+        TensorDef("scale", ("D",), None, 0.5, 2.0, "uniform"),
+    )
+    schema = OpSchema((Dim("V", (11,)), Dim("D", (4, 5)), Dim("N", (), 1, 99)), inputs)
+    for case in plan(schema, 200, dtype="float16"):
+        table, index, scale = case.inputs
+        assert (table.dtype, index.dtype, scale.dtype) == ("float16", "int32", "float16")
+        assert (index.low, index.high) == (0, 11)
+        assert (scale.low, scale.high, scale.strategy) == (0.5, 2.0, "uniform")
+        assert [i.position for i in case.inputs] == [0, 1, 2]
+        assert case.target in (None, "table"), "no case is about an input with a will of its own"
+
+
+def test_only_what_was_asked_for():
+    cases = plan("matmul", 200, strategies=["uniform"], layouts=["contiguous"])
+    assert {i.strategy for c in cases for i in c.inputs} == {"uniform"}
+    assert {i.layout for c in cases for i in c.inputs} == {"contiguous"}
+    assert {c.target for c in cases} == {None}
+    without_normal = plan("matmul", 100, strategies=["uniform", "special"])
+    assert {i.strategy for c in without_normal for i in c.inputs} == {"uniform", "special"}
+
+
+@pytest.mark.parametrize("strategies", [["core"], ["stress"], ["special"], [], ["wide", "ties"]])
+@pytest.mark.parametrize("layouts", [["offset"], [], ["expanded", "strided"]])
+def test_any_selection_is_covered(strategies: list[str], layouts: list[str]):
+    cases = plan("norm", 24, strategies=strategies, layouts=layouts)
+    wanted = {s for name in strategies or ["core", "stress"] for s in _expanded(name)}
+    assert {c.strategy for c in cases} == wanted
+    assert {c.layout for c in cases} == set(layouts or ["contiguous"])
+    assert {c.shape_class for c in cases} >= set(ShapePlanner(BUILTIN_SCHEMAS["norm"]).classes)
+
+
+def _expanded(name: str) -> tuple[str, ...]:
+    groups = {"core": STRATEGIES[:7], "stress": STRATEGIES[7:]}
+    return groups.get(name, (name,))
+
+
+def test_every_listed_candidate_is_met_within_24_cases():
+    candidates = {"M": (1, 2, 7, 31, 128, 257), "K": (1, 3, 16, 127, 256), "N": (1, 2, 15, 64, 255)}
+    schema = OpSchema(
+        tuple(Dim(name, sizes) for name, sizes in candidates.items()),
+        BUILTIN_SCHEMAS["matmul"].inputs,
+    )
+    seen = {(name, size) for case in plan(schema) for name, size in case.dims}
+    assert seen == {(name, size) for name, sizes in candidates.items() for size in sizes}
+
+
+def test_plain_shape_lists_mean_exactly_those_shapes():
+    schema = plain_shapes_schema(("x", "y"), [1, 2, 4], [64, 128], [], [[1], [7]])
+    cases = plan(schema)
+    shapes = {i.shape for c in cases for i in c.inputs}
+    assert shapes <= {(b, s) for b in (1, 2, 4) for s in (64, 128)} | {(1,), (7,)}
+    assert {size for shape in shapes for size in shape} == {1, 2, 4, 64, 128, 7}
+    assert all(len({i.shape for i in c.inputs}) == 1 for c in cases)
+    assert {c.shape_class for c in cases if c.inputs[0].shape in ((1,), (7,))} == {"fixed"}
+
+
+def test_scalars_and_empty_tensors_can_be_planned():
+    scalar = OpSchema((), (TensorDef("x", ()),))
+    assert {c.inputs[0].shape for c in plan(scalar, 40)} == {()}
+    empty = OpSchema((Dim("N", (0,)),), (TensorDef("x", ("N", 3)),))
+    assert {c.inputs[0].shape for c in plan(empty, 40)} == {(0, 3)}
+
+
+@pytest.mark.parametrize(
+    ("change", "slug"),
+    [
+        ({"count": -1}, "negative-count"),
+        ({"strategies": ["gaussian"]}, "unknown-strategy"),
+        ({"layouts": ["diagonal"]}, "unknown-layout"),
+        ({"dtype": "float99"}, "unknown-dtype"),
+    ],
+)
+def test_bad_arguments_are_usage_errors(change: dict[str, object], slug: str):
+    with pytest.raises(UsageError) as caught:
+        plan(**change)  # type: ignore[arg-type]
+    assert caught.value.slug == slug

@@ -1,0 +1,139 @@
+"""Whole example files: what is right loads, what is wrong is all reported, each with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import tomli
+from config_workspace import INVALID, VALID, ConfigWorkspace, expected
+
+from gpuemu_flow.config.docs_export import config_page
+from gpuemu_flow.config.keys import Section, Tables
+from gpuemu_flow.config.schema_export import json_schema, schema_text
+from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.errors import ConfigError
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> ConfigWorkspace:
+    return ConfigWorkspace(tmp_path)
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda p: p.stem)
+def test_valid_files_load_with_the_warnings_they_announce(
+    path: Path, workspace: ConfigWorkspace
+) -> None:
+    text = path.read_text()
+    config = workspace.load(text)
+    warnings = [(p.line, p.slug) for p in config.warnings]
+    assert warnings == expected(text)[1]
+    tree = tomli.loads(text)
+    assert [op.name for op in config.ops] == [op["name"] for op in tree.get("ops", [])]
+    assert [k.name for k in config.kernels] == [k["name"] for k in tree.get("kernels", [])]
+
+
+@pytest.mark.parametrize("path", INVALID, ids=lambda p: p.stem)
+def test_invalid_files_report_every_error_with_its_line(
+    path: Path, workspace: ConfigWorkspace
+) -> None:
+    text = path.read_text()
+    errors, warnings = expected(text)
+    problems = workspace.check(text)
+    assert sorted((p.line, p.slug) for p in problems if not p.warning) == sorted(errors)
+    assert sorted((p.line, p.slug) for p in problems if p.warning) == sorted(warnings)
+    with pytest.raises(ConfigError) as raised:
+        workspace.load()
+    assert raised.value.exit_code == 2
+    assert [p for p in problems if not p.warning] == list(raised.value.problems)
+    for problem in problems:
+        assert problem.file == "gpuemu.toml"
+        assert problem.message.isprintable()
+
+
+def test_a_message_reads_as_file_line_slug_what_and_hint(workspace: ConfigWorkspace) -> None:
+    problems = workspace.check('[project]\nname = "x"\n[validation]\nlayouts = ["strid"]\n')
+    assert [str(p) for p in problems] == [
+        "gpuemu.toml:4: config-unknown-layout: unknown layout 'strid' in validation.layouts[0]; "
+        "did you mean 'strided'?"
+    ]
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda p: p.stem)
+def test_the_json_schema_accepts_what_loads(path: Path) -> None:
+    jsonschema.Draft7Validator(json_schema()).validate(tomli.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", INVALID, ids=lambda p: p.stem)
+def test_the_json_schema_rejects_what_has_a_wrong_type_or_value(path: Path) -> None:
+    """Files say in their first line whether a schema can see what is wrong with them."""
+    text = path.read_text()
+    verdict = text.splitlines()[0]
+    assert verdict in ("# schema: rejects", "# schema: accepts")
+    valid = jsonschema.Draft7Validator(json_schema()).is_valid(tomli.loads(text))
+    assert valid == (verdict == "# schema: accepts")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in INVALID if p.read_text().startswith("# schema: rejects")],
+    ids=lambda p: p.stem,
+)
+def test_each_single_wrong_value_is_one_that_the_json_schema_rejects(path: Path) -> None:
+    """Line by line: a schema that missed one of them would hide behind the others."""
+    validator = jsonschema.Draft7Validator(json_schema())
+    lines = path.read_text().splitlines()
+    wrong = {line for line, _ in expected("\n".join(lines))[0]}
+    unseen = []
+    for number in sorted(wrong):
+        others = wrong - {number}
+        kept = [line for i, line in enumerate(lines, start=1) if i not in others or line[:1] == "["]
+        try:
+            tree = tomli.loads("\n".join(kept))
+        except tomli.TOMLDecodeError:
+            continue
+        if validator.is_valid(tree):
+            unseen.append(lines[number - 1])
+    # JSON knows neither NaN nor dates, and a schema cannot see them.
+    assert [line for line in unseen if "nan" not in line and "1979" not in line] == []
+
+
+def test_the_json_schema_is_a_schema() -> None:
+    jsonschema.Draft7Validator.check_schema(json_schema())
+
+
+def test_the_checked_in_json_schema_is_the_one_generated() -> None:
+    path = REPOSITORY / "schemas" / "gpuemu.schema.json"
+    assert path.read_text() == schema_text(), "run python -m gpuemu_flow.config.schema_export"
+    json.loads(path.read_text())
+
+
+def test_the_checked_in_reference_page_is_the_one_generated() -> None:
+    path = REPOSITORY / "docs" / "config.md"
+    assert path.read_text() == config_page(), "run python -m gpuemu_flow.config.docs_export"
+
+
+def test_every_key_is_exercised_by_the_valid_examples() -> None:
+    """A key that no example has could break unseen."""
+    trees = [tomli.loads(path.read_text()) for path in VALID]
+    unused: list[str] = []
+
+    def look(section: Section, nodes: list[dict[str, object]], where: str) -> None:
+        for key in section.keys:
+            names = (key.name, *key.aliases)
+            found = [node[name] for node in nodes for name in names if name in node]
+            missing = [n for n in names if not any(n in node for node in nodes)]
+            unused.extend(f"{where}{name}" for name in missing)
+            inner = [f for f in found if isinstance(f, dict)]
+            if isinstance(key.type, Section):
+                look(key.type, inner, f"{where}{key.name}.")
+            elif isinstance(key.type, Tables):
+                rows = [row for f in found if isinstance(f, list) for row in f]
+                look(key.type.table, rows, f"{where}{key.name}.")
+
+    look(FILE, trees, "")
+    assert unused == []

@@ -1,0 +1,297 @@
+"""Value strategies: what each promises about the tensor, for every dtype."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gpuemu_flow.cases.values import draw
+from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype, to_float64
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.types import DTYPES, STRATEGIES
+
+FLOATS = [name for name, d in DTYPES.items() if d.kind == "float"]
+INTEGERS = [name for name, d in DTYPES.items() if d.kind in ("int", "uint")]
+SEEDS = range(8)
+
+
+@pytest.fixture(autouse=True)
+def no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+def tensor(strategy: str, dtype: str = "float32", shape=(40, 33), seed: int = 1, **kwargs):
+    return draw(strategy, SeededRng(seed), shape, dtype, **kwargs)
+
+
+def exact(strategy: str, dtype: str = "float32", shape=(40, 33), seed: int = 1, **kwargs):
+    return to_float64(tensor(strategy, dtype, shape, seed, **kwargs))
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (7,), (1, 1), (5, 1), (2, 3, 5)])
+def test_shape_dtype_order_and_determinism(dtype: str, strategy: str, shape: tuple[int, ...]):
+    first = tensor(strategy, dtype, shape)
+    assert first.shape == shape
+    assert first.dtype == numpy_dtype(dtype)
+    assert first.flags.c_contiguous
+    assert first.flags.writeable
+    assert first.tobytes() == tensor(strategy, dtype, shape).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "bool"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_seed_gives_other_values(dtype: str, strategy: str):
+    assert tensor(strategy, dtype).tobytes() != tensor(strategy, dtype, seed=2).tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "special"])
+def test_all_strategies_but_special_are_finite(dtype: str, strategy: str):
+    for seed in SEEDS:
+        assert np.isfinite(exact(strategy, dtype, seed=seed)).all()
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_uniform_is_gpuemus(dtype: str):
+    expected = fill_uniform(SeededRng(9), 24, dtype).reshape(4, 6)
+    assert tensor("uniform", dtype, (4, 6), seed=9).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal(dtype: str):
+    values = exact("normal", dtype, (200, 200))
+    assert abs(values.mean()) < 0.03
+    assert abs(values.std() - 1) < 0.05
+
+
+def test_normal_float64_fills_the_whole_mantissa():
+    values = tensor("normal", "float64")
+    assert (values != values.astype(np.float32)).mean() > 0.99
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_small(dtype: str):
+    values = exact("small", dtype)
+    bound = max(1e-3, 4 * float_limits(dtype).smallest_normal)
+    assert np.abs(values).max() <= bound * 1.01
+    assert len(np.unique(values)) > 10, "not all rounded to zero"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_negative(dtype: str):
+    for seed in SEEDS:
+        values = exact("negative", dtype, seed=seed)
+        assert values.max() < 0
+        near = (values < -90).all(axis=1)
+        assert near.any(), "some rows near -100"
+        assert not near.all()
+        assert values.min() > -110
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_sparse(dtype: str):
+    for seed in SEEDS:
+        values = exact("sparse", dtype, seed=seed)
+        assert 0.4 < (values == 0).mean() < 0.6
+        assert (values == 0).all(axis=1).sum() == 1
+        if not dtype.startswith("float8"):  # where small normals round to zeros of either sign
+            assert not np.signbit(values[values == 0]).any()
+
+
+def test_strategies_draw_from_domains_of_their_own():
+    normal, sparse = exact("normal"), exact("sparse")
+    assert not (normal == sparse).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_ties(dtype: str):
+    for seed in SEEDS:
+        values = exact("ties", dtype, seed=seed)
+        assert len(np.unique(values)) <= 8
+        distinct = [len(np.unique(row)) for row in values]
+        assert distinct.count(1) >= 10, "constant rows"
+        assert max(distinct) > 1
+        assert 1 in [len(np.unique(row)) for row in exact("ties", dtype, (2, 33), seed=seed)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_integers_are_exact(dtype: str):
+    values = exact("integers", dtype)
+    assert set(np.unique(values)) == set(range(-8, 9))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_wide(dtype: str):
+    values = np.abs(exact("wide", dtype))
+    bound = min(1000.0, float_limits(dtype).max)
+    assert bound * 0.95 < values.max() <= bound * 1.03
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_offset(dtype: str):
+    for seed in SEEDS:
+        values = exact("offset", dtype, (8, 200), seed=seed)
+        mean = abs(values.mean())
+        assert min(abs(mean - m) / m for m in (7.0, 30.0, 100.0)) < 0.1
+        ulp = float_limits(dtype).eps * 2.0 ** math.floor(math.log2(mean))
+        deviations = values.std(axis=1)
+        assert deviations.min() < 10 * ulp, "a few ulp of the mean"
+        assert deviations.min() > ulp, "but not constant"
+        if dtype in ("float32", "float64"):
+            assert 0.5 < deviations.max() < 2
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_extremes(dtype: str):
+    limits = float_limits(dtype)
+    for seed in SEEDS:
+        values = exact("extremes", dtype, (20, 60), seed=seed)
+        magnitudes = np.abs(values)
+        raw = (magnitudes == limits.max).any(axis=1)
+        assert raw.sum() == 10
+        assert limits.smallest_normal in magnitudes
+        assert limits.smallest_subnormal in magnitudes
+        assert magnitudes[~raw].max() <= math.sqrt(limits.max)
+        assert magnitudes[~raw].max() >= limits.max**0.45 / 4
+        assert magnitudes[~raw].min() > 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_special_has_each_kind(dtype: str):
+    limits = float_limits(dtype)
+    infinity = math.inf if limits.has_inf else limits.max
+    for seed in SEEDS:
+        values = exact("special", dtype, seed=seed)
+        assert np.isnan(values).any()
+        assert (values == infinity).any()
+        assert (values == -infinity).all(axis=1).any(), "a whole row of -Inf"
+        assert (np.signbit(values) & (values == 0)).any()
+        plain = np.isfinite(values) & (np.abs(values) < infinity)
+        assert plain.all(axis=1).any(), "ordinary rows remain"
+
+
+def test_special_values_do_not_poison_a_large_tensor():
+    values = tensor("special", shape=(2000, 8))
+    odd_rows = (~np.isfinite(values)).any(axis=1).sum()
+    assert 8 <= odd_rows <= 32
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 9), (2, 3)])
+def test_special_has_at_least_one_in_each_tensor(dtype: str, shape: tuple[int, ...]):
+    limits = float_limits(dtype)
+    kinds = set()
+    for seed in range(60):
+        values = np.atleast_1d(exact("special", dtype, shape, seed=seed))
+        nan, negative_zero = np.isnan(values), np.signbit(values) & (values == 0)
+        infinite = np.isinf(values) | (np.abs(values) == limits.max)
+        assert (nan | negative_zero | infinite).any()
+        kinds |= {k for k, found in enumerate((nan, negative_zero, infinite)) if found.any()}
+    assert kinds == {0, 1, 2}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-2.5, 0.3), (5.0, 5.0), (100.0, 200.0)])
+def test_floats_stay_in_their_range(dtype: str, strategy: str, bounds: tuple[float, float]):
+    low, high = bounds
+    values = exact(strategy, dtype, low=low, high=high)
+    assert not np.isnan(values).any()
+    assert values.min() >= low
+    assert values.max() <= high
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_range_keeps_most_values_apart(dtype: str):
+    values = exact("normal", dtype, low=0.0, high=1.0)
+    assert (values == values.min()).mean() < 0.2, "reflected, not piled up at the ends"
+
+
+def test_a_range_that_is_open_on_one_side():
+    positive = exact("special", low=0.0)
+    assert (positive[~np.isnan(positive)] >= 0).all()
+    assert np.isnan(positive).any()
+    assert np.isposinf(positive).any()
+    below = exact("wide", high=-3.0)
+    assert below.max() <= -3
+    assert below.min() < -900
+
+
+def test_a_range_of_the_whole_of_float64_overflows_nowhere():
+    for strategy in STRATEGIES:
+        values = exact(strategy, "float64", low=-1.7e308, high=1.7e308)
+        assert np.isfinite(values).all()
+        assert np.isfinite(exact(strategy, "float64", low=-1.7e308)[0, 0]) or strategy == "special"
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("bounds", [(0, 100), (3, 4), (5, 5), (0, 1)])
+def test_integers_stay_in_their_half_open_range(dtype: str, strategy: str, bounds: tuple[int, int]):
+    low, high = bounds
+    for seed in SEEDS:
+        values = tensor(strategy, dtype, seed=seed, low=low, high=high)
+        assert values.min() >= low
+        assert values.max() < max(high, low + 1)
+    if high - low > 1:
+        assert len(np.unique(values)) > 1
+
+
+def test_indices_reach_both_ends_of_their_range():
+    for strategy in ("uniform", "extremes", "special"):
+        values = tensor(strategy, "int32", low=0, high=50)
+        assert values.min() == 0
+        assert values.max() == 49
+
+
+def test_normal_indices_are_often_small_whatever_the_range():
+    values = tensor("normal", "int32", low=-1, high=50_000)
+    assert (values < 16).mean() > 0.2
+    assert values.min() == -1
+    assert values.max() > 20_000
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_strategies(dtype: str):
+    info = np.iinfo(numpy_dtype(dtype))
+    signed = info.min < 0
+    extremes = tensor("extremes", dtype)
+    assert {int(info.min), int(info.max)} <= {int(v) for v in np.unique(extremes)}
+    special = tensor("special", dtype)
+    assert (special == info.min).all(axis=1).any()
+    assert (special == info.max).any()
+    negative = tensor("negative", dtype)
+    if signed:
+        assert -104 <= negative.min() <= negative.max() < 0
+    else:
+        assert negative.min() > info.max // 2, "negative when taken for signed"
+    small = tensor("small", dtype)
+    assert {int(v) for v in np.unique(small)} == ({-1, 0, 1} if signed else {0, 1, 2})
+    sparse = tensor("sparse", dtype)
+    assert 0.4 < (sparse == 0).mean() < 0.7
+    assert (sparse == 0).all(axis=1).any()
+    assert any(len(np.unique(row)) == 1 for row in tensor("ties", dtype))
+    wide = tensor("wide", dtype)
+    assert int(wide.max()) > min(900, int(info.max) - 10)
+
+
+def test_bool_strategies():
+    assert 0.4 < tensor("uniform", "bool").mean() < 0.6
+    assert not tensor("negative", "bool").any()
+    assert tensor("offset", "bool").all()
+    assert tensor("ties", "bool").mean() not in (0, 1)
+
+
+@pytest.mark.parametrize(("strategy", "dtype"), [("gaussian", "float32"), ("normal", "float99")])
+def test_unknown_names(strategy: str, dtype: str):
+    with pytest.raises(ValueError, match="there is no"):
+        tensor(strategy, dtype)
