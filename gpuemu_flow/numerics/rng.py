@@ -1,0 +1,286 @@
+"""gpuemu's seeded generator, bit for bit: one value at a time, or as arrays on the same stream.
+
+This module itself does without numpy, so that seeds and whole cases (shape, dtype, layout) can be
+named before numpy is loaded. The array methods load it on first use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import os
+from collections.abc import MutableSequence, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+State = tuple[int, int]
+
+MASK64 = (1 << 64) - 1
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
+SMALLEST_UNIFORM = 1e-300  # keeps the logarithm of a zero draw finite
+
+
+def splitmix64(z: int) -> int:
+    """One output of SplitMix64 for the counter `z`, a bijection on 64-bit integers.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+    """
+    z = (z + GOLDEN_GAMMA) & MASK64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK64
+    return z ^ (z >> 31)
+
+
+def derive_seed(seed: int, domain: str) -> int:
+    """The seed of the stream called `domain` under `seed`.
+
+    BLAKE2b with an 8-byte digest over the seed (8 bytes, little-endian) followed by the domain in
+    UTF-8, read as a little-endian integer.
+
+    Parameters
+    ----------
+    seed : int
+        Any integer; reduced modulo 2**64.
+    domain : str
+
+    Returns
+    -------
+    int
+        Below 2**64.
+    """
+    message = (operator.index(seed) & MASK64).to_bytes(8, "little") + domain.encode("utf-8")
+    return int.from_bytes(hashlib.blake2b(message, digest_size=8).digest(), "little")
+
+
+def generate_seed() -> int:
+    """A fresh 64-bit seed from the system's entropy; two calls do not coincide."""
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def initial_state(seed: int) -> State:
+    """The two state words of a generator built with `seed`.
+
+    SplitMix64 of the seed and of the seed plus one. It is a bijection, so that the two words differ
+    and the all-zero state, a fixed point of the recurrence, cannot occur.
+    """
+    seed = operator.index(seed) & MASK64
+    return splitmix64(seed), splitmix64((seed + 1) & MASK64)
+
+
+def next_word(older: int, newer: int) -> int:
+    """The state word that follows `older` and `newer`.
+
+    The stream is a sequence of words of which the state is always the last two::
+
+        w[i+2] = t ^ (t >> 17) ^ (w[i+1] >> 26)   where t = w[i] ^ (w[i] << 23)
+        output[i] = (w[i+2] ^ w[i+1]) + w[i+1]
+
+    It is gpuemu's variant of xorshift128+ (Vigna, "Further scramblings of Marsaglia's xorshift
+    generators", 2017), which differs in the word that it stores.
+    """
+    t = older ^ ((older << 23) & MASK64)
+    return t ^ (t >> 17) ^ (newer >> 26)
+
+
+def _arrays() -> ModuleType:
+    """The array half of the generator; loaded late because it needs numpy."""
+    from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
+
+    return rng_draws
+
+
+class SeededRng:
+    """A deterministic stream of 64-bit words, and the values drawn from them.
+
+    Array methods draw the next `n` values of the same stream and leave the generator exactly where
+    `n` single draws would.
+
+    Parameters
+    ----------
+    seed : int
+        Any integer, numpy's included; reduced modulo 2**64.
+
+    Raises
+    ------
+    TypeError
+        When `seed` is not an integer.
+    """
+
+    __slots__ = ("_newer", "_older", "_seed")
+
+    def __init__(self, seed: int) -> None:
+        self._seed = operator.index(seed) & MASK64
+        self._older, self._newer = initial_state(self._seed)
+
+    def __repr__(self) -> str:
+        return f"SeededRng(seed={self._seed}, state=({self._older:#018x}, {self._newer:#018x}))"
+
+    @property
+    def seed(self) -> int:
+        """The seed that this generator was built with, below 2**64."""
+        return self._seed
+
+    @property
+    def state(self) -> State:
+        """The two state words, older first."""
+        return self._older, self._newer
+
+    def derive(self, domain: str) -> SeededRng:
+        """A new generator for `domain`; it depends on the seed, never on what was drawn before."""
+        return SeededRng(derive_seed(self._seed, domain))
+
+    # One value at a time: each takes one word of the stream unless it says otherwise.
+
+    def gen_u64(self) -> int:
+        """The next 64-bit word."""
+        newest = next_word(self._older, self._newer)
+        output = ((newest ^ self._newer) + self._newer) & MASK64
+        self._older, self._newer = self._newer, newest
+        return output
+
+    def gen_f64(self) -> float:
+        """Uniform in [0, 1), a multiple of 2**-53."""
+        return (self.gen_u64() >> 11) * 2.0**-53
+
+    def gen_f32(self) -> float:
+        """Uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
+        return (self.gen_u64() >> 40) * 2.0**-24
+
+    def gen_range(self, low: int, high: int) -> int:
+        """An integer in [low, high), by modulo as gpuemu does (slightly biased).
+
+        Raises
+        ------
+        ValueError
+            When the range is empty.
+        """
+        if low >= high:
+            raise ValueError(f"empty range [{low}, {high})")
+        return low + self.gen_u64() % (high - low)
+
+    def choice_index(self, length: int) -> int:
+        """An index below `length`; ValueError when there is none."""
+        if length <= 0:
+            raise ValueError(f"nothing to choose from: length {length}")
+        return self.gen_u64() % length
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of `options`, duplicates counting; ValueError when it is empty."""
+        return options[self.choice_index(len(options))]
+
+    def gen_bool(self, probability: float = 0.5) -> bool:
+        """True with the given probability: never at 0, always at 1."""
+        return self.gen_f64() < probability
+
+    def shuffle(self, items: MutableSequence[Any]) -> None:
+        """Shuffle in place from the end (Fisher and Yates); takes ``len(items) - 1`` words."""
+        for last in range(len(items) - 1, 0, -1):
+            other = self.gen_u64() % (last + 1)
+            items[last], items[other] = items[other], items[last]
+
+    # Arrays on the same stream.
+
+    def _draw(self, kind: str, count: int) -> Any:
+        values, (self._older, self._newer) = _arrays().draw(kind, self.state, count)
+        return values
+
+    def u64(self, n: int) -> NDArray[np.uint64]:
+        """The next `n` words, uint64."""
+        return self._draw("u64", n)  # type: ignore[no-any-return]
+
+    def f64(self, n: int) -> NDArray[np.float64]:
+        """`n` values of `gen_f64`, float64."""
+        return self._draw("f64", n)  # type: ignore[no-any-return]
+
+    def f32(self, n: int) -> NDArray[np.float32]:
+        """`n` values of `gen_f32`, float32."""
+        return self._draw("f32", n)  # type: ignore[no-any-return]
+
+    def uniform10_f64(self, n: int) -> NDArray[np.float64]:
+        """`n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
+        return self._draw("uniform10_f64", n)  # type: ignore[no-any-return]
+
+    def uniform10_f32(self, n: int) -> NDArray[np.float32]:
+        """`uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
+        return self._draw("uniform10_f32", n)  # type: ignore[no-any-return]
+
+    def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
+        """`n` values of `gen_range`, int64; ValueError unless -2**63 <= low < high <= 2**63."""
+        if not -(1 << 63) <= low < high <= 1 << 63:
+            raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
+        return _arrays().fold_into_range(self.u64(n), low, high)  # type: ignore[no-any-return]
+
+    def _uniform_pairs(self, n: int) -> NDArray[np.float64]:
+        if n < 0:
+            raise ValueError(f"cannot draw {n} values")
+        return self.f64(n + (n & 1))
+
+    def normal_f32(self, n: int) -> NDArray[np.float32]:
+        """`n` standard normal values, float32; takes an even number of words."""
+        from gpuemu_flow.numerics.rng_normal import normals_f32  # noqa: PLC0415 - it loads numpy
+
+        return normals_f32(self._uniform_pairs(n))[:n]
+
+    def normal_f64(self, n: int) -> NDArray[np.float64]:
+        """`n` standard normal values, float64; takes an even number of words.
+
+        Slow (about half a microsecond a value): the last bit is the C library's, not numpy's.
+        """
+        from gpuemu_flow.numerics.rng_normal import normals_f64  # noqa: PLC0415 - it loads numpy
+
+        return normals_f64(self._uniform_pairs(n))[:n]
+
+    def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
+        """Standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
+
+        No argument means a 0-d array. Values by Box and Muller (1958), in C order.
+        """
+        dims = _shape(shape)
+        return self.normal_f32(math.prod(dims)).reshape(dims)
+
+    def randn_f64(self, *shape: int | Sequence[int]) -> NDArray[np.float64]:
+        """`randn` in float64."""
+        dims = _shape(shape)
+        return self.normal_f64(math.prod(dims)).reshape(dims)
+
+
+def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    """The dims in the arguments of `randn`: separate integers, or one sequence of them."""
+    try:
+        return tuple(operator.index(dim) for dim in args)  # type: ignore[arg-type]
+    except TypeError:
+        if len(args) != 1:
+            raise
+        return tuple(operator.index(dim) for dim in args[0])  # type: ignore[union-attr]
+
+
+def box_muller(first: float, second: float) -> tuple[float, float]:
+    """Two independent standard normal values from two uniform ones in [0, 1), by the C library."""
+    radius = math.sqrt(-2.0 * math.log(max(first, SMALLEST_UNIFORM)))
+    angle = 2.0 * math.pi * second
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
+    """The first `n` words of each seed's stream, shape (len(seeds), n).
+
+    Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
+    seed is a lane of its own, so that no jump ahead is needed.
+    """
+    return _arrays().batch_u64(seeds, n)  # type: ignore[no-any-return]
+
+
+def warm_up() -> None:
+    """Build the jump tables now (some 15 ms, 12 MiB) rather than at the first draw.
+
+    For a process that forks workers: they then share the tables.
+    """
+    from gpuemu_flow.numerics import rng_lanes  # noqa: PLC0415 - it loads numpy
+
+    rng_lanes.warm_up()

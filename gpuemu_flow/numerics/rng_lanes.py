@@ -1,0 +1,207 @@
+"""Many values at once: lanes far apart in one stream, or at the start of many, side by side.
+
+The lanes' states are rows of uint64 that advance together; a transposition restores the order.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.rng import GOLDEN_GAMMA, MASK64, State
+from gpuemu_flow.numerics.rng_jump import (
+    GROUP_LANES,
+    PREFIX,
+    SHIFT_17,
+    SHIFT_23,
+    SHIFT_26,
+    Words,
+    lane_table,
+    place_lanes,
+    prefix_table,
+    words_after,
+)
+
+LOOKUP_LIMIT = 4 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
+SHORT_STRIDE = 48  # values per lane: fewer make longer rows, hence fewer calls of numpy per value,
+LONG_STRIDE = 128  # more make fewer lanes, hence fewer look-ups
+SHORT_LIMIT = 1 << 17
+MAX_LANES = 12 * GROUP_LANES  # no power of two, so that a column's elements share no cache set
+TILE = 16  # steps between two transpositions, a cache line of float32; divides the strides
+CACHED_WIDTHS = 16
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """How words become values.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Of the values.
+    convert : callable
+        Takes uint64 words, which it may overwrite, and an array of `dtype` to write into.
+    """
+
+    dtype: np.dtype[Any]
+    convert: Callable[[Words, NDArray[Any]], None]
+
+
+class Lanes:
+    """A row of lanes that advance `TILE` steps at a time, with the arrays that this needs.
+
+    Attributes
+    ----------
+    starts : ndarray of uint64, shape (2, lanes)
+        Write the lanes' states here; `draw_columns` leaves the new ones here.
+    """
+
+    def __init__(self, lanes: int, rows: Words, words: Words, values: Words) -> None:
+        self._rows = rows[: (TILE + 2) * lanes].reshape(TILE + 2, lanes)
+        self._words = words[: TILE * lanes].reshape(TILE, lanes)
+        self._values = values[: TILE * lanes]
+        self.starts = self._rows[:2]
+        self._ends = self._rows[TILE:]
+        self._older = self._rows[1 : TILE + 1]
+        self._newer = self._rows[2:]
+        row = self._rows
+        self._steps = [
+            (row[k : k + 2], row[k + 2 : k + 4], row[k + 1], row[k + 2], row[k + 3])
+            for k in range(0, TILE, 2)
+        ]
+
+    @property
+    def last_state(self) -> State:
+        """The last lane's state."""
+        return int(self.starts[0, -1]), int(self.starts[1, -1])
+
+    def draw_columns(self, conversion: Conversion, block: NDArray[Any]) -> None:
+        """Fill `block`, one lane per row; its columns are a multiple of `TILE`."""
+        tile = self._values.view(conversion.dtype)[: self._words.size].reshape(self._words.shape)
+        for done in range(0, block.shape[1], TILE):
+            self._advance()
+            np.bitwise_xor(self._newer, self._older, self._words)
+            np.add(self._words, self._older, self._words)
+            conversion.convert(self._words, tile)
+            block[:, done : done + TILE] = tile.T
+            self.starts[...] = self._ends
+
+    def _advance(self) -> None:
+        """Take `TILE` steps; two at a time, as only the last term depends on the step before."""
+        spare, spare_row = self._words[:2], self._words[0]
+        # The output as third argument: a keyword costs a third of the call at these widths.
+        for two_older, two_newest, newer, first, second in self._steps:
+            np.left_shift(two_older, SHIFT_23, two_newest)
+            np.bitwise_xor(two_newest, two_older, two_newest)
+            np.right_shift(two_newest, SHIFT_17, spare)
+            np.bitwise_xor(two_newest, spare, two_newest)
+            np.right_shift(newer, SHIFT_26, spare_row)
+            np.bitwise_xor(first, spare_row, first)
+            np.right_shift(first, SHIFT_26, spare_row)
+            np.bitwise_xor(second, spare_row, second)
+
+
+class _Workspace(threading.local):
+    """One thread's arrays: numpy lets other threads run in mid-step, so they cannot be shared."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((TILE + 2) * MAX_LANES, dtype=np.uint64)
+        self._words = np.empty(TILE * MAX_LANES, dtype=np.uint64)
+        self._values = np.empty(TILE * MAX_LANES, dtype=np.uint64)
+        self._by_width: dict[int, Lanes] = {}
+
+    def lanes(self, count: int) -> Lanes:
+        """`count` lanes (<= MAX_LANES) over this thread's arrays."""
+        found = self._by_width.get(count)
+        if found is None:
+            if len(self._by_width) >= CACHED_WIDTHS:
+                self._by_width.clear()
+            found = Lanes(count, self._rows, self._words, self._values)
+            self._by_width[count] = found
+        return found
+
+
+_workspace = _Workspace()
+
+
+def fill(state: State, count: int, conversion: Conversion) -> tuple[NDArray[Any], State]:
+    """The next `count` values and the state after them.
+
+    Parameters
+    ----------
+    state : (int, int)
+    count : int
+        At least 0.
+    conversion : Conversion
+
+    Returns
+    -------
+    values : ndarray of conversion.dtype, shape (count,)
+    state : (int, int)
+    """
+    if count > LOOKUP_LIMIT:
+        return _fill_by_lanes(state, count, conversion)
+    values = np.empty(count, dtype=conversion.dtype)
+    for first in range(0, count, PREFIX):
+        piece = values[first : first + PREFIX]
+        words = words_after(state, piece.size)
+        outputs = words[2:] ^ words[1:-1]
+        outputs += words[1:-1]
+        conversion.convert(outputs, piece)
+        state = int(words[-2]), int(words[-1])
+    return values, state
+
+
+def _fill_by_lanes(state: State, count: int, conversion: Conversion) -> tuple[NDArray[Any], State]:
+    stride = SHORT_STRIDE if count <= SHORT_LIMIT else LONG_STRIDE
+    lane_count = -(-count // stride)
+    # The last lane is drawn in full; what exceeds `count` is cut off the array.
+    values = np.empty((lane_count, stride), dtype=conversion.dtype)
+    for first in range(0, lane_count, MAX_LANES):
+        block = values[first : first + MAX_LANES]
+        lanes = _workspace.lanes(len(block))
+        place_lanes(stride, state, lanes.starts)
+        last_start = lanes.last_state
+        lanes.draw_columns(conversion, block)
+        state = lanes.last_state
+    drawn_by_last = count - (lane_count - 1) * stride
+    if drawn_by_last < stride:
+        words = words_after(last_start, drawn_by_last)
+        state = int(words[-2]), int(words[-1])
+    return values.reshape(-1)[:count], state
+
+
+def seed_states(seeds: Sequence[int]) -> Words:
+    """`rng.initial_state` of each seed, shape (2, len(seeds))."""
+    masked = np.array([operator.index(seed) & MASK64 for seed in seeds], dtype=np.uint64)
+    z = np.stack([masked, masked + np.uint64(1)])
+    z += np.uint64(GOLDEN_GAMMA)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    states: Words = z ^ (z >> np.uint64(31))
+    return states
+
+
+def fill_per_seed(seeds: Sequence[int], count: int, conversion: Conversion) -> NDArray[Any]:
+    """The first `count` values of each seed's stream, shape (len(seeds), count)."""
+    padded = -(-count // TILE) * TILE
+    values = np.empty((len(seeds), padded), dtype=conversion.dtype)
+    for first in range(0, len(seeds), MAX_LANES):
+        block = values[first : first + MAX_LANES]
+        lanes = _workspace.lanes(len(block))
+        lanes.starts[...] = seed_states(seeds[first : first + MAX_LANES])
+        lanes.draw_columns(conversion, block)
+    return values[:, :count]
+
+
+def warm_up() -> None:
+    """Build the tables, about 4 MiB each."""
+    prefix_table()
+    lane_table(SHORT_STRIDE)
+    lane_table(LONG_STRIDE)

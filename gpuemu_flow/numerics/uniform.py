@@ -1,0 +1,92 @@
+"""The value strategy `uniform`: gpuemu's own input values, per dtype and bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES, canonical_dtype
+
+INTEGER_LOW, INTEGER_HIGH = -100, 100
+
+_HALF_INFINITY = 0x7C00
+_HALF_SMALLEST_NORMAL = 0x0400
+_REBIAS_TO_HALF = (127 - 15) << 10
+
+
+def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Half-precision bit patterns of float32 values, cut off instead of rounded, as gpuemu does.
+
+    What is below the smallest normal half becomes a signed zero, what is above the largest (NaN
+    included) a signed infinity.
+
+    Parameters
+    ----------
+    values : ndarray of float32
+
+    Returns
+    -------
+    ndarray of uint16, same shape
+    """
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    magnitude = ((bits & np.uint32(0x7FFFFFFF)) >> np.uint32(13)).astype(np.int32)
+    magnitude -= np.int32(_REBIAS_TO_HALF)
+    magnitude[magnitude < _HALF_SMALLEST_NORMAL] = 0
+    np.minimum(magnitude, _HALF_INFINITY, out=magnitude)
+    sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
+    patterns: NDArray[np.uint16] = (magnitude.view(np.uint32) | sign).astype(np.uint16)
+    return patterns
+
+
+def fill_uniform(
+    rng: SeededRng, count: int, dtype: str, *, protocol_v1: bool = False
+) -> NDArray[Any]:
+    """`count` values, each from one word of the stream.
+
+    Floats are uniform in [-10, 10), signed integers in [-100, 99], unsigned integers the low bits
+    of the word, bool true for its lower half. float16 is truncated from float32, the narrower
+    formats are rounded to nearest even from float32.
+
+    Parameters
+    ----------
+    rng : SeededRng
+        Advanced by `count` words.
+    count : int
+        At least 0.
+    dtype : str
+        Name or alias.
+    protocol_v1 : bool
+        For bfloat16 give what gpuemu sends under that label: the bit patterns of the float16
+        values. Seen as bfloat16 they are other numbers.
+
+    Returns
+    -------
+    ndarray of `dtype`, shape (count,)
+
+    Raises
+    ------
+    UsageError
+        ``unknown-dtype``.
+    ValueError
+        When `count` is negative.
+    """
+    target = numpy_dtype(dtype)
+    spec = DTYPES[canonical_dtype(dtype) or dtype]
+    if spec.name == "float64":
+        return rng.uniform10_f64(count)
+    if spec.kind == "float":
+        values = rng.uniform10_f32(count)
+        if spec.name == "float16" or (protocol_v1 and spec.name == "bfloat16"):
+            return truncate_to_half(values).view(target)
+        return values.astype(target, copy=False)
+    if spec.kind == "int":
+        return rng.ranges(count, INTEGER_LOW, INTEGER_HIGH).astype(target, copy=False)
+    words = rng.u64(count)
+    if spec.kind == "uint":
+        return words.astype(target, copy=False)
+    lower_half: NDArray[np.bool_] = words < np.uint64(1 << 63)
+    return lower_half
