@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.process import CancelledRunError
 from gpuemu_flow.store.keys import digest_json
@@ -25,13 +26,13 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.tasks.judge import sample_cases
 from gpuemu_flow.tasks.outputs import heal_missing
 from gpuemu_flow.tasks.summary import summarise
+from gpuemu_flow.tasks.verdicts import run_error_result, with_violations
 from gpuemu_flow.types import (
     Case,
     CheckResult,
-    ErrorStats,
-    Failure,
     FailureKind,
     Json,
     Verdict,
@@ -39,10 +40,9 @@ from gpuemu_flow.types import (
 )
 
 STAGE = "compare"
-VERSION = 1
+VERSION = 2
 WORKER = "gpuemu_flow.tasks.judge:judge_batch"
 EVALUATIONS = 20
-SAMPLES = 4  # cases whose shapes tell what kind of op it is: exact, or with a float32 shadow
 OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
 
@@ -115,16 +115,9 @@ def _pairs(
 
 def _without_values(op: Mapping[str, Json], reference: Mapping[str, Json]) -> CheckResult | None:
     """The verdict on a case where one side has no outputs."""
-    for record, kind, who in (
-        (reference, FailureKind.REFERENCE, "the reference"),
-        (op, FailureKind.EXECUTION, "the op"),
-    ):
+    for record, kind in ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION)):
         if not record["ok"]:
-            error = record["error"]
-            place = f" ({error['file']}:{error['line']})" if error.get("line") else ""
-            failure = Failure(kind, f"{who}: {error['slug']}: {error['message']}{place}")
-            notes = tuple(n for n in (error.get("hint"), error.get("stderr_tail")) if n)
-            return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)
+            return run_error_result(kind, error_from_json(record["error"]))
     return None
 
 
@@ -150,7 +143,7 @@ def _judge(
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
     common = {
-        "samples": [case.to_json() for case in cases[:SAMPLES]],
+        "samples": [case.to_json() for case in sample_cases(cases)],
         "blobs": str(context.cache.blobs.folder),
         "compare": spec.params,
         "expected_dtypes": expected_dtypes,
@@ -162,7 +155,8 @@ def _judge(
         batch = heal_missing(spec, context, todo[start : start + BATCH])
         for item, judged in zip(batch, _ask(spec, context, common, batch), strict=True):
             index = item["case"]["index"]
-            result = _with_violations(judged, item["op"]["violations"])
+            violations = [failure_from_json(v) for v in item["op"]["violations"]]
+            result = with_violations(judged, violations)
             if result.verdict is not Verdict.ERROR:
                 context.cache.actions.put(keys[index], result.to_json())
             results[index] = result
@@ -194,17 +188,5 @@ def _ask(
     except JobFailedError as failed:
         if len(batch) > 1:
             return [r for item in batch for r in _ask(spec, context, common, [item])]
-        error = failed.error
-        message = f"comparing: {error.slug}: {error.message}"
-        failure = Failure(FailureKind.REFERENCE, message)
-        notes = (error.stderr_tail,) if error.stderr_tail else ()
-        return [CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)]
-
-
-def _with_violations(result: CheckResult, violations: Sequence[Json]) -> CheckResult:
-    """Add what the runner saw (an input modified, a guard overwritten) to the verdict."""
-    if not violations:
-        return result
-    found = tuple(failure_from_json(v) for v in violations)
-    verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
-    return CheckResult(verdict, found + result.failures, result.stats, result.notes)
+        error = replace(failed.error, message=f"while comparing: {failed.error.message}")
+        return [run_error_result(FailureKind.REFERENCE, error)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -23,6 +23,17 @@ from gpuemu_flow.store.blobs import SUFFIX
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance
 
 Arrays = Mapping[str, NDArray[Any]]
+
+
+class Reference(Protocol):
+    """The reference as a function of its inputs; see `numerics.envelope.Evaluate`."""
+
+    @property
+    def has_source(self) -> bool:
+        """Whether it has a float32 shadow."""
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        """Its outputs."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +62,10 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         What the reference manifest allows; the op may choose among them.
     samples : sequence of Case
-        The op's first cases: on their shapes, with plain values, its nature is decided, so that
-        all cases of an op are judged alike.
-    evaluate : Evaluator
-        The reference; asked only under the ``auto`` tolerance, and only where the cheap bound
+        See `sample_cases`: on their shapes, with plain values, the op's nature is decided, so
+        that all of its cases are judged alike.
+    evaluate : Reference
+        Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
     """
 
@@ -63,7 +74,7 @@ class Judge:
         settings: Mapping[str, Json],
         expected_dtypes: Mapping[str, list[str]],
         samples: Sequence[Case],
-        evaluate: Evaluator,
+        evaluate: Reference,
     ) -> None:
         self._settings = settings
         self._expected_dtypes = expected_dtypes
@@ -81,9 +92,12 @@ class Judge:
             shape_preserved_input=settings["shape_preserved_input"],
         )
 
-    def check(self, case: Case, actual: Arrays, expected: Arrays) -> CheckResult:
-        """The verdict on one case's outputs."""
-        inputs = materialise(case)
+    def check(
+        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays | None = None
+    ) -> CheckResult:
+        """The verdict on one case's outputs; its inputs are made when they are not given."""
+        if inputs is None:
+            inputs = materialise(case)
         dtypes = {
             name: self._dtype(name, actual.get(name), values) for name, values in expected.items()
         }
@@ -127,6 +141,15 @@ class Judge:
             )
             self._known_nature = Nature(exact, weak=not shadowed)
         return self._known_nature
+
+
+def sample_cases(cases: Sequence[Case]) -> list[Case]:
+    """Cases on whose shapes an op's nature shows: the largest of its first eight.
+
+    Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
+    not change the verdict on any.
+    """
+    return sorted(cases[:8], key=lambda case: (-case.numel, case.index))[:4]
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:

@@ -48,7 +48,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             runs += [probe, wide]
             refused = [c for c, o in zip(cases, wide.outcomes, strict=True) if not o.ok]
             records.update({r["index"]: r for r in wide.records()})
-            expected = _expected_dtypes(probe.outcomes[0], wide.outcomes, spec.dtype)
+            expected = expected_dtypes(probe.outcomes[0], wide.outcomes, spec.dtype)
         else:
             refused = cases
         if refused:
@@ -73,7 +73,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     )
 
 
-def _expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
+def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
     """Dtypes that each output may have, the likeliest first.
 
     A reference that computes in float64 whatever it is given says nothing of the output's dtype;

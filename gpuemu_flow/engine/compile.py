@@ -18,6 +18,8 @@ from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.types import Json
 
+STAGE_VERSIONS = {s.STAGE: s.VERSION for s in (generate, run_op, run_reference, compare, diff)}
+
 
 @dataclass(frozen=True)
 class Overrides:

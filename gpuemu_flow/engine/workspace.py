@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files
+from gpuemu_flow.engine.compile import STAGE_VERSIONS, Compiler, Overrides, glob_files
 from gpuemu_flow.engine.deps import TaskStates
 from gpuemu_flow.engine.environment import fingerprint
 from gpuemu_flow.engine.files import FileTable, stamp_of
@@ -59,10 +59,13 @@ class Workspace:
         self.environment = fingerprint()
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root)
-        if known is not None and known.settings["cache_dir"]:
-            self.cache = WorkspaceCache(Path(known.settings["cache_dir"]))
-        if known is None or not self._still_holds(known):
-            known = self._compile(known)
+        try:
+            if known is not None and known.settings["cache_dir"]:
+                self.cache = WorkspaceCache(Path(known.settings["cache_dir"]))
+            if known is None or not self._still_holds(known):
+                known = self._compile(known)
+        except (KeyError, TypeError, ValueError):  # sealed well, but not by this version
+            known = self._compile(None)
         self.snapshot = known
 
     @property
@@ -182,6 +185,7 @@ class Workspace:
         return bool(
             not known.settings["random_seed"]
             and basis["overrides"] == asdict(self._overrides)
+            and basis["stages"] == STAGE_VERSIONS
             and basis["environment"] == self.environment
             and basis["variables"] == plan.identity(self._environ)
             and all(_digest(Path(path)) == digest for path, digest in basis["config"])
@@ -209,6 +213,7 @@ class Workspace:
         globs = sorted({pattern for op in config.ops for pattern in op.depends})
         basis = {
             "overrides": asdict(self._overrides),
+            "stages": STAGE_VERSIONS,
             "environment": self.environment,
             "variables": plan.identity(self._environ),
             "config": [[str(f.path), f.digest] for f in config.files],
@@ -244,7 +249,7 @@ def _digest(path: Path) -> str:
 
 
 def _package_files() -> list[str]:
-    """Files that change when a package that results depend on is installed anew."""
+    """Files that change when the tool, or a package that results depend on, is installed anew."""
     import importlib.util  # noqa: PLC0415
 
     found = []
@@ -252,6 +257,9 @@ def _package_files() -> list[str]:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
             found.append(spec.origin)
+    package = Path(__file__).resolve().parent.parent
+    for part in ("tasks", "cases", "numerics"):
+        found += [str(path) for path in (package / part).resolve().glob("*.py")]
     return found
 
 

@@ -1,0 +1,201 @@
+"""What comes together in a case: the agenda of likely revealers, and pairwise coverage after it.
+
+Source of the idea: pairwise test design (Cohen, Dalal, Fredman and Patton, "The AETG system: an
+approach to testing based on combinatorial design", 1997).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+# Likeliest revealers first; what is not listed comes after, in the order of `types`.
+REVEALING_STRATEGIES = (
+    "normal", "negative", "special", "ties", "wide", "sparse", "small", "offset", "integers",
+    "extremes", "uniform",
+)  # fmt: skip
+
+# (class, strategy, layout) with the bug that each is there for. An entry with a member that is not
+# available in a plan is left out; what it would have covered is covered by what follows the agenda.
+AGENDA = (
+    ("tail", "negative", "contiguous"),  # tail mask of 0 in a max or a softmax
+    ("pow2_plus_1", "normal", "strided"),  # last tile dropped; row pitch taken for granted
+    ("prime", "normal", "transposed"),  # lost accumulation; strides ignored
+    ("maximum", "uniform", "contiguous"),  # missing rescale between tiles; `=` for `+=`
+    ("equal", "integers", "contiguous"),  # swapped axes, exact ops
+    ("pow2_minus_1", "special", "contiguous"),  # NaN swallowed, masks of -Inf
+    ("multiple_of_128", "wide", "contiguous"),  # missing max-subtraction
+    ("tail", "ties", "offset"),  # variance of a constant row, argmax; alignment taken for granted
+    ("pow2", "small", "contiguous"),  # wrong epsilon
+    ("pow2_plus_1", "sparse", "transposed"),  # 0/0; off by one
+    ("prime", "offset", "contiguous"),  # accumulation in half precision, cancellation
+    ("tail", "extremes", "contiguous"),  # overflow, flush to zero
+    ("ones", "normal", "strided"),  # broadcasting by accident
+    ("all_maximum", "normal", "contiguous"),  # index arithmetic
+    ("all_ones", "uniform", "contiguous"),  # K = 1, one row, one column
+    ("equal", "normal", "transposed"),  # swapped axes hidden by strides
+    ("maximum", "negative", "contiguous"),  # mask of the last tile at full length
+    ("prime", "special", "contiguous"),
+    ("maximum", "normal", "strided"),
+    ("pow2_minus_1", "negative", "contiguous"),
+    ("prime", "ties", "contiguous"),
+    ("pow2_plus_1", "wide", "contiguous"),
+    ("tail", "normal", "transposed"),
+    ("equal", "small", "offset"),
+)
+
+
+class Combination(NamedTuple):
+    """What one case is about; `target` is an index among the inputs, None = all of them."""
+
+    shape_class: str
+    strategy: str
+    layout: str
+    target: int | None
+
+
+Feature = tuple[str, str | int | None, str]  # what kind of pair or single, and its members
+
+
+class Designer:
+    """Chooses what comes together, case after case, until every pair has been met.
+
+    Parameters
+    ----------
+    classes, strategies, layouts : tuple of str
+        What there is to choose from; `classes` with the likeliest revealers first.
+    targets : tuple of int
+        Inputs that can be singled out.
+    """
+
+    def __init__(
+        self,
+        classes: tuple[str, ...],
+        strategies: tuple[str, ...],
+        layouts: tuple[str, ...],
+        targets: tuple[int, ...],
+    ) -> None:
+        self.classes = classes
+        self.strategies = tuple(s for s in REVEALING_STRATEGIES if s in strategies)
+        self.strategies += tuple(s for s in strategies if s not in self.strategies)
+        self.layouts = layouts
+        self.targets = targets
+        self._met: set[Feature] = set()
+        self._times: Counter[tuple[str, str]] = Counter()
+
+    def combinations(self) -> Iterator[Combination]:
+        """The agenda, what it leaves uncovered, and all pairs, each once where possible."""
+        agenda = [
+            (c, s, layout)
+            for c, s, layout in AGENDA
+            if c in self.classes and s in self.strategies and layout in self.layouts
+        ]
+        for entry in agenda:
+            if any((kind, "", name) not in self._met for kind, name in _singles(*entry)):
+                yield self._take(*entry)
+        yield from self._uncovered_singles()
+        for entry in agenda:
+            if self._news(*entry):
+                yield self._take(*entry)
+        yield from self._uncovered_pairs()
+
+    def _take(
+        self, shape_class: str, strategy: str, layout: str, target: int | None = -1
+    ) -> Combination:
+        """Note a combination as met; a target of -1 takes the one whose turn it is."""
+        if target == -1:
+            target = self._next_target(strategy)
+        for kind, name in _singles(shape_class, strategy, layout):
+            self._times[kind, name] += 1
+            self._met.add((kind, "", name))
+        self._met.update(_pairs(shape_class, strategy, layout))
+        self._met.add(("target×strategy", target, strategy))
+        return Combination(shape_class, strategy, layout, target)
+
+    def _next_target(self, strategy: str) -> int | None:
+        """All inputs in one case, one input in the next; `special` on single inputs first.
+
+        With NaN in all inputs at once an op that swallows the NaN of one of them looks right.
+        """
+        if not self.targets:
+            return None
+        times = self._times["strategy", strategy]
+        if strategy == "special":
+            turn = times % (len(self.targets) + 1)
+            return self.targets[turn] if turn < len(self.targets) else None
+        return None if times % 2 == 0 else self.targets[times // 2 % len(self.targets)]
+
+    def _news(self, shape_class: str, strategy: str, layout: str) -> int:
+        """How many pairs a combination would meet for the first time."""
+        return sum(pair not in self._met for pair in _pairs(shape_class, strategy, layout))
+
+    def _uncovered_singles(self) -> Iterator[Combination]:
+        for strategy in self.strategies:
+            if ("strategy", "", strategy) not in self._met:
+                yield self._take(*self._best(strategies=(strategy,)))
+        for layout in self.layouts:
+            if ("layout", "", layout) not in self._met:
+                yield self._take(*self._best(layouts=(layout,)))
+        for shape_class in self.classes:
+            if ("class", "", shape_class) not in self._met:
+                yield self._take(*self._best(classes=(shape_class,)))
+        if "special" in self.strategies:
+            for target in self.targets:
+                if ("target×strategy", target, "special") not in self._met:
+                    yield self._take(*self._best(strategies=("special",)), target)
+
+    def _best(
+        self,
+        classes: Sequence[str] = (),
+        strategies: Sequence[str] = (),
+        layouts: Sequence[str] = (),
+    ) -> tuple[str, str, str]:
+        """The combination among the given names (empty = all) that meets the most new pairs.
+
+        Between equals the one whose members were used least, then the likeliest revealer.
+        """
+        best = ("", "", "")
+        best_rank = (-1, 0)
+        for shape_class in classes or self.classes:
+            for strategy in strategies or self.strategies:
+                for layout in layouts or self.layouts:
+                    members = _singles(shape_class, strategy, layout)
+                    used = sum(self._times[member] for member in members)
+                    rank = (self._news(shape_class, strategy, layout), -used)
+                    if rank > best_rank:
+                        best, best_rank = (shape_class, strategy, layout), rank
+        return best
+
+    def _uncovered_pairs(self) -> Iterator[Combination]:
+        for shape_class, strategy in _by_rank(self.classes, self.strategies):
+            if ("class×strategy", shape_class, strategy) not in self._met:
+                yield self._take(*self._best((shape_class,), (strategy,)))
+        for strategy, layout in _by_rank(self.strategies, self.layouts):
+            if ("layout×strategy", layout, strategy) not in self._met:
+                yield self._take(*self._best((), (strategy,), (layout,)))
+        for shape_class, layout in _by_rank(self.classes, self.layouts):
+            if ("class×layout", shape_class, layout) not in self._met:
+                yield self._take(*self._best((shape_class,), (), (layout,)))
+        for target in self.targets:
+            for strategy in self.strategies:
+                if ("target×strategy", target, strategy) not in self._met:
+                    yield self._take(*self._best((), (strategy,)), target)
+
+
+def _singles(shape_class: str, strategy: str, layout: str) -> tuple[tuple[str, str], ...]:
+    return ("class", shape_class), ("strategy", strategy), ("layout", layout)
+
+
+def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Feature, Feature]:
+    return (
+        ("class×strategy", shape_class, strategy),
+        ("class×layout", shape_class, layout),
+        ("layout×strategy", layout, strategy),
+    )
+
+
+def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
+    """All pairs, those of two early members first."""
+    ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
+    return [(first[i], second[j]) for _, i, j in sorted(ranked)]

@@ -1,0 +1,64 @@
+"""From a case to its input tensors: the values drawn, and really laid out in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.values import draw
+from gpuemu_flow.numerics.layouts import LaidOut, lay_out, lay_out_guarded, reduced_shape
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed
+from gpuemu_flow.types import Case, InputSpec
+
+Array = NDArray[Any]
+
+
+def input_values(case: Case, spec: InputSpec) -> Array:
+    """The values of one input, of its shape and dtype; read-only where the layout repeats them.
+
+    The data come from the domains ``data`` and ``input_<position>`` of the case's seed, so that an
+    input does not depend on the others. For the layout ``expanded`` the values are drawn once for
+    the reduced shape and repeated without copying.
+    """
+    rng = SeededRng(case.seed).derive("data").derive(f"input_{spec.position}")
+    expanded = spec.layout == "expanded"
+    shape = reduced_shape(spec.shape) if expanded else spec.shape
+    values = draw(spec.strategy, rng, shape, spec.dtype, spec.low, spec.high)
+    return np.broadcast_to(values, spec.shape) if expanded else values
+
+
+def materialise_input(case: Case, spec: InputSpec) -> Array:
+    """One input of a case in its memory layout."""
+    return lay_out(input_values(case, spec), spec.layout)
+
+
+def materialise(case: Case) -> dict[str, Array]:
+    """The inputs of a case by name, in the op's order and in their memory layouts."""
+    return {spec.name: materialise_input(case, spec) for spec in case.inputs}
+
+
+def materialise_guarded(
+    case: Case, buffers: Mapping[str, NDArray[np.uint8]] | None = None
+) -> dict[str, LaidOut]:
+    """`materialise` between guard zones, in memory of the caller's where `buffers` has the name."""
+    buffers = buffers or {}
+    return {
+        spec.name: lay_out_guarded(
+            input_values(case, spec), spec.layout, buffer=buffers.get(spec.name)
+        )
+        for spec in case.inputs
+    }
+
+
+def decoy_case(case: Case) -> Case:
+    """A case of the same shapes, layouts and dtypes with other values."""
+    return replace(case, seed=derive_seed(case.seed, "decoy"))
+
+
+def decoy(case: Case) -> dict[str, Array]:
+    """The inputs of the decoy of a case."""
+    return materialise(decoy_case(case))

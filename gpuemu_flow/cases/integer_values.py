@@ -1,0 +1,165 @@
+"""Value strategies for integers and booleans.
+
+What a strategy means for integers: `negative` of an unsigned type is its upper half's end (negative
+when taken for signed); `special` has the smallest and largest value and 0 in place of -Inf, +Inf
+and NaN; `extremes` the same in every second row, and magnitudes up to the root of the largest in
+the others. With a range every value lies in it under every strategy. Booleans are the signs of
+8-bit integers: `negative` is all false, `offset` all true.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.rows import Rows, pick
+
+Array = NDArray[Any]
+
+INT64_END = 1 << 63
+TIES = (0, 1, 2, 3, 5, -1, -2, -3)
+FEW = 17  # distinct values of `integers` in a range
+
+
+def draw_bools(strategy: str, rows: Rows) -> NDArray[np.bool_]:
+    """Booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
+    signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
+    return signs
+
+
+def draw_integers(
+    strategy: str,
+    rows: Rows,
+    dtype: np.dtype[Any],
+    low: float | None = None,
+    high: float | None = None,
+) -> Array:
+    """Integers of shape ``rows.shape`` in [low, high), or without bounds.
+
+    A range that holds no integer of the dtype gives the nearest one.
+    """
+    info = np.iinfo(dtype)
+    if low is None and high is None:
+        return _clipped(_INTEGERS[strategy](rows, info), dtype).reshape(rows.shape)
+    # An open end: as far from the other one as `wide` would go.
+    first = int(high) - 1000 if low is None and high is not None else math.ceil(low or 0)
+    end = first + 1000 if high is None else math.ceil(high)
+    first = min(max(first, int(info.min)), int(info.max), INT64_END - 1)
+    end = min(max(end, first + 1), int(info.max) + 1, INT64_END)
+    return _ranged(strategy, rows, first, end).astype(dtype).reshape(rows.shape)
+
+
+def _clipped(values: Array, dtype: np.dtype[Any]) -> Array:
+    if values.dtype == dtype:
+        return values
+    info = np.iinfo(dtype)
+    return np.clip(values, info.min, min(int(info.max), INT64_END - 1)).astype(dtype)
+
+
+def _signed(rows: Rows, info: np.iinfo[Any], low: int, end: int) -> Array:
+    """Values of [low, end), moved up to 0 for an unsigned type and cut to the type's own range."""
+    if info.min == 0:
+        low, end = 0, end - low
+    low, end = max(low, int(info.min)), min(end, int(info.max) + 1)
+    return rows.rng.ranges(rows.count, low, end).reshape(rows.shape)
+
+
+def _normal(rows: Rows, info: np.iinfo[Any]) -> Array:
+    values = np.rint(rows.rng.normal_f32(rows.count) * 16).astype(np.int64).reshape(rows.shape)
+    return np.abs(values) if info.min == 0 else values
+
+
+def _negative(rows: Rows, info: np.iinfo[Any]) -> Array:
+    values = rows.rng.ranges(rows.count, -100, 0).reshape(rows.shape)
+    near = rows.every(3)
+    values[near] = -100 - values[near] // 25
+    if info.min == 0:
+        return (int(info.max) + values.astype(object) + 1).astype(info.dtype)
+    return values
+
+
+def _sparse(rows: Rows, info: np.iinfo[Any]) -> Array:
+    values = _normal(rows, info)
+    values[rows.coin_flips()] = 0
+    if rows.number > 1:
+        values[rows.some_row()] = 0
+    return values
+
+
+def _ties(rows: Rows, info: np.iinfo[Any]) -> Array:
+    return rows.few_values(np.array([abs(v) if info.min == 0 else v for v in TIES]))
+
+
+def _limits(info: np.iinfo[Any]) -> Array:
+    limits = [int(info.min), int(info.max), int(info.min) + 1, int(info.max) - 1, 0, 1]
+    return np.array(limits, info.dtype)
+
+
+def _extremes(rows: Rows, info: np.iinfo[Any]) -> Array:
+    root = math.isqrt(int(info.max))
+    values = rows.rng.ranges(rows.count, -root if info.min else 0, root + 1)
+    values = values.reshape(rows.shape).astype(info.dtype)
+    raw = rows.every(2)
+    values[raw] = pick(rows.rng.derive("raw"), _limits(info), values[raw].shape)
+    return values
+
+
+def _special(rows: Rows, info: np.iinfo[Any]) -> Array:
+    values = _clipped(_normal(rows, info), info.dtype)
+    ends = np.array([int(info.min), int(info.max), 0], info.dtype)
+    turns = rows.turns(4)
+    single = np.flatnonzero(turns < 3)
+    values[single, rows.random_columns()[single]] = ends[turns[single]]
+    values[turns == 3] = ends[0]
+    return values
+
+
+_INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
+    "uniform": lambda rows, info: _signed(rows, info, -100, 100),
+    "normal": _normal,
+    "small": lambda rows, info: _signed(rows, info, -1, 2),
+    "negative": _negative,
+    "sparse": _sparse,
+    "ties": _ties,
+    "integers": lambda rows, info: _signed(rows, info, -8, 9),
+    "wide": lambda rows, info: _signed(rows, info, -1000, 1001),
+    "offset": lambda rows, info: rows.rng.ranges(rows.count, 29, 32).reshape(rows.shape),
+    "extremes": _extremes,
+    "special": _special,
+}
+
+
+def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
+    """Values of [first, end), with the strategy's structure as far as a range allows one."""
+    span = end - first
+    if strategy in ("extremes", "special"):
+        return pick(rows.rng, np.array([first, end - 1, first + span // 2]), rows.shape)
+    if strategy == "ties":
+        spread = [first + span * k // 8 for k in range(8)]
+        return rows.few_values(np.array(list(dict.fromkeys(spread))))
+    if strategy == "normal":
+        return _near_the_first(rows, first, span)
+    if strategy in ("small", "integers"):
+        return rows.rng.ranges(rows.count, first, first + min(span, FEW)).reshape(rows.shape)
+    values = rows.rng.ranges(rows.count, first, end).reshape(rows.shape)
+    if strategy == "sparse":
+        rest = 0 if first <= 0 < end else first
+        values[rows.coin_flips()] = rest
+        if rows.number > 1:
+            values[rows.some_row()] = rest
+    return values
+
+
+def _near_the_first(rows: Rows, first: int, span: int) -> Array:
+    """Values whose distance from `first` has any number of bits: small and large ones alike.
+
+    Indices near the start are what short tensors are addressed by, and where limits are met.
+    """
+    bits = rows.rng.ranges(rows.count, 1, span.bit_length() + 1)
+    words = rows.rng.u64(rows.count) >> (64 - bits).astype(np.uint64)
+    values: Array = (words % np.uint64(span)).astype(np.int64) + first
+    return values.reshape(rows.shape)

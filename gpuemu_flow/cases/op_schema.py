@@ -1,0 +1,201 @@
+"""Op schemas: symbolic dims, the tensors that share them, and the schemas that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpuemu_flow.types import Shape
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One symbolic dim.
+
+    Attributes
+    ----------
+    name : str
+    candidates : tuple of int
+        When not empty, exactly these sizes; otherwise the range below.
+    min, max : int
+        Both ends are included.
+    multiple_of : int
+        Sizes of the range are multiples of it.
+    """
+
+    name: str
+    candidates: tuple[int, ...] = ()
+    min: int = 1
+    max: int = 0
+    multiple_of: int = 1
+
+    @property
+    def smallest(self) -> int:
+        """The smallest size allowed."""
+        if self.candidates:
+            return min(self.candidates)
+        return -(-self.min // self.multiple_of) * self.multiple_of
+
+    @property
+    def largest(self) -> int:
+        """The largest size allowed."""
+        if self.candidates:
+            return max(self.candidates)
+        return self.max // self.multiple_of * self.multiple_of
+
+
+@dataclass(frozen=True)
+class TensorDef:
+    """One input or output: its dims and what the configuration says of its values.
+
+    Attributes
+    ----------
+    name : str
+    dims : tuple of str or int
+        Names of dims; an int is a fixed size.
+    dtype : str or None
+        Its own dtype, whatever the case's.
+    low, high : float or None
+        Range of its values, None = unbounded. Integers: low <= v < high, as Python's ``range``;
+        floats: low <= v <= high.
+    strategy : str or None
+        Its own strategy, whatever the case's.
+    """
+
+    name: str
+    dims: tuple[str | int, ...]
+    dtype: str | None = None
+    low: float | None = None
+    high: float | None = None
+    strategy: str | None = None
+
+
+@dataclass(frozen=True)
+class OpSchema:
+    """Shapes of an op's tensors in terms of shared dims.
+
+    Attributes
+    ----------
+    dims : tuple of Dim
+    inputs : tuple of TensorDef
+        In the order of the op's ``input_names``.
+    outputs : tuple of TensorDef
+        Empty when the schema does not say.
+    fixed_shapes : tuple of shape
+        Whole shapes that every input takes at once, beside those that the dims allow (or instead of
+        them where there are no dims).
+    """
+
+    dims: tuple[Dim, ...]
+    inputs: tuple[TensorDef, ...]
+    outputs: tuple[TensorDef, ...] = ()
+    fixed_shapes: tuple[Shape, ...] = ()
+
+
+def _tensors(**dims: str) -> tuple[TensorDef, ...]:
+    return tuple(TensorDef(name, tuple(text.split())) for name, text in dims.items())
+
+
+def _ranges(**bounds: tuple[int, int]) -> tuple[Dim, ...]:
+    return tuple(Dim(name, (), low, high) for name, (low, high) in bounds.items())
+
+
+# The maxima lie a little above common tile sizes (64, 128, 256, 512, 1024, 2048), so that the last
+# tile of the largest case is a partial one; no tensor exceeds a million elements.
+BUILTIN_SCHEMAS: dict[str, OpSchema] = {
+    "matmul": OpSchema(
+        _ranges(M=(1, 260), K=(1, 520), N=(1, 260)),
+        _tensors(a="M K", b="K N"),
+        _tensors(output="M N"),
+    ),
+    "attention": OpSchema(
+        _ranges(B=(1, 3), H=(1, 4), S=(1, 260), D=(1, 80)),
+        _tensors(q="B H S D", k="B H S D", v="B H S D"),
+        _tensors(output="B H S D"),
+    ),
+    "elementwise": OpSchema(
+        _ranges(B=(1, 4), S=(1, 160), H=(1, 1040)),
+        _tensors(input="B S H"),
+        _tensors(output="B S H"),
+    ),
+    "reduction": OpSchema(_ranges(M=(1, 200), N=(1, 4100)), _tensors(input="M N")),
+    "norm": OpSchema(
+        _ranges(B=(1, 4), S=(1, 100), H=(1, 2060)),
+        _tensors(input="B S H", weight="H", bias="H"),
+        _tensors(output="B S H"),
+    ),
+    # The image is never smaller than the filter: R, S <= 5 < 8 <= H, W.
+    "conv2d": OpSchema(
+        _ranges(N=(1, 3), C=(1, 20), H=(8, 70), W=(8, 70), F=(1, 36), R=(1, 5), S=(1, 5)),
+        _tensors(input="N C H W", weight="F C R S", bias="F"),
+    ),
+}
+# Built-ins whose inputs all have one shape take any number of them; of the others the last inputs
+# may be left out down to this number.
+SAME_SHAPE_BUILTINS = frozenset({"elementwise", "reduction"})
+FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
+
+
+def default_schema(input_names: Sequence[str]) -> OpSchema:
+    """The schema of an op that gives none: every input of the built-in elementwise shape."""
+    return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
+
+
+def fixed_shapes_schema(input_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> OpSchema:
+    """A schema without dims: every input takes the same whole shape, one of `shapes`."""
+    inputs = tuple(TensorDef(name, ()) for name in input_names or ("input",))
+    return OpSchema((), inputs, (), tuple(dict.fromkeys(tuple(s) for s in shapes)))
+
+
+def plain_shapes_schema(
+    input_names: Sequence[str],
+    batch_sizes: Sequence[int],
+    sequence_lengths: Sequence[int],
+    hidden_dims: Sequence[int],
+    edge_cases: Sequence[Sequence[int]],
+) -> OpSchema:
+    """The schema of plain shape lists (``[validation.shapes]``): one shape for all inputs.
+
+    A shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
+    out. The edge cases are whole shapes of any rank.
+    """
+    lists = {"batch": batch_sizes, "sequence": sequence_lengths, "hidden": hidden_dims}
+    dims = tuple(Dim(name, tuple(dict.fromkeys(sizes))) for name, sizes in lists.items() if sizes)
+    axes = tuple(dim.name for dim in dims)
+    inputs = tuple(TensorDef(name, axes) for name in input_names or ("input",))
+    return OpSchema(dims, inputs, (), tuple(dict.fromkeys(tuple(s) for s in edge_cases)))
+
+
+def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
+    """The schema held to exactly the given shapes, one schema for each.
+
+    A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
+    (``7x3x5`` for a matmul of M, K, N). Otherwise, when all inputs share one list of dims, it is
+    the shape of each input.
+
+    Raises
+    ------
+    ValueError
+        When a shape is neither; the message says what would be.
+    """
+    names = [dim.name for dim in schema.dims]
+    same = len({tensor.dims for tensor in schema.inputs}) == 1
+    out = []
+    for sizes in shapes:
+        if len(sizes) == len(names):
+            dims = tuple(Dim(name, (size,)) for name, size in zip(names, sizes, strict=True))
+            out.append(replace(schema, dims=dims, fixed_shapes=()))
+        elif same:
+            out.append(replace(schema, dims=(), fixed_shapes=(tuple(sizes),)))
+        else:
+            shown = "x".join(str(size) for size in sizes)
+            message = f"{shown} has {len(sizes)} sizes; this op has {len(names)} dims"
+            raise ValueError(f"{message}: {', '.join(names)}")
+    return out
+
+
+def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
+    """`schema` with one input per name, each of the shape of its first input."""
+    shape = schema.inputs[0]
+    names = input_names or ("input",)
+    return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))

@@ -1,0 +1,208 @@
+"""Plans the cases of an op: which shapes, values and layouts come together, in which order.
+
+The first `DESIGNED` cases are a designed set: what reveals the known kinds of kernel bugs, then
+every shape class, strategy and layout that is left, then each input's ``special`` values. After it
+come the pairs (class, strategy), (class, layout), (strategy, layout) and (strategy, input) not yet
+met, and then seeded choices without end. The sequence depends on the schema, the strategies and the
+layouts; only the random part of it and the data depend on the seed. It never depends on how many
+cases are asked for, so that the first cases of a longer plan are the shorter plan.
+
+A strategy and a layout apply to all inputs in one case and to one input, the others ``normal`` and
+contiguous, in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from gpuemu_flow.cases.design import Combination, Designer
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.shapes import ShapePlanner, Sizes
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed
+from gpuemu_flow.types import (
+    CORE_STRATEGIES,
+    DTYPES,
+    LAYOUTS,
+    STRATEGIES,
+    STRATEGY_GROUPS,
+    Case,
+    InputSpec,
+    canonical_dtype,
+)
+
+DESIGNED = 24
+BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
+
+
+def plan_cases(
+    schema: OpSchema,
+    *,
+    seed: int,
+    dtype: str,
+    count: int,
+    strategies: Sequence[str],
+    layouts: Sequence[str],
+) -> list[Case]:
+    """The first `count` cases of an op.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    seed : int
+        The master seed. Case n has the seed ``derive_seed(seed, "iter_<n>")``.
+    dtype : str
+        Of all inputs that have none of their own.
+    count : int
+    strategies : sequence of str
+        Names or groups (``core``, ``stress``); their order does not matter. Empty = all.
+    layouts : sequence of str
+        Their order does not matter. Empty = contiguous only.
+
+    Returns
+    -------
+    list of Case
+        ``plan_cases(count=n)`` is the beginning of ``plan_cases(count=m)`` for all m > n.
+
+    Raises
+    ------
+    UsageError
+        Unknown dtype, strategy or layout, or a negative count.
+    """
+    if count < 0:
+        raise UsageError(Problem("negative-count", f"{count} cases cannot be made"))
+    cases = iterate_cases(schema, seed=seed, dtype=dtype, strategies=strategies, layouts=layouts)
+    return list(islice(cases, count))
+
+
+def iterate_cases(
+    schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
+) -> Iterator[Case]:
+    """The endless sequence that `plan_cases` is the beginning of; same parameters and errors."""
+    known_dtype = canonical_dtype(dtype)
+    if known_dtype is None:
+        hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
+        raise UsageError(Problem("unknown-dtype", f"there is no dtype {dtype!r}", hint))
+    wanted = _selected("strategy", expand_strategies(strategies), STRATEGIES) or STRATEGIES
+    laid_out = _selected("layout", layouts, LAYOUTS) or ("contiguous",)
+    return _cases(schema, seed, known_dtype, wanted, laid_out)
+
+
+def expand_strategies(names: Sequence[str]) -> tuple[str, ...]:
+    """Strategy names with the groups ``core`` and ``stress`` replaced by their members."""
+    expanded = [s for name in names for s in STRATEGY_GROUPS.get(name, (name,))]
+    return tuple(dict.fromkeys(expanded))
+
+
+def _selected(what: str, names: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise UsageError(Problem(f"unknown-{what}", f"there is no {what} {name!r}", hint))
+    return tuple(name for name in known if name in names)
+
+
+def _cases(
+    schema: OpSchema, seed: int, dtype: str, strategies: tuple[str, ...], layouts: tuple[str, ...]
+) -> Iterator[Case]:
+    companion = _companion(strategies)
+    for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
+        inputs, target = _inputs(schema, dtype, combination, sizes, companion=companion)
+        yield Case(
+            index=index,
+            seed=derive_seed(seed, f"iter_{index}"),
+            dtype=dtype,
+            layout=combination.layout,
+            strategy=combination.strategy,
+            inputs=inputs,
+            target=target,
+            shape_class=ShapePlanner.label(combination.shape_class),
+            dims=sizes.dims,
+        )
+
+
+def _companion(strategies: tuple[str, ...]) -> str:
+    """The strategy of the inputs that a case is not about."""
+    plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
+    return plain[0] if plain else "normal"
+
+
+def _shaped(
+    schema: OpSchema, seed: int, strategies: tuple[str, ...], layouts: tuple[str, ...]
+) -> Iterator[tuple[Combination, Sizes]]:
+    """Combinations with their sizes, the designed ones smallest first inside each block."""
+    shapes = ShapePlanner(schema)
+    designer = Designer(shapes.classes, strategies, layouts, _targets(schema))
+    designed = designer.combinations()
+    first = [(c, shapes.next_sizes(c.shape_class)) for c in islice(designed, DESIGNED)]
+    for start in range(0, DESIGNED, BLOCK):
+        yield from sorted(first[start : start + BLOCK], key=lambda shaped: _elements(shaped[1]))
+    emitted = len(first)
+    for combination in designed:
+        yield combination, shapes.next_sizes(combination.shape_class)
+        emitted += 1
+    yield from _random(shapes, designer, seed, emitted)
+
+
+def _elements(sizes: Sizes) -> int:
+    total = 0
+    for shape in sizes.shapes:
+        count = 1
+        for size in shape:
+            count *= size
+        total += count
+    return total
+
+
+def _targets(schema: OpSchema) -> tuple[int, ...]:
+    """The inputs that a case may be about alone: several, none with values of its own choosing."""
+    free = [i for i, t in enumerate(schema.inputs) if t.strategy is None and t.dtype is None]
+    return tuple(free) if len(schema.inputs) > 1 else ()
+
+
+def _random(
+    shapes: ShapePlanner, designer: Designer, seed: int, start: int
+) -> Iterator[tuple[Combination, Sizes]]:
+    """Seeded choices for ever; the largest case of all only now and then."""
+    classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
+    classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
+    if shapes.has_ranges:
+        classes += ["random"] * (len(classes) // 2)
+    targets: list[int | None] = [None] * max(len(designer.targets), 1)
+    targets += designer.targets
+    index = start
+    while True:
+        rng = SeededRng(derive_seed(seed, f"plan_{index}"))
+        combination = Combination(
+            rng.choice(classes),
+            rng.choice(designer.strategies),
+            rng.choice(designer.layouts),
+            rng.choice(targets),
+        )
+        yield combination, shapes.next_sizes(combination.shape_class, rng.gen_u64())
+        index += 1
+
+
+def _inputs(
+    schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
+) -> tuple[tuple[InputSpec, ...], str | None]:
+    """The inputs of a case and the name of the one that it is about (None = all)."""
+    strategy, layout, target = combination.strategy, combination.layout, combination.target
+    if strategy == companion and layout == "contiguous":
+        target = None  # the other inputs would be no different
+    inputs = []
+    for position, (tensor, shape) in enumerate(zip(schema.inputs, sizes.shapes, strict=True)):
+        meant = target is None or position == target
+        spec = InputSpec(
+            name=tensor.name,
+            shape=shape,
+            dtype=tensor.dtype or dtype,
+            layout=layout if meant else "contiguous",
+            strategy=tensor.strategy or (strategy if meant else companion),
+            position=position,
+            low=tensor.low,
+            high=tensor.high,
+        )
+        inputs.append(spec)
+    return tuple(inputs), None if target is None else schema.inputs[target].name

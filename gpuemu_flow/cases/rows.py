@@ -1,0 +1,92 @@
+"""The rows of a tensor that is being drawn, and the random choices that value strategies share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import Shape
+
+Array = NDArray[Any]
+
+
+def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
+    """Elements of `palette` (1-d), each equally likely, as an array of `shape`."""
+    count = int(np.prod(shape))
+    return palette[rng.ranges(count, 0, palette.size)].reshape(shape)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Size of a tensor as rows (its last axis), and its generator.
+
+    Attributes
+    ----------
+    rng : SeededRng
+        Values come from it; each structure below from a domain of its own.
+    number : int
+        Rows, at least 1.
+    count : int
+        Elements, at least 1.
+    """
+
+    rng: SeededRng
+    number: int
+    count: int
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return self.count // self.number
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, elements of a row)."""
+        return self.number, self.width
+
+    def turns(self, kinds: int) -> NDArray[np.int64]:
+        """A kind (0 to `kinds` - 1) for each row, in turn, from a random one on."""
+        start = self.rng.derive("turns").gen_range(0, kinds)
+        return (np.arange(self.number, dtype=np.int64) + start) % kinds
+
+    def every(self, kinds: int) -> NDArray[np.bool_]:
+        """Marks one row in `kinds`; of several rows at least one is marked and one is not."""
+        turns = self.turns(kinds)
+        marked: NDArray[np.bool_] = turns == 0
+        if not marked.any() and self.number > 1:
+            marked[0] = True
+        return marked
+
+    def some_row(self) -> int:
+        """A random row."""
+        return self.rng.derive("row").gen_range(0, self.number)
+
+    def random_columns(self) -> NDArray[np.int64]:
+        """A random position in each row."""
+        return self.rng.derive("columns").ranges(self.number, 0, self.width)
+
+    def coin_flips(self) -> NDArray[np.bool_]:
+        """True for about half of the elements."""
+        words = self.rng.derive("flips").u64(-(-self.count // 64))
+        bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=self.count)
+        return bits.view(np.bool_).reshape(self.shape)
+
+    def few_values(self, palette: Array) -> Array:
+        """Rows that are constant, of two values, and of four values, in turn."""
+        rng = self.rng.derive("palette")
+        order = list(range(palette.size))
+        rng.shuffle(order)
+        few = palette[order[:4]]
+        values = np.empty(self.shape, palette.dtype)
+        turns = self.turns(3)
+        if self.number > 1 and not (turns == 0).any():
+            turns[0] = 0
+        constant, two, four = (turns == kind for kind in range(3))
+        values[constant] = pick(rng, palette, (int(constant.sum()), 1))
+        values[two] = pick(rng, few[:2], values[two].shape)
+        values[four] = pick(rng, few, values[four].shape)
+        return values

@@ -1,0 +1,382 @@
+"""An op's schema from its configuration value: a built-in name, or a table of dims and tensors.
+
+Errors are reported through a callback with the path of the key inside the schema value and never
+raised, so that one pass over a configuration file finds them all. Slugs in `WARNING_SLUGS` are
+warnings: the schema is usable all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuemu_flow.cases.op_schema import (
+    BUILTIN_SCHEMAS,
+    FEWEST_INPUTS,
+    SAME_SHAPE_BUILTINS,
+    Dim,
+    OpSchema,
+    TensorDef,
+    default_schema,
+    fixed_shapes_schema,
+    plain_shapes_schema,
+    same_shape_schema,
+    with_shapes,
+)
+from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.types import DTYPES, STRATEGIES, canonical_dtype
+
+__all__ = [
+    "BUILTIN_SCHEMAS",
+    "WARNING_SLUGS",
+    "Dim",
+    "OpSchema",
+    "Report",
+    "TensorDef",
+    "default_schema",
+    "fixed_shapes_schema",
+    "parse_schema",
+    "plain_shapes_schema",
+    "with_shapes",
+]
+
+KeyPath = tuple[str | int, ...]
+Report = Callable[[KeyPath, str, str, str], None]
+
+WARNING_SLUGS = frozenset({"schema-unused-dim", "config-unknown-key"})
+
+MAX_SIZE = 2**31 - 1
+MAX_ELEMENTS = 2**30  # of the smallest tensor that a schema allows: no machine should try more
+MAX_RANK = 32  # numpy 1.x's
+MAX_NAMES = 64
+MAX_CANDIDATES = 512
+MAX_SHOWN = 60
+
+
+def parse_schema(value: object, input_names: Sequence[str], report: Report) -> OpSchema | None:
+    """An op's schema from its value in the configuration.
+
+    Parameters
+    ----------
+    value : object
+        The name of a built-in, or a table with ``dims``, ``inputs`` and ``output`` or ``outputs``.
+        Where a table maps names to values, a list of tables with a ``name`` means the same.
+    input_names : sequence of str
+        Order of the inputs; empty = the schema's own. A built-in's inputs are matched by name where
+        all names agree and by position otherwise.
+    report : callable
+        ``report(path, slug, message, hint)``; called for every error and warning.
+
+    Returns
+    -------
+    OpSchema or None
+        None when an error was reported.
+    """
+    failed = False
+
+    def note(path: KeyPath, slug: str, message: str, hint: str) -> None:
+        nonlocal failed
+        failed = failed or slug not in WARNING_SLUGS
+        report(path, slug, message, hint)
+
+    schema: OpSchema | None = None
+    if isinstance(value, str):
+        schema = _builtin(value, input_names, note)
+    elif isinstance(value, Mapping):
+        schema = _SchemaTable(value, input_names, note).parse()
+    else:
+        hint = f"a name ({', '.join(BUILTIN_SCHEMAS)}) or a table of dims, inputs and output"
+        note((), "schema-type", f"a schema is a name or a table, not {_shown(value)}", hint)
+    return None if failed else schema
+
+
+def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema | None:
+    schema = BUILTIN_SCHEMAS.get(name.strip().lower())
+    if schema is None:
+        hint = did_you_mean(name.strip().lower(), tuple(BUILTIN_SCHEMAS))
+        report((), "schema-unknown", f"there is no built-in schema {_shown(name)}", hint)
+        return None
+    name = name.strip().lower()
+    if name in SAME_SHAPE_BUILTINS:
+        return same_shape_schema(schema, input_names)
+    if not input_names:
+        return schema
+    by_name = {tensor.name: tensor for tensor in schema.inputs}
+    if set(input_names) <= set(by_name):
+        return _used_dims(replace(schema, inputs=tuple(by_name[n] for n in input_names)))
+    fewest = FEWEST_INPUTS.get(name, len(by_name))
+    if not fewest <= len(input_names) <= len(by_name):
+        wanted = f"{fewest} to {len(by_name)}" if fewest < len(by_name) else str(fewest)
+        message = f"schema {name!r} has {wanted} inputs ({', '.join(by_name)}), "
+        message += f"the op {len(input_names)}"
+        report((), "schema-inputs", message, "give a table of dims and inputs instead")
+        return None
+    renamed = zip(input_names, schema.inputs)  # noqa: B905 - the schema's last inputs may be absent
+    return _used_dims(replace(schema, inputs=tuple(replace(t, name=n) for n, t in renamed)))
+
+
+def _used_dims(schema: OpSchema) -> OpSchema:
+    """Without the dims that no tensor has, and without outputs that need such a dim."""
+    used = {d for tensor in schema.inputs for d in tensor.dims}
+    outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
+    return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    if isinstance(value, Mapping):
+        return "a table"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass
+class _SchemaTable:
+    """Parses one table; each method reports what is wrong with its part and gives the rest."""
+
+    table: Mapping[object, object]
+    input_names: Sequence[str]
+    report: Report
+
+    def parse(self) -> OpSchema | None:
+        self._unknown_keys((), self.table, ("dims", "inputs", "output", "outputs", "name"))
+        dims = self._dims()
+        inputs = self._inputs(dims)
+        outputs = self._outputs(dims)
+        used = {d for tensor in (*inputs, *outputs) for d in tensor.dims}
+        for name in dims:
+            if name not in used:
+                message = f"no tensor has the dim {name!r}"
+                self.report(("dims", name), "schema-unused-dim", message, "use it or drop it")
+        dims = {name: dim for name, dim in dims.items() if name in used}
+        schema = OpSchema(tuple(dims.values()), inputs, outputs)
+        self._check_size(schema)
+        return schema
+
+    def _unknown_keys(
+        self, path: KeyPath, table: Mapping[object, object], known: tuple[str, ...]
+    ) -> None:
+        for key in table:
+            if key not in known:
+                hint = did_you_mean(str(key), known)
+                message = f"unknown key {_shown(key)}"
+                self.report((*path, str(key)), "config-unknown-key", message, hint)
+
+    def _named(self, key: str, what: str) -> list[tuple[KeyPath, str, object]]:
+        """The entries under `key`, a table or a list of tables, as (path, name, value)."""
+        value = self.table.get(key)
+        found: list[tuple[KeyPath, str, object]] = []
+        if isinstance(value, Mapping):
+            found = [((key, str(name)), str(name), entry) for name, entry in value.items()]
+        elif isinstance(value, (list, tuple)):
+            for i, entry in enumerate(value):
+                if isinstance(entry, Mapping) and isinstance(entry.get("name"), str):
+                    rest = {k: v for k, v in entry.items() if k != "name"}
+                    found.append(((key, i), str(entry["name"]), rest))
+                else:
+                    message = f"{key}[{i}] is no table with a name: {_shown(entry)}"
+                    self.report(
+                        (key, i), "schema-type", message, f'name = "…" and the {what}\'s keys'
+                    )
+        elif value is not None or key == "inputs":
+            got = "missing" if value is None else f"not a table: {_shown(value)}"
+            hint = '{ a = ["M", "K"], b = ["K", "N"] }' if key != "dims" else "{ M = [1, 7, 128] }"
+            path = () if value is None else (key,)
+            self.report(path, "schema-type", f"{key} is {got}", f"for example {key} = {hint}")
+        return self._distinct(found, key, what)
+
+    def _distinct(
+        self, found: list[tuple[KeyPath, str, object]], key: str, what: str
+    ) -> list[tuple[KeyPath, str, object]]:
+        seen: dict[str, tuple[KeyPath, str, object]] = {}
+        for path, name, entry in found:
+            if not name.strip():
+                self.report(path, "schema-name", f"a {what} has an empty name", "")
+            elif name in seen:
+                message = f"there are two {what}s named {_shown(name)}"
+                self.report(path, "schema-duplicate", message, "rename one of them")
+            else:
+                seen[name] = (path, name, entry)
+        if len(seen) > MAX_NAMES:
+            message = f"{len(seen)} {what}s; at most {MAX_NAMES} are possible"
+            self.report((key,), "schema-too-large", message, "")
+            return []
+        return list(seen.values())
+
+    def _dims(self) -> dict[str, Dim]:
+        return {name: self._dim(path, name, v) for path, name, v in self._named("dims", "dim")}
+
+    def _dim(self, path: KeyPath, name: str, value: object) -> Dim:
+        if _is_int(value):
+            value = [value]
+        if isinstance(value, Mapping) and "candidates" in value:
+            self._unknown_keys(path, value, ("candidates",))
+            path, value = (*path, "candidates"), value["candidates"]
+        if isinstance(value, Mapping):
+            return self._range_dim(path, name, value)
+        if not isinstance(value, (list, tuple)):
+            message = f"dim {name!r} is {_shown(value)}"
+            hint = "a list of sizes, or { min = 1, max = 512, multiple_of = 8 }"
+            self.report(path, "schema-dim-type", message, hint)
+            return Dim(name, (1,))
+        if not value or len(value) > MAX_CANDIDATES:
+            message = f"dim {name!r} has {len(value) or 'no'} candidates"
+            self.report(path, "schema-dim-empty" if not value else "schema-too-large", message,
+                        "list its sizes, or give { min, max }")  # fmt: skip
+            return Dim(name, (1,))
+        sizes = [self._size((*path, i), f"dim {name!r}", v) for i, v in enumerate(value)]
+        return Dim(name, tuple(dict.fromkeys(sizes)))
+
+    def _size(self, path: KeyPath, what: str, value: object, lowest: int = 0) -> int:
+        if isinstance(value, int) and _is_int(value) and lowest <= value <= MAX_SIZE:
+            return value
+        message = f"{what}: {_shown(value)} is no size"
+        hint = f"a whole number from {lowest} to {MAX_SIZE}"
+        self.report(path, "schema-dim-size", message, hint)
+        return 1
+
+    def _range_dim(self, path: KeyPath, name: str, table: Mapping[object, object]) -> Dim:
+        self._unknown_keys(path, table, ("min", "max", "multiple_of"))
+        what = f"dim {name!r}"
+        if "max" not in table:
+            self.report(path, "schema-dim-empty", f"{what} has neither candidates nor a max",
+                        "a list of sizes, or { min = 1, max = 512 }")  # fmt: skip
+            return Dim(name, (1,))
+        low = self._size((*path, "min"), what, table.get("min", 1))
+        high = self._size((*path, "max"), what, table["max"])
+        step = self._size((*path, "multiple_of"), what, table.get("multiple_of", 1), lowest=1)
+        dim = Dim(name, (), low, high, step)
+        if low > high:
+            message = f"{what}: min = {low} is above max = {high}"
+            self.report(path, "schema-dim-range", message, "exchange them")
+        elif dim.smallest > high:
+            message = f"{what}: no multiple of {step} lies between {low} and {high}"
+            self.report(path, "schema-dim-range", message, "")
+        else:
+            return dim
+        return Dim(name, (1,))
+
+    def _inputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
+        entries = self._named("inputs", "input")
+        tensors = {name: self._tensor(path, name, value, dims) for path, name, value in entries}
+        names = list(self.input_names or tensors)
+        if not names:
+            self.report(("inputs",), "schema-inputs", "a schema needs at least one input", "")
+        if "inputs" in self.table:
+            for path, name, _ in entries:
+                if name not in names:
+                    message = f"the op has no input {_shown(name)}"
+                    self.report(path, "schema-inputs", message, did_you_mean(name, names))
+            for name in names:
+                if name not in tensors:
+                    message = f"the schema does not say the shape of input {name!r}"
+                    hint = did_you_mean(name, tuple(tensors)) or "add it to inputs"
+                    self.report(("inputs",), "schema-inputs", message, hint)
+        return tuple(tensors[name] for name in names if name in tensors)
+
+    def _outputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
+        tensors = [
+            self._tensor(path, name, value, dims)
+            for path, name, value in self._named("outputs", "output")
+        ]
+        single = self.table.get("output")
+        if single is not None and "outputs" in self.table:
+            self.report(("output",), "schema-duplicate", "both output and outputs are given",
+                        "keep outputs")  # fmt: skip
+        elif single is not None:
+            name = "output"
+            if isinstance(single, Mapping) and isinstance(single.get("name"), str):
+                name = str(single["name"])
+                single = {k: v for k, v in single.items() if k != "name"}
+            tensors.append(self._tensor(("output",), name, single, dims))
+        return tuple(tensors)
+
+    def _tensor(
+        self, path: KeyPath, name: str, value: object, dims: Mapping[str, Dim]
+    ) -> TensorDef:
+        options: Mapping[object, object] = {}
+        axes, axes_path = value, path
+        if isinstance(value, Mapping):
+            self._unknown_keys(path, value, ("dims", "dtype", "range", "strategy"))
+            options, axes, axes_path = value, value.get("dims"), (*path, "dims")
+        if not isinstance(axes, (list, tuple)):
+            message = f"the dims of {name!r} are {'missing' if axes is None else _shown(axes)}"
+            hint = 'a list of dim names and sizes, such as ["M", 3]; [] for a scalar'
+            self.report(axes_path if axes is not None else path, "schema-type", message, hint)
+            axes = []
+        if len(axes) > MAX_RANK:
+            message = f"{name!r} has {len(axes)} dims; at most {MAX_RANK} are possible"
+            self.report(axes_path, "schema-too-large", message, "")
+            axes = []
+        known = [self._axis((*axes_path, i), name, axis, dims) for i, axis in enumerate(axes)]
+        low, high = self._value_range(path, name, options.get("range"))
+        dtype = self._dtype(path, name, options.get("dtype"))
+        strategy = self._strategy(path, name, options.get("strategy"))
+        return TensorDef(name, tuple(known), dtype, low, high, strategy)
+
+    def _axis(self, path: KeyPath, name: str, axis: object, dims: Mapping[str, Dim]) -> str | int:
+        if not isinstance(axis, str):
+            return self._size(path, f"a dim of {name!r}", axis)
+        if axis in dims:
+            return axis
+        hint = did_you_mean(axis, tuple(dims)) or "add it to dims"
+        self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)
+        return 1
+
+    def _dtype(self, path: KeyPath, name: str, value: object) -> str | None:
+        if value is None:
+            return None
+        dtype = canonical_dtype(value) if isinstance(value, str) else None
+        if dtype is None:
+            hint = did_you_mean(value if isinstance(value, str) else "", tuple(DTYPES))
+            message = f"{name!r} has an unknown dtype {_shown(value)}"
+            self.report((*path, "dtype"), "schema-dtype", message, hint)
+        return dtype
+
+    def _strategy(self, path: KeyPath, name: str, value: object) -> str | None:
+        if value is None:
+            return None
+        if isinstance(value, str) and value in STRATEGIES:
+            return value
+        hint = did_you_mean(value if isinstance(value, str) else "", STRATEGIES)
+        message = f"{name!r} has an unknown strategy {_shown(value)}"
+        self.report((*path, "strategy"), "schema-strategy", message, hint)
+        return None
+
+    def _value_range(
+        self, path: KeyPath, name: str, value: object
+    ) -> tuple[float | None, float | None]:
+        if value is None:
+            return None, None
+        hint = "range = [lowest, highest]"
+        bounds: list[float] = []
+        if isinstance(value, (list, tuple)) and len(value) == 2:
+            bounds = [v for v in value if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        if len(bounds) != 2 or any(math.isnan(b) for b in bounds):
+            message = f"{name!r} has no usable range: {_shown(value)}"
+            self.report((*path, "range"), "schema-range", message, hint)
+            return None, None
+        low, high = bounds
+        if low > high or low == math.inf or high == -math.inf:
+            message = f"the range of {name!r} is empty: {_shown(value)}"
+            self.report((*path, "range"), "schema-range", message, hint)
+            return None, None
+        return (None if math.isinf(low) else low), (None if math.isinf(high) else high)
+
+    def _check_size(self, schema: OpSchema) -> None:
+        smallest = {dim.name: dim.smallest for dim in schema.dims}
+        for group, tensors in (("inputs", schema.inputs), ("outputs", schema.outputs)):
+            for tensor in tensors:
+                count = 1
+                for axis in tensor.dims:
+                    count *= smallest[axis] if isinstance(axis, str) else axis
+                if count > MAX_ELEMENTS:
+                    message = f"{tensor.name!r} never has fewer than {count} elements"
+                    hint = f"at most {MAX_ELEMENTS} are possible"
+                    self.report((group, tensor.name), "schema-too-large", message, hint)

@@ -1,0 +1,278 @@
+"""Value strategies for floats: what the elements of an input are, from plain to adversarial.
+
+A *row* is the last axis; structure (a constant row, a row of -Inf) is laid on rows, because that is
+what reductions, softmax and norms work on. 0-d tensors are one row of one element. `uniform` is
+bit-identical to gpuemu's generator; each other strategy draws from a random domain of its own.
+Integers and booleans: `integer_values`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.integer_values import draw_bools, draw_integers
+from gpuemu_flow.cases.rows import Rows, pick
+from gpuemu_flow.numerics.dtypes import FloatLimits, float_limits, numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
+
+Array = NDArray[Any]
+
+SPECIAL_ROWS = 16  # about so many rows hold special values: more would poison every result
+TIES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
+MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
+SPREADS = (1.0, 0.1, 0.01, 0.0)
+WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
+
+
+def draw(
+    strategy: str,
+    rng: SeededRng,
+    shape: Shape,
+    dtype: str,
+    low: float | None = None,
+    high: float | None = None,
+) -> Array:
+    """A tensor of values.
+
+    Parameters
+    ----------
+    strategy : str
+        One of `STRATEGIES`.
+    rng : SeededRng
+        The input's generator, fresh.
+    shape : tuple of int
+    dtype : str
+        Canonical name.
+    low, high : float or None
+        Range of the values. Floats: both ends included; values outside are reflected into it, and
+        NaN occurs only where one side is open. Integers: `high` is excluded, as in ``range``.
+        Booleans have none.
+
+    Returns
+    -------
+    ndarray
+        C-contiguous, of `shape` and `dtype`, in its own memory.
+
+    Raises
+    ------
+    ValueError
+        When there is no such strategy or dtype.
+    """
+    if strategy not in STRATEGIES or dtype not in DTYPES:
+        raise ValueError(f"there is no strategy {strategy!r} or no dtype {dtype!r}")
+    kind = DTYPES[dtype].kind
+    count = math.prod(shape)
+    ranged = kind != "bool" and (low is not None or high is not None)
+    if count == 0:
+        return np.empty(shape, numpy_dtype(dtype))
+    if strategy == "uniform" and not ranged:
+        return fill_uniform(rng, count, dtype).reshape(shape)
+    rows = Rows(rng.derive(strategy), count // max(shape[-1], 1) if shape else 1, count)
+    if kind == "bool":
+        values = draw_bools(strategy, rows)
+    elif kind != "float":
+        values = draw_integers(strategy, rows, numpy_dtype(dtype), low, high)
+    else:
+        values = _draw_floats(strategy, rows, dtype)
+        if ranged:
+            values = _into_range(values, low, high, dtype)
+    return values.reshape(shape)
+
+
+@dataclass(frozen=True)
+class _Format:
+    """The dtype that is drawn for, and the one that the drawing is done in."""
+
+    dtype: str
+    limits: FloatLimits
+
+    @property
+    def work(self) -> type[np.floating[Any]]:
+        return np.float64 if self.dtype == "float64" else np.float32
+
+    def rounded(self, values: Array) -> Array:
+        """Finite values in the dtype, clipped to its largest."""
+        target = numpy_dtype(self.dtype)
+        if values.dtype == target:
+            return values
+        return np.clip(values, -self.limits.max, self.limits.max).astype(target)
+
+
+def _draw_floats(strategy: str, rows: Rows, dtype: str) -> Array:
+    form = _Format(dtype, float_limits(dtype))
+    if strategy == "special":
+        return _special(rows, form)
+    return form.rounded(_FLOATS[strategy](rows, form))
+
+
+def _uniform(rows: Rows, form: _Format, low: float, high: float) -> Array:
+    unit = rows.rng.f64(rows.count) if form.work is np.float64 else rows.rng.f32(rows.count)
+    unit *= high - low
+    unit += low
+    return unit.reshape(rows.shape)
+
+
+def _normal(rows: Rows, form: _Format) -> Array:
+    values: Array = rows.rng.normal_f32(rows.count)
+    if form.work is np.float64:
+        # float32 normals are the same on every machine; the bits below them are uniform noise.
+        noise = rows.rng.derive("noise").f64(rows.count)
+        values = values * (1.0 + (noise - 0.5) * 2.0**-23)
+    return values.reshape(rows.shape)
+
+
+def _small(rows: Rows, form: _Format) -> Array:
+    bound = max(1e-3, 4 * form.limits.smallest_normal)  # float8_e4m3fn would have only zeros
+    return _uniform(rows, form, -bound, bound)
+
+
+def _wide(rows: Rows, form: _Format) -> Array:
+    bound = min(1e3, form.limits.max)
+    return _uniform(rows, form, -bound, bound)
+
+
+def _negative(rows: Rows, form: _Format) -> Array:
+    values = _uniform(rows, form, -10.0, -0.01)
+    values[rows.every(3)] *= 0.2
+    values[rows.every(3)] -= 100.0
+    return values
+
+
+def _sparse(rows: Rows, form: _Format) -> Array:
+    values = _normal(rows, form)
+    np.copyto(values, 0.0, where=rows.coin_flips())
+    if rows.number > 1:
+        values[rows.some_row()] = 0.0
+    return values
+
+
+def _ties(rows: Rows, form: _Format) -> Array:
+    return rows.few_values(np.array(TIES, form.work))
+
+
+def _integers(rows: Rows, form: _Format) -> Array:
+    return rows.rng.ranges(rows.count, -8, 9).astype(form.work).reshape(rows.shape)
+
+
+def _offset(rows: Rows, form: _Format) -> Array:
+    mean = rows.rng.derive("mean").choice(MEANS)
+    ulp = form.limits.eps * 2.0 ** math.floor(math.log2(abs(mean)))
+    spreads = np.array([max(spread, 4 * ulp) for spread in SPREADS], form.work)
+    values = _normal(rows, form)
+    values *= spreads[rows.turns(len(spreads))][:, None]
+    values += form.work(mean)
+    return values
+
+
+def _extremes(rows: Rows, form: _Format) -> Array:
+    """Alternate rows: the dtype's own limits, and magnitudes up to the root of its largest."""
+    limits = form.limits
+    exponent = math.frexp(limits.max)[1] // 2 - 1
+    exponents = rows.rng.ranges(rows.count, -exponent, exponent)
+    bits = rows.rng.u64(rows.count)
+    mantissas = (1 + (bits >> np.uint64(40)).astype(form.work) * 2.0**-24).astype(form.work)
+    mantissas[(bits & np.uint64(1)).astype(bool)] *= -1
+    values: Array = np.ldexp(mantissas, exponents.astype(np.intc)).reshape(rows.shape)
+    half = limits.smallest_normal / 2
+    positive = (limits.max, limits.smallest_normal, limits.smallest_subnormal, half, 1.0)
+    palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
+    raw = rows.every(2)
+    values[raw] = pick(rows.rng.derive("raw"), palette, values[raw].shape)
+    return values
+
+
+def _special(rows: Rows, form: _Format) -> Array:
+    """Normal values; in about `SPECIAL_ROWS` rows one kind each of what is not an ordinary number.
+
+    The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row. In a dtype
+    without Inf its largest value stands for it.
+    """
+    values = form.rounded(_normal(rows, form))
+    limits = form.limits
+    infinity = math.inf if limits.has_inf else limits.max
+    columns = rows.random_columns()
+    flips = rows.coin_flips()
+    every = max(1, rows.number // SPECIAL_ROWS)
+    first = rows.rng.derive("first").gen_range(0, min(every, rows.number))
+    start = rows.rng.derive("kind").gen_range(0, 5)
+    for turn, row in enumerate(range(first, rows.number, every)):
+        kind = (start + turn) % 6 if turn else start  # the sixth row stays as it is
+        column = columns[row]
+        if kind == 0:
+            values[row, column] = math.nan if limits.has_nan else infinity
+        elif kind == 1:
+            values[row, column] = infinity
+        elif kind == 2:
+            values[row, column] = -infinity
+        elif kind == 3:
+            values[row, flips[row]] = -0.0
+            values[row, column] = -0.0
+        elif kind == 4:
+            values[row, :] = -infinity
+    return values
+
+
+_FLOATS: dict[str, Callable[[Rows, _Format], Array]] = {
+    "uniform": lambda rows, form: _uniform(rows, form, -10.0, 10.0),
+    "normal": _normal,
+    "small": _small,
+    "negative": _negative,
+    "sparse": _sparse,
+    "ties": _ties,
+    "integers": _integers,
+    "wide": _wide,
+    "offset": _offset,
+    "extremes": _extremes,
+}
+
+
+def _into_range(values: Array, low: float | None, high: float | None, dtype: str) -> Array:
+    """Reflect the finite values into the range; Inf goes to its end, NaN only to a closed one."""
+    limits = float_limits(dtype)
+    bottom = -limits.max if low is None else max(low, -limits.max)
+    top = limits.max if high is None else min(high, limits.max)
+    exact = values.astype(np.float64)
+    if low is not None and high is not None:
+        exact[np.isnan(exact)] = low
+        exact = _folded(exact, bottom, top)
+    elif low is not None and abs(low) < WIDEST_FOLD:
+        exact = np.where(exact < bottom, 2 * bottom - exact, exact)
+    elif high is not None and abs(high) < WIDEST_FOLD:
+        exact = np.where(exact > top, 2 * top - exact, exact)
+    # An open end keeps its infinity; a closed one is kept to after rounding as well.
+    exact = np.clip(exact, -math.inf if low is None else bottom, math.inf if high is None else top)
+    rounded = exact.astype(numpy_dtype(dtype))
+    if low is not None:
+        rounded[rounded.astype(np.float64) < bottom] = _representable(bottom, dtype, up=True)
+    if high is not None:
+        rounded[rounded.astype(np.float64) > top] = _representable(top, dtype, up=False)
+    return rounded
+
+
+def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    """Values outside [low, high] reflected at its ends, as often as it takes."""
+    span = high - low
+    if span <= 0 or span > WIDEST_FOLD:
+        return np.clip(values, low, high)
+    outside = np.isfinite(values) & ((values < low) | (values > high))
+    distance = np.remainder(values[outside] - low, 2 * span)
+    values[outside] = low + np.where(distance > span, 2 * span - distance, distance)
+    return values
+
+
+def _representable(bound: float, dtype: str, *, up: bool) -> Any:
+    """The value of a dtype next to `bound`, not below it (`up`) or not above it."""
+    target = numpy_dtype(dtype)
+    nearest = np.array(bound).astype(target)
+    if (float(nearest) < bound) if up else (float(nearest) > bound):
+        end = float_limits(dtype).max  # not infinity, which is NaN in a dtype without it
+        return np.nextafter(nearest, np.array(end if up else -end).astype(target))
+    return nearest

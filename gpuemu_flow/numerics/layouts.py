@@ -1,0 +1,286 @@
+"""Memory layouts: tensors that really lie in memory as their layout says, between guard zones.
+
+``contiguous``
+    Row-major.
+``strided``
+    Row-major order with gaps: every second element of a row, and a gap after each row, matrix and
+    so on, so that no two dims can be treated as one.
+``transposed``
+    The last two dims are exchanged in memory. Where that changes nothing (fewer than two dims, or
+    one of the last two of size 0 or 1) the tensor is ``strided`` instead.
+``offset``
+    Row-major, its first byte on no multiple of 16 (but on one of the itemsize).
+``expanded``
+    Read-only, with stride 0 along the first dim of more than one element; `contiguous` and
+    read-only where there is no such dim.
+
+`effective_layout` tells which of them a shape really gets. Gaps and guard zones hold NaN with a
+payload of its own (integers and booleans: 0xA5 in every byte): a read of them shows in the result,
+and a write into them is found by `LaidOut.intact`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.types import Shape
+
+Array = NDArray[Any]
+
+ALIGNMENT = 64  # bytes; of every layout but `offset`, and of the guard zones' size
+ELEMENT_STEP = 2  # `strided`: distance of neighbours in a row, in elements
+ROW_GAP = 3  # `strided`: further elements after each row, matrix, ...; odd, so that pitches are odd
+GUARD_BYTES = 4096
+LONGEST_ROW = 1 << 16  # bytes of one row that a guard zone is extended by at most
+
+# Little-endian bit patterns. Each float's is a quiet NaN that no arithmetic produces.
+SENTINELS: dict[str, bytes] = {
+    "float64": (0x7FF8A5A5A5A5A5A5).to_bytes(8, "little"),
+    "float32": (0x7FC5A5A5).to_bytes(4, "little"),
+    "float16": (0x7EA5).to_bytes(2, "little"),
+    "bfloat16": (0x7FE5).to_bytes(2, "little"),
+    "float8_e5m2": b"\x7f",
+    "float8_e4m3fn": b"\xff",
+}
+
+
+def sentinel(dtype: np.dtype[Any]) -> bytes:
+    """The bytes of one element of a gap: a NaN, or 0xA5 in every byte where there is none."""
+    return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
+
+
+def effective_layout(layout: str, shape: Shape) -> str:
+    """The layout that a tensor of `shape` really has when `layout` is asked for.
+
+    Raises
+    ------
+    ValueError
+        When there is no such layout.
+    """
+    if layout == "transposed" and (len(shape) < 2 or min(shape[-2:]) < 2):
+        layout = "strided"
+    if layout == "strided":
+        return "strided" if any(size > 1 for size in shape) else "contiguous"
+    if layout == "expanded":
+        return "expanded" if any(size > 1 for size in shape) else "contiguous"
+    if layout not in ("contiguous", "transposed", "offset"):
+        raise ValueError(f"there is no layout {layout!r}")
+    return layout
+
+
+def expanded_axis(shape: Shape) -> int | None:
+    """The axis that `expanded` repeats: the first of size above 1; None when there is none."""
+    return next((axis for axis, size in enumerate(shape) if size > 1), None)
+
+
+def reduced_shape(shape: Shape) -> Shape:
+    """The shape of the distinct values of an `expanded` tensor: its repeated axis has size 1."""
+    axis = expanded_axis(shape)
+    return shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def describe(layout: str, shape: Shape) -> tuple[int, ...]:
+    """Strides in elements of a tensor of `shape` in `layout`."""
+    layout = effective_layout(layout, shape)
+    if layout == "transposed":
+        swapped = _row_major((*shape[:-2], shape[-1], shape[-2]))
+        return (*swapped[:-2], swapped[-1], swapped[-2])
+    if layout == "strided":
+        return _row_major(shape, ELEMENT_STEP, ROW_GAP)
+    if layout == "expanded":
+        strides = list(_row_major(reduced_shape(shape)))
+        strides[expanded_axis(shape) or 0] = 0
+        return tuple(strides)
+    return _row_major(shape)
+
+
+def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
+    strides = []
+    pitch = step
+    for size in reversed(shape):
+        strides.append(pitch)
+        pitch = pitch * max(size, 1) + gap
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the elements of a tensor lie in a buffer whose start is aligned to `ALIGNMENT`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    strides : tuple of int
+        In bytes.
+    offset : int
+        Byte of the first element.
+    nbytes : int
+        Size of the whole buffer, guard zones included; a multiple of `ALIGNMENT`.
+    writable : bool
+        False for `expanded`.
+    """
+
+    shape: Shape
+    strides: tuple[int, ...]
+    offset: int
+    nbytes: int
+    writable: bool
+
+
+def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
+    """Where a tensor lies, and how large a buffer it needs.
+
+    With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
+    """
+    shape = tuple(shape)
+    layout = effective_layout(layout, shape)
+    strides = describe(layout, shape)
+    guard = 0
+    if guarded:
+        row = shape[-1] * itemsize if shape else itemsize
+        guard = _aligned(GUARD_BYTES + min(row, LONGEST_ROW))
+    offset = guard + (itemsize if layout == "offset" else 0)
+    extent = 0
+    if all(shape):
+        extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if layout == "strided" and extent:
+        extent += ELEMENT_STEP - 1 + ROW_GAP  # the gap behind the last row
+    nbytes = _aligned(max(offset + extent * itemsize + guard, itemsize))
+    in_bytes = tuple(stride * itemsize for stride in strides)
+    return Placement(shape, in_bytes, offset, nbytes, layout != "expanded")
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """A tensor in its place, with the buffer that holds it.
+
+    Attributes
+    ----------
+    array : ndarray
+        View of the tensor: its shape, strides and dtype are the layout's.
+    buffer : ndarray of uint8
+        Everything: the elements, the gaps between them and the guard zones.
+    placement : Placement
+    """
+
+    array: Array
+    buffer: NDArray[np.uint8]
+    placement: Placement
+
+    def intact(self) -> bool:
+        """Whether no byte outside the tensor's elements has changed.
+
+        Takes a copy of the buffer for a moment.
+        """
+        dtype = self.array.dtype
+        pattern = sentinel(dtype)
+        rest = self.buffer.copy()
+        items = _items(rest, dtype.itemsize)
+        expected = np.frombuffer(pattern, dtype=items.dtype)[0]
+        elements = np.ndarray(
+            self.placement.shape,
+            items.dtype,
+            buffer=rest,
+            offset=self.placement.offset,
+            strides=self.placement.strides,
+        )
+        elements[...] = expected
+        return bool((items == expected).all())
+
+
+def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
+    """The bytes of a buffer as unsigned integers of the elements' size."""
+    return buffer.view(np.dtype(f"u{itemsize}"))
+
+
+def new_buffer(nbytes: int) -> NDArray[np.uint8]:
+    """`nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+def lay_out_guarded(
+    values: Array,
+    layout: str,
+    *,
+    buffer: NDArray[np.uint8] | None = None,
+    guarded: bool = True,
+) -> LaidOut:
+    """Put values in a layout, between guard zones.
+
+    Parameters
+    ----------
+    values : ndarray
+        Of any strides.
+    layout : str
+        For `expanded` the values must be equal along the repeated axis.
+    buffer : ndarray of uint8, optional
+        Memory to use (shared memory, say), its start aligned to `ALIGNMENT`; by default new.
+        `place` tells how much is needed.
+    guarded : bool
+
+    Raises
+    ------
+    ValueError
+        Unknown layout, a buffer that is too small or not aligned, or values that differ along the
+        repeated axis of `expanded`.
+    """
+    placement = place(layout, values.shape, values.dtype.itemsize, guarded=guarded)
+    if buffer is None:
+        buffer = new_buffer(placement.nbytes)
+    elif buffer.nbytes < placement.nbytes or buffer.ctypes.data % ALIGNMENT:
+        message = f"{placement.nbytes} bytes aligned to {ALIGNMENT} are needed"
+        raise ValueError(f"{message}, not {buffer.nbytes} at {buffer.ctypes.data:#x}")
+    else:
+        buffer = buffer[: placement.nbytes]
+    items = _items(buffer, values.dtype.itemsize)
+    items[...] = np.frombuffer(sentinel(values.dtype), dtype=items.dtype)[0]
+    return fill_placed(values, placement, buffer)
+
+
+def fill_placed(values: Array, placement: Placement, buffer: NDArray[np.uint8]) -> LaidOut:
+    """Write values to their place in a buffer and leave the rest of it as it is."""
+    array: Array = np.ndarray(
+        placement.shape,
+        values.dtype,
+        buffer=buffer,
+        offset=placement.offset,
+        strides=placement.strides,
+    )
+    if placement.writable:
+        array[...] = values
+        return LaidOut(array, buffer, placement)
+    axis = expanded_axis(placement.shape) or 0
+    once = (slice(None),) * axis + (slice(0, 1),)
+    array[once] = values[once]
+    if values.strides[axis] != 0 and not _same_bits(array, values):
+        raise ValueError(f"values differ along axis {axis}, which the expanded layout repeats")
+    array.flags.writeable = False
+    return LaidOut(array, buffer, placement)
+
+
+def _same_bits(first: Array, second: Array) -> bool:
+    unsigned = np.dtype(f"u{first.dtype.itemsize}")
+    return np.array_equal(first.view(unsigned), np.ascontiguousarray(second).view(unsigned))
+
+
+def lay_out(values: Array, layout: str) -> Array:
+    """A view of the values in a layout; `values` itself when it lies so already.
+
+    Parameters and errors are those of `lay_out_guarded`.
+    """
+    if effective_layout(layout, values.shape) == "contiguous" and values.flags.c_contiguous:
+        if layout == "expanded":
+            values = values.view()
+            values.flags.writeable = False
+        return values
+    return lay_out_guarded(values, layout, guarded=False).array

@@ -1,0 +1,90 @@
+"""Files without a path: standard streams of programs, shared tensors, the status page."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import tempfile
+import time
+
+_LINUX = sys.platform.startswith("linux")
+_STATUS = struct.Struct("<Id")
+PREPARING, CALLING, FINISHING = range(3)
+
+
+def create(name: str, *, fixed: bool = False) -> int:
+    """A descriptor of an empty file, in memory where the system can; closed on exec.
+
+    Parameters
+    ----------
+    fixed : bool
+        On Linux the file can then grow only: a peer that shrinks a shared mapping would kill
+        whoever reads it with SIGBUS.
+    """
+    if _LINUX:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        if fixed:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        return fd
+    fd, path = tempfile.mkstemp(prefix=f"{name}-")
+    os.unlink(path)  # noqa: PTH108 - never a path of ours
+    return fd
+
+
+def append_only(fd: int) -> int:
+    """Make every write go to the end, also those of processes that share the descriptor."""
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+    return fd
+
+
+def clear(fd: int) -> None:
+    """Make the file empty and go to its start."""
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of `data` at the current position."""
+    rest = memoryview(data)
+    while rest.nbytes:
+        rest = rest[os.write(fd, rest) :]
+
+
+def read_all(fd: int) -> bytes:
+    """The whole contents, whatever the current position is."""
+    size = os.fstat(fd).st_size
+    pieces = []
+    offset = 0
+    while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):
+        pieces.append(piece)
+        offset += len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def tail(fd: int, limit: int = 4000) -> str:
+    """The last `limit` bytes as text; empty when the file cannot be read."""
+    try:
+        size = os.fstat(fd).st_size
+        data = os.pread(fd, limit, max(0, size - limit))
+    except OSError:
+        return ""
+    return data.decode("utf-8", "replace").replace("\0", "").strip()
+
+
+def write_status(fd: int, phase: int) -> None:
+    """Tell the coordinator what the worker does now, and since when."""
+    os.pwrite(fd, _STATUS.pack(phase, time.monotonic()), 0)
+
+
+def read_status(fd: int) -> tuple[int, float]:
+    """Phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
+
+    It is a hint only: the program that runs in the worker can write here too.
+    """
+    try:
+        phase, since = _STATUS.unpack(os.pread(fd, _STATUS.size, 0))
+    except (OSError, struct.error):
+        return PREPARING, 0.0
+    return int(phase), float(since)

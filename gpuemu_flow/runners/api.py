@@ -1,0 +1,244 @@
+"""The runners' vocabulary: what to run, on which case, what came of it. Plain data, no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, asdict, dataclass, field
+
+from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
+
+ISOLATIONS = ("fork", "spawn", "warm")
+KINDS = ("script", "callable", "command")
+DEFAULT_OUTPUT = "result"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One op or reference and the conditions that it runs under.
+
+    Attributes
+    ----------
+    kind : str
+        ``script`` (protocol on stdin and stdout), ``callable`` or ``command`` (any executable that
+        speaks the script protocol).
+    root : str
+        Absolute workspace root: the working directory, and with the file's own folder first on
+        ``sys.path``.
+    input_names : tuple of str
+        In the op's own order.
+    path : str
+        Absolute path of the Python file or the executable; empty for a dotted module.
+    module, function : str
+        ``pkg.mod`` and the callable's name.
+    argv : tuple of str
+        Extra arguments of a command or script.
+    output_names : tuple of str
+        Empty means a single output called ``result``.
+    kwargs : mapping
+        Typed for callables; strings in the script protocol.
+    env : mapping of str to str
+        Added to the environment.
+    timeout : float
+        Seconds per case, from the moment the program is called.
+    memory_limit : int or None
+        Bytes of address space above the worker's own; for commands the whole address space.
+    isolation : str
+        One of `ISOLATIONS`.
+    python : str
+        Another interpreter; empty for the one that runs now.
+    mutates : tuple of str
+        Inputs that the program may change.
+    deterministic : bool
+        False when equal calls may give different bits.
+    shadow : bool
+        Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
+    """
+
+    kind: str
+    _: KW_ONLY
+    root: str
+    input_names: tuple[str, ...]
+    path: str = ""
+    module: str = ""
+    function: str = ""
+    argv: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    kwargs: Mapping[str, Json] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 60.0
+    memory_limit: int | None = None
+    isolation: str = "fork"
+    python: str = ""
+    mutates: tuple[str, ...] = ()
+    deterministic: bool = True
+    shadow: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        out = asdict(self)
+        for name in ("input_names", "argv", "output_names", "mutates"):
+            out[name] = list(out[name])
+        return out
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Program:
+        """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
+        tuples = {
+            name: tuple(data[name]) for name in ("input_names", "argv", "output_names", "mutates")
+        }
+        return cls(**{**data, **tuples})
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What is watched besides the outputs.
+
+    Attributes
+    ----------
+    inputs_unchanged : bool
+        Compare every input's memory before and after the call.
+    guards : bool
+        Lay canary bytes round every input buffer and look at them afterwards.
+    decoy : bool
+        A call with other values of the same shapes, in the same buffers, before the judged one.
+    repeat : bool
+        An identical call afterwards must give the same bits.
+    """
+
+    inputs_unchanged: bool = True
+    guards: bool = False
+    decoy: bool = False
+    repeat: bool = False
+
+    def to_json(self) -> dict[str, bool]:
+        """As plain JSON: the constructor's arguments."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Request:
+    """One case to run.
+
+    Attributes
+    ----------
+    case : Case
+    input_dtype : str or None
+        Float inputs of the case's dtype are converted to this one before the call (a reference in
+        a wider type).
+    """
+
+    case: Case
+    input_dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class RunError:
+    """Why a case has no outputs.
+
+    Attributes
+    ----------
+    slug : str
+        ``op-exception``, ``op-crashed``, ``op-timeout``, ...; `docs/errors.md` lists each one.
+    message, hint : str
+    stderr_tail : str
+        The end of what the program wrote to its standard error.
+    file : str
+        Where the program itself failed, relative to the workspace root when it lies inside.
+    line : int
+        1-based; 0 when unknown.
+    """
+
+    slug: str
+    message: str
+    hint: str = ""
+    stderr_tail: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class OutputInfo:
+    """Name, shape and dtype of one output tensor."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one case.
+
+    Attributes
+    ----------
+    index : int
+        The case's own index.
+    ok : bool
+        The program ran and gave well-formed outputs; says nothing on their values.
+    blob : str
+        sha256 (hex) of the safetensors file that holds the outputs; empty unless `ok`.
+    size : int
+        Bytes of that file.
+    outputs : tuple of OutputInfo
+    error : RunError or None
+        Set when not `ok`.
+    violations : tuple of Failure
+        What the extra checks found.
+    duration_s : float
+        Seconds of the judged call alone.
+    """
+
+    index: int
+    ok: bool
+    blob: str = ""
+    size: int = 0
+    outputs: tuple[OutputInfo, ...] = ()
+    error: RunError | None = None
+    violations: tuple[Failure, ...] = ()
+    duration_s: float = 0.0
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
+        return {
+            "index": self.index,
+            "ok": self.ok,
+            "blob": self.blob,
+            "size": self.size,
+            "outputs": [
+                {"name": o.name, "shape": list(o.shape), "dtype": o.dtype} for o in self.outputs
+            ],
+            "error": asdict(self.error) if self.error is not None else None,
+            "violations": [failure_to_json(f) for f in self.violations],
+            "duration_s": self.duration_s,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Outcome:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        return cls(
+            index=int(data["index"]),
+            ok=bool(data["ok"]),
+            blob=str(data["blob"]),
+            size=int(data["size"]),
+            outputs=tuple(
+                OutputInfo(str(o["name"]), tuple(int(d) for d in o["shape"]), str(o["dtype"]))
+                for o in data["outputs"]
+            ),
+            error=error_from_json(data["error"]) if data["error"] is not None else None,
+            violations=tuple(failure_from_json(f) for f in data["violations"]),
+            duration_s=float(data["duration_s"]),
+        )
+
+
+def error_from_json(data: Mapping[str, Json]) -> RunError:
+    """A RunError from its JSON form; KeyError, TypeError or ValueError when it is not that."""
+    texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
+    return RunError(**texts, line=int(data["line"]))
+
+
+class OpError(Exception):
+    """A program gave no usable outputs; carried inside the worker only."""
+
+    def __init__(self, error: RunError) -> None:
+        super().__init__(error.message)
+        self.error = error

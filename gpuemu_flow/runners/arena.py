@@ -1,0 +1,195 @@
+"""Tensors in memory that two processes map: laid out as they are, copied once each way."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
+from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
+from gpuemu_flow.types import DTYPES, Json, Shape
+
+_ALIGNMENT = 64
+_GROWTH = 1 << 20
+_SEALED = sys.platform.startswith("linux")  # see anonfile.create
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor lies in an arena: offset of its first element, strides in bytes."""
+
+    offset: int
+    shape: Shape
+    strides: tuple[int, ...]
+    dtype: str
+
+    def to_json(self) -> list[Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return [self.offset, list(self.shape), list(self.strides), self.dtype]
+
+    @classmethod
+    def from_json(cls, data: Json) -> Slot:
+        """Rebuild from `to_json`'s form; TypeError or ValueError when it is not that."""
+        offset, shape, strides, dtype = data
+        slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
+        sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
+        if slot.dtype not in DTYPES or not sizes_fit or min((0, *slot.shape)) < 0:
+            raise ValueError("not a tensor's place")
+        return slot
+
+    def span(self) -> tuple[int, int]:
+        """First byte and one past the last, within the arena."""
+        if 0 in self.shape:
+            return self.offset, self.offset
+        reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
+        low = self.offset + sum(r for r in reach if r < 0)
+        high = self.offset + sum(r for r in reach if r > 0)
+        return low, high + DTYPES[self.dtype].itemsize
+
+
+class Arena:
+    """One shared file, mapped; it grows and never shrinks.
+
+    Parameters
+    ----------
+    fd : int
+        An anonymous file; the arena owns it.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._map: mmap.mmap | None = None
+        self._bytes = np.empty(0, dtype=np.uint8)
+
+    def _reach(self, nbytes: int, *, grow: bool) -> None:
+        """Have at least `nbytes` mapped; ValueError when they are not there and may not be made."""
+        if self._bytes.size >= nbytes:
+            return
+        size = os.fstat(self.fd).st_size
+        if size < nbytes:
+            if not grow or nbytes > 2 * MAX_OUTPUT_BYTES:
+                raise ValueError(f"{nbytes} bytes are not in the arena")
+            size = -(-max(nbytes, size + size // 2) // _GROWTH) * _GROWTH
+            os.ftruncate(self.fd, size)
+        # The old mapping lives on as long as arrays refer to it.
+        self._map = mmap.mmap(self.fd, size)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+
+    def views(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
+        """Arrays on the arena's memory; ValueError when a slot leaves it."""
+        out = {}
+        for name, slot in slots.items():
+            low, high = slot.span()
+            if low < 0:
+                raise ValueError("a tensor begins before the arena")
+            self._reach(max(high, 1), grow=False)
+            array = np.ndarray(
+                slot.shape, numpy_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
+            )
+            # As numpy does with expanded tensors: one write would change several elements.
+            array.flags.writeable = 0 not in slot.strides
+            out[name] = array
+        return out
+
+    def read(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
+        """Tensors that the other process wrote in C order; read-only, ValueError when not there.
+
+        Views where the other process cannot shrink the file, else copies: reading a mapping that
+        has lost its file is fatal.
+        """
+        out = {}
+        for name, slot in slots.items():
+            dtype = numpy_dtype(slot.dtype)
+            nbytes = dtype.itemsize * math.prod(slot.shape)
+            if nbytes == 0:
+                array = np.empty(slot.shape, dtype)
+            elif _SEALED:
+                if slot.offset < 0:
+                    raise ValueError("a tensor begins before the arena")
+                self._reach(slot.offset + nbytes, grow=False)
+                array = np.ndarray(slot.shape, dtype, self._bytes, slot.offset)
+            else:
+                data = os.pread(self.fd, min(nbytes, MAX_OUTPUT_BYTES), slot.offset)
+                array = np.frombuffer(data, dtype).reshape(slot.shape)
+            array.flags.writeable = False
+            out[name] = array
+        return out
+
+    def close(self) -> None:
+        """Give the file back; arrays on its memory stay valid."""
+        os.close(self.fd)
+
+    def memories(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
+        """The bytes between each tensor's first and last element."""
+        return {name: self._bytes[slice(*slot.span())] for name, slot in slots.items()}
+
+    def write(
+        self, arrays: Mapping[str, np.ndarray], *, start: int = 0, keep_layout: bool = False
+    ) -> dict[str, Slot]:
+        """Copy tensors in, one after another from `start` on.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+        start : int
+            First byte that may be used.
+        keep_layout : bool
+            Copy the gaps too and keep strides and alignment; otherwise C order.
+
+        Returns
+        -------
+        dict of str to Slot
+        """
+        slots: dict[str, Slot] = {}
+        position = start
+        for name, array in arrays.items():
+            dtype = element_type(array)
+            if keep_layout:
+                low, high = byte_span(array)
+                position = _aligned(position, low)
+                offset, strides = position + address(array) - low, array.strides
+                end = position + high - low
+            else:
+                position = _aligned(position, 0)
+                offset, strides = position, _c_strides(array)
+                end = position + array.nbytes
+            slots[name] = Slot(offset, array.shape, strides, dtype)
+            position = end
+        self._reach(max(position, 1), grow=True)
+        for name, array in arrays.items():
+            slot = slots[name]
+            low, high = slot.span()
+            if keep_layout and high > low:
+                memory = whole_memory(array)
+                begin = byte_span(array)[0] - address(memory)
+                self._bytes[low:high] = memory[begin : begin + high - low]
+            elif high > low:
+                target = np.ndarray(array.shape, array.dtype, self._bytes, slot.offset)
+                np.copyto(target, array)
+        return slots
+
+
+def end_of(slots: Mapping[str, Slot]) -> int:
+    """One past the last byte that any of the tensors uses."""
+    return max((slot.span()[1] for slot in slots.values()), default=0)
+
+
+def _aligned(position: int, like: int) -> int:
+    """The next position that is as far from a 64-byte boundary as `like`."""
+    return position + (like - position) % _ALIGNMENT
+
+
+def _c_strides(array: np.ndarray) -> tuple[int, ...]:
+    strides = []
+    step = array.itemsize
+    for size in reversed(array.shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))

@@ -1,0 +1,167 @@
+"""The memory that inputs lie in: watched for writes, put back as it was, used again in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.types import Failure, FailureKind
+
+
+def address(array: np.ndarray) -> int:
+    """Where the first element lies."""
+    return int(array.__array_interface__["data"][0])
+
+
+def byte_span(array: np.ndarray) -> tuple[int, int]:
+    """Lowest address of the array's elements and one past the highest; equal when it is empty."""
+    low = high = address(array)
+    if array.size == 0:
+        return low, low
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (size - 1) * stride
+        else:
+            high += (size - 1) * stride
+    return low, high + array.itemsize
+
+
+def whole_memory(array: np.ndarray) -> np.ndarray:
+    """All bytes of the allocation behind an array as a flat view, gaps and guard zones included.
+
+    Raises
+    ------
+    ValueError
+        The allocation is not one contiguous array.
+    """
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    for candidate in (root, root.T, array, array.T):
+        if candidate.flags.c_contiguous:
+            return candidate.reshape(-1).view(np.uint8)
+    raise ValueError("the array's memory is not one contiguous allocation")
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.dtype(f"u{array.itemsize}"))
+
+
+def as_number(value: Any) -> float:
+    """One element of any dtype as a float."""
+    return float(np.asarray(value).astype(np.float64))
+
+
+@dataclass
+class _Buffer:
+    """One input: the array that is passed, the memory that it lies in, and what was there."""
+
+    array: np.ndarray
+    memory: np.ndarray
+    before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+
+    def elements(self, memory: np.ndarray) -> np.ndarray:
+        """An array of the same form at the same place in other memory."""
+        offset = address(self.array) - address(self.memory) if self.memory.size else 0
+        shape, strides = self.array.shape, self.array.strides
+        laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
+        return laid
+
+    def fits(self, other: _Buffer) -> bool:
+        """Whether the other's bytes mean the same in this one's memory."""
+        return (
+            self.memory.flags.writeable
+            and self.memory.size == other.memory.size
+            and self.array.strides == other.array.strides
+            and address(self.array) - address(self.memory)
+            == address(other.array) - address(other.memory)
+        )
+
+
+class InputBuffers:
+    """The inputs of one call.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        What is passed to the program.
+    memories : mapping of str to ndarray of uint8, optional
+        The bytes that belong to each; by default the whole allocation behind it.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        memories: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._buffers = {
+            name: _Buffer(array, memories[name] if memories else whole_memory(array))
+            for name, array in arrays.items()
+        }
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What is passed to the program."""
+        return {name: buffer.array for name, buffer in self._buffers.items()}
+
+    def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Put other values of the same forms into the same memory, so that addresses stay."""
+        for name, array in arrays.items():
+            old, new = self._buffers[name], _Buffer(array, whole_memory(array))
+            if old.fits(new):
+                old.memory[:] = new.memory
+            else:
+                self._buffers[name] = new
+
+    def remember(self) -> None:
+        """Copy what the memory holds now."""
+        for buffer in self._buffers.values():
+            buffer.before = buffer.memory.copy()
+
+    def restore(self) -> None:
+        """Put back what `remember` copied."""
+        for buffer in self._buffers.values():
+            if buffer.memory.flags.writeable:
+                buffer.memory[:] = buffer.before
+
+    def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
+        """What was written since `remember` and must not have been."""
+        found = []
+        for name, buffer in self._buffers.items():
+            if not np.array_equal(buffer.memory, buffer.before):
+                found += _outside(name, buffer)
+                found += _modified(name, buffer) if name not in mutates else []
+        return found
+
+
+def _outside(name: str, buffer: _Buffer) -> list[Failure]:
+    """Writes to the gaps between elements and to the guard zones."""
+    expected = buffer.before.copy()
+    elements = buffer.elements(expected)
+    elements[...] = buffer.array
+    wrong = int(np.count_nonzero(expected != buffer.memory))
+    if not wrong:
+        return []
+    message = f"{wrong} bytes of memory round the elements of input {name!r} were overwritten"
+    return [Failure(FailureKind.OUT_OF_BOUNDS, message, name)]
+
+
+def _modified(name: str, buffer: _Buffer) -> list[Failure]:
+    original = buffer.elements(buffer.before)
+    places = np.argwhere(_bits(buffer.array) != _bits(original))
+    if not len(places):
+        return []
+    index = tuple(int(i) for i in places[0])
+    return [
+        Failure(
+            FailureKind.INPUT_MODIFIED,
+            f"the program changed {len(places)} of {buffer.array.size} elements of input {name!r}",
+            name,
+            index,
+            as_number(original[index]),
+            as_number(buffer.array[index]),
+        )
+    ]

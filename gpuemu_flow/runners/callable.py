@@ -1,0 +1,119 @@
+"""Programs that are Python functions: how they are called is read from their signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.tensors import name_outputs
+from gpuemu_flow.runners.watch import Watch
+
+Inputs = Mapping[str, np.ndarray]
+_KEYWORDS, _MAPPING, _POSITIONS = "f(**inputs)", "f(inputs)", "f(*inputs)"
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def call_style(function: Callable[..., Any], program: Program) -> str:
+    """How the inputs are handed over: by name, as one mapping, or in order.
+
+    Raises
+    ------
+    OpError
+        ``op-signature``: the function can take the inputs in none of these ways.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # built into C without a signature, as numpy's ufuncs are
+        return _POSITIONS
+    kinds = {p.kind for p in parameters}
+    required = [p for p in parameters if p.default is p.empty and p.kind in _BY_NAME]
+    needed = [p.name for p in required if p.name not in program.kwargs]
+    if any(p.kind is p.POSITIONAL_ONLY for p in parameters) or (
+        inspect.Parameter.VAR_POSITIONAL in kinds and not needed
+    ):
+        return _POSITIONS
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+    names = {p.name for p in parameters if p.kind in _BY_NAME}
+    unknown = [name for name in needed if name not in program.input_names]
+    missing = [name for name in program.input_names if name not in names]
+    if len(needed) == 1 and unknown:
+        style = _MAPPING
+    elif not unknown and (takes_any or not missing):
+        style = _KEYWORDS
+    else:
+        raise OpError(
+            RunError(
+                "op-signature",
+                f"{program.function}({', '.join(names_in_order(parameters))}) does not take the "
+                f"inputs {', '.join(program.input_names)}",
+                "name its parameters as in `input_names`, or take one mapping of inputs",
+                file=program.path,
+                line=_first_line(function),
+            )
+        )
+    refused = [] if takes_any else [name for name in program.kwargs if name not in names]
+    if refused:
+        raise OpError(
+            RunError(
+                "op-signature",
+                f"{program.function} takes no keyword {', '.join(refused)}",
+                "remove it from `kwargs`, or add the parameter",
+                file=program.path,
+                line=_first_line(function),
+            )
+        )
+    return style
+
+
+def names_in_order(parameters: list[inspect.Parameter]) -> list[str]:
+    """Parameter names as a signature shows them."""
+    marks: dict[Any, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    return [marks.get(p.kind, "") + p.name for p in parameters]
+
+
+def _first_line(function: Callable[..., Any]) -> int:
+    code = getattr(function, "__code__", None)
+    return int(getattr(code, "co_firstlineno", 0))
+
+
+class CallableRunner:
+    """Calls one function in this process; the arrays are passed as they lie in memory."""
+
+    in_process = True
+    shares_memory = True
+
+    def __init__(self, program: Program, function: Callable[..., Any] | None = None) -> None:
+        self._program = program
+        self._function = function or load_function(program)
+        self._style = call_style(self._function, program)
+
+    def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
+        """The outputs by name.
+
+        Raises
+        ------
+        OpError
+            What was returned is no output.
+        BaseException
+            Whatever the function raises.
+        """
+        function, kwargs = self._function, dict(self._program.kwargs)
+        if self._style == _KEYWORDS:
+            with watch:
+                returned = function(**inputs, **kwargs)
+        elif self._style == _MAPPING:
+            with watch:
+                returned = function(dict(inputs), **kwargs)
+        else:
+            ordered = [inputs[name] for name in self._program.input_names]
+            with watch:
+                returned = function(*ordered, **kwargs)
+        return name_outputs(returned, self._program.output_names)

@@ -1,0 +1,216 @@
+"""The script protocol: tensors as JSON with base64 data, written fast and read strictly.
+
+Protocol v1: stdin holds ``{"inputs": {name: tensor}, "kwargs": {str: str}}`` where a tensor is
+``{shape, strides, dtype, data}``; stdout holds one flat tensor ``{shape, dtype, data}``, or
+``{"outputs": {name: tensor}}``, or ``{"output": tensor}``. Data is always the C-order element
+sequence, little-endian.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pybase64
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
+from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
+from gpuemu_flow.types import DTYPES, Json, canonical_dtype
+
+MAX_OUTPUTS = 64
+_DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"')
+_PRINT_HINT = "stdout must hold one JSON object and nothing else; print messages to stderr"
+
+
+def _fail(slug: str, message: str, hint: str = "") -> OpError:
+    return OpError(RunError(slug, message, hint))
+
+
+def _strides(array: np.ndarray) -> list[int]:
+    """In elements, as the array really lies in memory."""
+    return [stride // array.itemsize for stride in array.strides]
+
+
+def kwarg_text(value: Json) -> str:
+    """A keyword argument as the string that protocol v1 sends."""
+    if isinstance(value, (list, dict)):
+        return json.dumps(value)
+    return str(value)
+
+
+def encode_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]) -> bytes:
+    """The request for one call.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+        Any shapes and layouts; dtypes of `gpuemu_flow.types.DTYPES`.
+    kwargs : mapping
+        Values become strings, as the protocol has it.
+    """
+    pieces = [b'{"inputs":{']
+    for position, (name, array) in enumerate(inputs.items()):
+        head = {
+            "shape": list(array.shape),
+            "strides": _strides(array),
+            "dtype": element_type(array),
+        }
+        comma = "," if position else ""
+        text = f'{comma}{json.dumps(name)}:{json.dumps(head)[:-1]},"data":"'
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        pieces += [text.encode(), pybase64.b64encode(flat.data), b'"}']
+    texts = {key: kwarg_text(value) for key, value in kwargs.items()}
+    pieces += [b'},"kwargs":', json.dumps(texts).encode(), b"}"]
+    return b"".join(pieces)
+
+
+def _first_line(data: bytes) -> str:
+    return data[:200].decode("utf-8", "replace").strip().partition("\n")[0][:80]
+
+
+def _parse(text: bytes, whole: bytes) -> Json:
+    try:
+        value = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise _fail(
+            "op-output-junk",
+            f"stdout is not one JSON object; it begins {_first_line(whole)!r}",
+            _PRINT_HINT,
+        ) from None
+    if not isinstance(value, dict):
+        raise _fail(
+            "op-output-junk", f"stdout holds a JSON {type(value).__name__}, not an object",
+            _PRINT_HINT,
+        )  # fmt: skip
+    return value
+
+
+def _shape(value: Json, name: str) -> tuple[int, ...]:
+    valid = isinstance(value, list) and all(
+        isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in value
+    )
+    if not valid:
+        raise _fail("op-output-shape", f"output {name!r} has no valid shape: {value!r:.80}")
+    if len(value) > MAX_DIMS:
+        raise _fail("op-output-shape", f"output {name!r} has {len(value)} dims, over {MAX_DIMS}")
+    return tuple(value)
+
+
+def _dtype(value: Json, name: str) -> str:
+    if value is None:
+        return "float32"  # protocol v1's default for scripts that leave it out
+    dtype = canonical_dtype(value) if isinstance(value, str) else None
+    if dtype is None:
+        raise _fail(
+            "op-output-dtype",
+            f"output {name!r} has the unknown dtype {value!r:.60}",
+            f"known: {', '.join(DTYPES)}",
+        )
+    return dtype
+
+
+def _b64(text: str | bytes | memoryview, name: str) -> bytes:
+    try:
+        return pybase64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _fail("op-output-junk", f"output {name!r}: its data is not base64") from None
+
+
+def _tensor(value: Json, name: str, raw: memoryview | None) -> np.ndarray:
+    """One tensor object; `raw` is its base64 text when that was sliced out beforehand."""
+    if not isinstance(value, dict):
+        raise _fail("op-output-missing", f"output {name!r} is not a tensor object")
+    for key in ("shape", "data"):
+        if key not in value:
+            raise _fail("op-output-missing", f"output {name!r} has no {key!r}")
+    shape, dtype = _shape(value["shape"], name), _dtype(value.get("dtype"), name)
+    text = value["data"]
+    if not isinstance(text, str):
+        raise _fail("op-output-junk", f"output {name!r}: its data is not a base64 string")
+    nbytes = DTYPES[dtype].itemsize
+    for dim in shape:
+        nbytes *= dim
+    if nbytes > MAX_OUTPUT_BYTES:
+        raise _fail("op-output-shape", f"output {name!r} of {nbytes} bytes is over the limit")
+    data = _b64(text if raw is None else raw, name)
+    if len(data) != nbytes:
+        raise _fail(
+            "op-output-length",
+            f"output {name!r} of shape {list(shape)} and dtype {dtype} takes {nbytes} bytes; "
+            f"its data holds {len(data)}",
+        )
+    flat = np.frombuffer(data, dtype=np.uint8)
+    if dtype == "bool" and flat.size and int(flat.max()) > 1:
+        raise _fail("op-output-junk", f"output {name!r} holds bytes that are no bool")
+    return flat.view(numpy_dtype(dtype)).reshape(shape)
+
+
+def _named(document: Mapping[str, Json]) -> dict[str, Json]:
+    """Tensor objects by name; the empty name stands for an only, unnamed output."""
+    if "outputs" in document:
+        outputs = document["outputs"]
+        if not isinstance(outputs, dict) or not outputs:
+            raise _fail("op-output-missing", "'outputs' is not an object of named tensors")
+        if len(outputs) > MAX_OUTPUTS:
+            raise _fail("op-output-junk", f"{len(outputs)} outputs are over {MAX_OUTPUTS}")
+        return outputs
+    if "output" in document:
+        return {"": document["output"]}
+    if "data" in document or "shape" in document:
+        return {"": document}
+    keys = ", ".join(sorted(document)[:5])
+    raise _fail(
+        "op-output-missing",
+        f"stdout holds no tensor, only: {keys or 'an empty object'}",
+        'write {"shape": ..., "dtype": ..., "data": ...} or {"outputs": {name: tensor}}',
+    )
+
+
+def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Json]:
+    wanted = tuple(output_names)
+    if len(named) == 1 and len(wanted) <= 1:
+        (value,) = named.values()
+        return {wanted[0] if wanted else DEFAULT_OUTPUT: value}
+    if wanted and set(named) != set(wanted):
+        found = ", ".join(name or "one unnamed" for name in sorted(named))
+        raise _fail("op-output-missing", f"outputs {found} where {', '.join(wanted)} are declared")
+    return {name: named[name] for name in wanted or sorted(named)}
+
+
+def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The tensors that a script wrote.
+
+    Parameters
+    ----------
+    data : bytes
+        All of its stdout.
+    output_names : sequence of str
+        Declared names; empty for a single output, called ``result`` whatever the script names it,
+        or for several under the script's own names.
+
+    Raises
+    ------
+    OpError
+        ``op-output-junk``, ``op-output-missing``, ``op-output-shape``, ``op-output-dtype``,
+        ``op-output-length``.
+    """
+    if not data.strip():
+        raise _fail("op-output-missing", "the program wrote nothing to stdout")
+    keys = [match.end() for match in _DATA_KEY.finditer(data)]
+    if len(keys) == 1:
+        # Parsing megabytes of base64 as a JSON string costs more than decoding them.
+        start = keys[0]
+        stop = data.find(b'"', start)
+        if stop >= 0 and data.find(b"\\", start, stop) < 0:
+            document = _parse(data[:start] + data[stop:], data)
+            named = _rename(_named(document), output_names)
+            (name, value), *others = named.items()
+            span = memoryview(data)[start:stop]
+            if not others and isinstance(value, dict) and value.get("data") == "":
+                return {name: _tensor(value, name, span)}
+    named = _rename(_named(_parse(data, data)), output_names)
+    return {name: _tensor(value, name, None) for name, value in named.items()}

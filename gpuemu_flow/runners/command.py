@@ -1,0 +1,81 @@
+"""Programs in any language: executables that speak the script protocol, started for each call."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.codec import decode_response, encode_request
+from gpuemu_flow.runners.diagnose import signal_name
+from gpuemu_flow.runners.limits import output_limit
+from gpuemu_flow.runners.script import check_size
+from gpuemu_flow.runners.streams import StandardStreams
+from gpuemu_flow.runners.watch import Watch
+
+
+class CommandRunner:
+    """Starts an executable per call, in the worker's own process group.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Program and arguments; no shell.
+    """
+
+    in_process = False
+    shares_memory = False
+
+    def __init__(self, program: Program, streams: StandardStreams, argv: Sequence[str]) -> None:
+        self._program = program
+        self._streams = streams
+        self._argv = list(argv)
+        self._limits = resource.getrlimit(resource.RLIMIT_AS)
+
+    def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
+        """The outputs by name.
+
+        Raises
+        ------
+        OpError
+            ``op-not-loadable``, ``op-crashed``, ``op-exit-code``, or stdout is no response; see
+            `codec.decode_response`.
+        """
+        request = encode_request(inputs, self._program.kwargs)
+        stdin, stdout = self._streams.load(request)
+        with watch:
+            code = self._run(stdin, stdout)
+        if code < 0:
+            message = f"the program was killed by {signal_name(-code)}"
+            raise OpError(RunError("op-crashed", message))
+        if code:
+            raise OpError(RunError("op-exit-code", f"the program exited with code {code}"))
+        check_size(self._streams, output_limit(len(request)))
+        return decode_response(self._streams.written(), self._program.output_names)
+
+    def _run(self, stdin: int, stdout: int) -> int:
+        limit = self._program.memory_limit
+
+        def limit_memory() -> None:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_AS, (limit, self._limits[1]))
+
+        try:
+            # The worker has one thread, so that preexec_fn is safe here.
+            return subprocess.run(
+                self._argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=2,
+                env={**os.environ},
+                preexec_fn=limit_memory if limit is not None else None,
+                check=False,
+            ).returncode
+        except (OSError, subprocess.SubprocessError) as error:
+            message = f"cannot start {self._argv[0]}: {error}"
+            hint = "make it executable, with a #! line if it is a script"
+            raise OpError(RunError("op-not-loadable", message, hint, file=self._argv[0])) from None

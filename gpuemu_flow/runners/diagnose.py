@@ -1,0 +1,137 @@
+"""What a program's exception means, and where in the user's own code it arose."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.imports import is_workspace_path
+
+_OWN_FOLDER = str(Path(__file__).parent) + os.sep
+_MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
+MAX_MESSAGE = 500
+INTERFERED = "the program wrote to the runner's own socket, or closed it"
+CUT_OFF = 97  # exit code of a worker whose socket the program closed
+
+
+def shown_path(path: str, root: str) -> str:
+    """The path relative to the workspace root when it lies inside."""
+    prefix = root.rstrip(os.sep) + os.sep
+    return path.removeprefix(prefix)
+
+
+def locate(error: BaseException, program: Program) -> tuple[str, int]:
+    """File and line of the innermost frame in the program's file, else in the workspace."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return shown_path(error.filename, program.root), error.lineno or 0
+    frames = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    in_file = [place for place in frames if program.path and place[0] == program.path]
+    in_workspace = [
+        place
+        for place in frames
+        if is_workspace_path(place[0], program.root) and not place[0].startswith(_OWN_FOLDER)
+    ]
+    for places in (in_file, in_workspace):
+        if places:
+            path, line = places[-1]
+            return shown_path(path, program.root), line
+    return "", 0
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # a hostile __str__ may raise anything
+        text = "(its message cannot be shown)"
+    name = type(error).__name__
+    return f"{name}: {text}"[:MAX_MESSAGE] if text else name
+
+
+def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is not the runner's."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        trace = trace.tb_next
+    return trace
+
+
+def print_traceback(error: BaseException) -> None:
+    """Write what an interpreter would write to standard error, without our own frames."""
+    try:
+        lines = traceback.format_exception(
+            type(error), error, _outside_frames(error.__traceback__), limit=-20
+        )
+        os.write(2, "".join(lines).encode("utf-8", "backslashreplace"))
+    except BaseException:  # noqa: S110 - hostile exceptions; the message is reported anyway
+        pass
+
+
+def _limit_text(program: Program) -> str:
+    if program.memory_limit is None:
+        return "memory is exhausted"
+    return f"memory_limit = {program.memory_limit} bytes is exhausted"
+
+
+def explain(error: BaseException, program: Program, *, doing: str = "") -> RunError:
+    """A RunError for what a program, or loading it, raised.
+
+    Parameters
+    ----------
+    error : BaseException
+    program : Program
+    doing : str
+        What was going on, when it was not the program itself (``loading``).
+    """
+    if isinstance(error, OpError):
+        return error.error
+    file, line = locate(error, program)
+    if doing and not file:
+        file = shown_path(program.path, program.root)
+    prefix = f"{doing}: " if doing else ""
+    if isinstance(error, MemoryError):
+        return RunError("op-out-of-memory", prefix + _limit_text(program), file=file, line=line)
+    if isinstance(error, SystemExit):
+        return RunError(
+            "op-exit-code", f"{prefix}sys.exit({error.code!r:.80}) was called", file=file, line=line
+        )
+    slug = "op-not-loadable" if doing else "op-exception"
+    hint = "raise the recursion limit or use a loop" if isinstance(error, RecursionError) else ""
+    return RunError(slug, prefix + _text(error), hint, file=file, line=line)
+
+
+def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
+    """A RunError for a worker that ended in the middle of a case.
+
+    Parameters
+    ----------
+    code : int
+        Exit code, or minus the signal's number.
+    """
+    if any(word in stderr_tail for word in _MEMORY_WORDS):
+        return RunError("op-out-of-memory", _limit_text(program), stderr_tail=stderr_tail)
+    if code == CUT_OFF:
+        return RunError("op-broke-runner", INTERFERED, stderr_tail=stderr_tail)
+    if code >= 0:
+        return RunError(
+            "op-crashed",
+            f"the program ended its own process with exit code {code}",
+            "return instead of calling os._exit",
+            stderr_tail,
+        )
+    name = signal_name(-code)
+    hint = "perhaps the system ran out of memory" if name == "SIGKILL" else ""
+    return RunError("op-crashed", f"the process was killed by {name}", hint, stderr_tail)
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV`` for 11, and so on."""
+    import signal  # noqa: PLC0415 - on the way to an error message
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,191 @@
+"""One case in the worker: inputs made, the program called and watched, outputs brought home."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_guarded
+from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners.api import Checks, OpError, Program, Request, RunError
+from gpuemu_flow.runners.buffers import InputBuffers
+from gpuemu_flow.runners.codec import MAX_OUTPUTS
+from gpuemu_flow.runners.limits import limit_file_size, output_limit
+from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
+from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES
+from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import DTYPES, Case, Failure
+
+_REPEAT_SEED = 0x5DEECE66D
+_NO_FILL = 0xFF
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Runner(Protocol):
+    """How one kind of program is called."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether state of the program can outlive a call."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the program gets the very arrays."""
+
+    def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
+        """The outputs by name; OpError, or whatever the program raises."""
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Outputs of the judged call, what the checks found, and the call's seconds."""
+
+    outputs: dict[str, np.ndarray]
+    violations: tuple[Failure, ...]
+    seconds: float
+
+
+def make_inputs(
+    case: Case, input_dtype: str | None = None, *, guards: bool = False
+) -> dict[str, np.ndarray]:
+    """The case's tensors.
+
+    Parameters
+    ----------
+    case : Case
+    input_dtype : str, optional
+        Float inputs of the case's own dtype are converted to this one, exactly when it is wider.
+    guards : bool
+        Lay them between guard zones; not those that are converted.
+    """
+    if input_dtype is None or input_dtype == case.dtype or DTYPES[case.dtype].kind != "float":
+        if guards:
+            return {name: laid.array for name, laid in materialise_guarded(case).items()}
+        return materialise(case)
+    wide = numpy_dtype(input_dtype)
+    return {
+        name: array.astype(wide) if dtype_name(array.dtype) == case.dtype else array
+        for name, array in materialise(case).items()
+    }
+
+
+def _reseed(seed: int) -> None:
+    """Forked workers share the global generators' state; an op must not depend on the order."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # the legacy generator is the point
+
+
+class _Surroundings:
+    """Process-wide settings that a program may change; put back after each call."""
+
+    def __init__(self) -> None:
+        self._cwd = os.getcwd()  # noqa: PTH109
+        self._path = list(sys.path)
+        self._errors = np.geterr()
+        self._recursion = sys.getrecursionlimit()
+
+    def put_back(self) -> None:
+        os.chdir(self._cwd)
+        sys.path[:] = self._path
+        np.seterr(**self._errors)
+        sys.setrecursionlimit(self._recursion)
+
+
+class Executor:
+    """Runs cases of one program in this process.
+
+    Parameters
+    ----------
+    program : Program
+    runner : Runner
+    watch : Watch
+    """
+
+    def __init__(self, program: Program, runner: Runner, watch: Watch) -> None:
+        self._program = program
+        self._runner = runner
+        self._watch = watch
+        self._surroundings = _Surroundings()
+        self._pid = os.getpid()
+
+    def _call(self, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:
+        _reseed(seed)
+        limit_file_size(output_limit(sum(array.nbytes for array in arrays.values())))
+        try:
+            outputs = self._runner.call(arrays, self._watch)
+        finally:
+            if os.getpid() != self._pid:
+                os._exit(0)  # a fork that the program made came back here too
+            limit_file_size(None)
+            self._surroundings.put_back()
+        _check_total(outputs)
+        return outputs
+
+    def execute(self, request: Request, checks: Checks) -> Executed:
+        """Run one case generated here; see `call`."""
+        self._watch.preparing()
+        case = request.case
+        guards = checks.guards and self._runner.shares_memory
+        decoy: Arrays | None = None
+        if checks.decoy and self._runner.in_process:
+            decoy = make_inputs(decoy_case(case), request.input_dtype, guards=guards)
+        judged = make_inputs(case, request.input_dtype, guards=guards)
+        buffers = InputBuffers(judged if decoy is None else decoy)
+        if decoy is not None:
+            try:
+                self._call(buffers.arrays, case.seed)
+            except BaseException:  # noqa: S110 - only the judged call counts
+                pass
+            buffers.overwrite(judged)
+        return self.call(buffers, case.seed, checks)
+
+    def call(self, buffers: InputBuffers, seed: int, checks: Checks) -> Executed:
+        """Run the program on inputs in memory.
+
+        Raises
+        ------
+        OpError
+            The outputs are unusable.
+        BaseException
+            Whatever the program raises.
+        """
+        watched = self._runner.shares_memory and (checks.inputs_unchanged or checks.guards)
+        if watched or checks.repeat:
+            buffers.remember()
+        filled = checks.repeat and malloc.perturb(FIRST_FILL)
+        try:
+            outputs = self._call(buffers.arrays, seed)
+            seconds = self._watch.seconds
+            violations = buffers.violations(self._mutates(checks)) if watched else []
+            if checks.repeat:
+                outputs = {name: array.copy() for name, array in outputs.items()}
+                buffers.restore()
+                if filled:
+                    malloc.perturb(SECOND_FILL)
+                again = self._call(buffers.arrays, seed ^ _REPEAT_SEED)
+                violations += compare_calls(
+                    outputs, again, deterministic=self._program.deterministic
+                )
+        finally:
+            if filled:
+                malloc.perturb(_NO_FILL)
+        return Executed(outputs, tuple(violations), seconds)
+
+    def _mutates(self, checks: Checks) -> tuple[str, ...]:
+        return self._program.mutates if checks.inputs_unchanged else self._program.input_names
+
+
+def _check_total(outputs: Arrays) -> None:
+    if len(outputs) > MAX_OUTPUTS:
+        raise OpError(RunError("op-output-junk", f"{len(outputs)} outputs are over {MAX_OUTPUTS}"))
+    total = sum(array.nbytes for array in outputs.values())
+    if total > MAX_OUTPUT_BYTES:
+        raise OpError(RunError("op-output-shape", f"{total} bytes of outputs are over the limit"))

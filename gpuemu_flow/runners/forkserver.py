@@ -1,0 +1,203 @@
+"""The fork server: an exec'd process with one thread and numpy loaded, forked for each session.
+
+``python -m gpuemu_flow.runners.forkserver FD``: FD is a Unix socket on which the coordinator asks
+for sessions. Each request carries the session's socket, a lifeline, the status page and the
+standard error file. Over the lifeline the server tells the session's process id and later its exit
+status; when the coordinator closes it, by intent or by dying, the session's whole process group is
+killed. No module of a workspace is ever imported here.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import ml_dtypes
+import numpy as np
+import pybase64
+
+from gpuemu_flow.runners import channel, limits, malloc, worker
+
+PRELOADED = (base64, json, ml_dtypes, pybase64)
+_FDS_PER_SESSION = 4
+_SHUTDOWN_ROUNDS = 1000
+_CONTROL, _WAKEUP = "control", "wakeup"
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL a session: its leader, and all that stayed in its process group."""
+    for kill in (os.kill, os.killpg):
+        try:
+            kill(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+class ForkServer:
+    """Forks sessions on request and reports their ends.
+
+    Parameters
+    ----------
+    control : socket
+        The coordinator's requests.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._requests = channel.FrameReader(control, max_fds=_FDS_PER_SESSION, wait=False)
+        self._sessions: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, self._wakeup_end = os.pipe()
+
+    def run(self) -> NoReturn:
+        """Serve until the coordinator is gone, then leave no process behind."""
+        os.set_blocking(self._wakeup, False)
+        os.set_blocking(self._wakeup_end, False)
+        signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._control, selectors.EVENT_READ, _CONTROL)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, _WAKEUP)
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    self._react(key.data)
+        except (channel.ChannelClosedError, channel.ChannelJunkError):
+            pass
+        finally:
+            self._shut_down()
+            os._exit(0)
+
+    def _react(self, source: str | int) -> None:
+        if source == _CONTROL:
+            while (request := self._requests.read()) is not None:
+                self._fork(fresh=bool(request.get("fresh")))
+        elif source == _WAKEUP:
+            try:
+                os.read(self._wakeup, 4096)
+            except BlockingIOError:
+                pass
+            self._reap()
+        elif isinstance(source, int) and source in self._sessions:
+            # The coordinator never writes on a lifeline: it is closed.
+            kill_group(source)
+            self._forget(source)
+
+    def _fork(self, *, fresh: bool) -> None:
+        fds = self._requests.fds[:_FDS_PER_SESSION]
+        del self._requests.fds[:_FDS_PER_SESSION]
+        if len(fds) < _FDS_PER_SESSION:
+            raise channel.ChannelJunkError("a session needs its descriptors")
+        given = worker.Descriptors(channel=fds[0], status=fds[2], stderr=fds[3])
+        lifeline = socket.socket(fileno=fds[1])
+        server = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _tell(lifeline, {"failed": error.strerror or str(error)})
+            lifeline.close()
+        else:
+            if pid == 0:
+                _child(given, server=server, fresh=fresh)
+            self._sessions[pid] = lifeline
+            lifeline.setblocking(False)
+            self._selector.register(lifeline, selectors.EVENT_READ, pid)
+            _tell(lifeline, {"pid": pid})
+        for fd in (given.channel, given.status, given.stderr):
+            os.close(fd)
+
+    def _forget(self, pid: int) -> None:
+        lifeline = self._sessions.pop(pid, None)
+        if lifeline is not None:
+            self._selector.unregister(lifeline)
+            lifeline.close()
+
+    def _collect(self) -> tuple[int, int] | None:
+        """One child that has ended, its group killed; its id and wait status."""
+        pid = -1
+        try:
+            if hasattr(os, "waitid"):
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    return None
+                pid = ended.si_pid
+                if pid in self._sessions:
+                    kill_group(pid)  # now: the zombie keeps its id from being used again
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if pid < 0 and ended_pid in self._sessions:
+            kill_group(ended_pid)
+        return (ended_pid, status) if ended_pid else None
+
+    def _reap(self) -> None:
+        """Collect what has ended and tell the coordinator."""
+        while (ended := self._collect()) is not None:
+            pid, status = ended
+            lifeline = self._sessions.get(pid)
+            if lifeline is not None:
+                _tell(lifeline, {"exit": os.waitstatus_to_exitcode(status)})
+                self._forget(pid)
+        if not self._sessions:
+            # Processes that left their session were adopted; with no session alive they are
+            # nobody's.
+            for orphan in limits.own_children():
+                kill_group(orphan)
+
+    def _shut_down(self) -> None:
+        for pid in list(self._sessions):
+            kill_group(pid)
+        for _ in range(_SHUTDOWN_ROUNDS):
+            for pid in limits.own_children():
+                kill_group(pid)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
+    try:
+        channel.send(lifeline, message)
+    except channel.ChannelClosedError:
+        pass
+
+
+def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
+    """The forked process: a worker, or a fresh interpreter that becomes one."""
+    try:
+        os.setsid()
+        if fresh:
+            numbers = (given.channel, given.status, given.stderr)
+            for fd in numbers:
+                os.set_inheritable(fd, True)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            arguments = [str(n) for n in (*numbers, server)]
+            module = ["-m", "gpuemu_flow.runners.worker"]
+            os.execv(sys.executable, [sys.executable, *module, *arguments])  # noqa: S606
+        worker.become_worker(given, parent=server)
+    finally:
+        os._exit(1)
+
+
+def main() -> NoReturn:
+    """Entry of the exec'd process."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    malloc.tune()
+    limits.adopt_orphans()
+    np.random.seed(0)  # numpy loads this module lazily; load it before forking
+    gc.collect()
+    gc.disable()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ForkServer(control).run()
+
+
+if __name__ == "__main__":
+    main()

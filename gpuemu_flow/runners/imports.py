@@ -1,0 +1,130 @@
+"""Finding and loading the workspace's Python code inside a worker, never from stale bytecode."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import types
+from collections.abc import Callable
+from importlib import machinery
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.runners.api import OpError, Program, RunError
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def is_workspace_path(path: str, root: str) -> bool:
+    """Whether a file or folder is the user's own code: below the root, not an installed package."""
+    parts = Path(path).parts
+    inside = path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+    return inside and not any(name in parts for name in _INSTALLED)
+
+
+_transform: Callable[[bytes], bytes] | None = None
+
+
+def set_source_transform(transform: Callable[[bytes], bytes] | None) -> None:
+    """Let every workspace module and program loaded from now on pass through `transform`."""
+    global _transform  # noqa: PLW0603 - import hooks have no other way to be told
+    _transform = transform
+
+
+def _transformed(source: bytes) -> bytes:
+    return source if _transform is None else _transform(source)
+
+
+class _FreshLoader(machinery.SourceFileLoader):
+    """Compiles from the source each time: bytecode files know a second's resolution only, so that
+    an edit within one second would run the old code under the new content's key.
+    """
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(_transformed(self.get_data(path)), path)
+
+
+def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
+    details: list[tuple[type[Any], list[str]]] = [
+        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
+        (_FreshLoader, machinery.SOURCE_SUFFIXES),
+    ]
+
+    def hook(path: str) -> machinery.FileFinder:
+        folder = path or str(Path.cwd())
+        if not is_workspace_path(folder, root) or not Path(folder).is_dir():
+            raise ImportError(f"not the workspace's own: {path}", path=path)
+        return machinery.FileFinder(folder, *details)
+
+    return hook
+
+
+def enter_workspace(program: Program) -> None:
+    """Make the workspace this process's own: working directory, ``sys.path``, import rules, env.
+
+    Raises
+    ------
+    OpError
+        ``op-not-loadable``: the root is no directory.
+    """
+    os.environ.update(program.env)
+    try:
+        os.chdir(program.root)
+    except OSError as error:
+        message = f"cannot enter the workspace root: {error.strerror}"
+        raise OpError(RunError("op-not-loadable", message, file=program.root)) from None
+    own = [str(Path(program.path).parent)] if program.path else []
+    own.append(program.root)
+    kept = [p for p in sys.path if p and not is_workspace_path(p, program.root)]
+    named = [p for p in sys.path if p and is_workspace_path(p, program.root) and p not in own]
+    sys.path[:] = list(dict.fromkeys(own + kept + named))
+    sys.dont_write_bytecode = True
+    sys.path_hooks.insert(0, _finder_hook(program.root))
+    for path in list(sys.path_importer_cache):
+        if is_workspace_path(path, program.root):
+            del sys.path_importer_cache[path]
+    importlib.invalidate_caches()
+
+
+def read_source(program: Program) -> bytes:
+    """The program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
+    try:
+        return _transformed(Path(program.path).read_bytes())
+    except OSError as error:
+        message = f"cannot read {program.path}: {error.strerror}"
+        raise OpError(RunError("op-not-loadable", message, file=program.path)) from None
+
+
+def load_module(program: Program) -> types.ModuleType:
+    """The program's module, from its file or by its dotted name; any exception of its own."""
+    if not program.path:
+        return importlib.import_module(program.module)
+    # Not under the plain stem: that may be the name of an installed package.
+    module = types.ModuleType(f"gpuemu_program_{Path(program.path).stem}")
+    module.__file__ = program.path
+    sys.modules[module.__name__] = module
+    code = compile(read_source(program), program.path, "exec", dont_inherit=True)
+    exec(code, module.__dict__)  # noqa: S102 - running the user's op is this tool's work
+    return module
+
+
+def load_function(program: Program) -> Callable[..., Any]:
+    """The callable that a program names.
+
+    Raises
+    ------
+    OpError
+        ``op-not-loadable``: no such name, or not callable.
+    BaseException
+        Whatever the module raises while it is loaded.
+    """
+    found: Any = load_module(program)
+    where = program.path or program.module
+    for name in program.function.split("."):
+        found = getattr(found, name, None)
+    if not callable(found):
+        message = f"{where} defines no callable {program.function!r}"
+        raise OpError(RunError("op-not-loadable", message, file=program.path))
+    return found  # type: ignore[no-any-return]

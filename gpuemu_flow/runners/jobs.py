@@ -1,0 +1,126 @@
+"""Work of our own that needs the reference at hand: run in a worker, the program loaded on demand.
+
+A comparison under the ``auto`` tolerance evaluates the reference on moved inputs, and once more
+with its float64 replaced by float32. Both happen in the worker process that compares, so that no
+tensor travels, and a reference that crashes or hangs takes only that worker with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners import imports
+from gpuemu_flow.runners.api import OpError, Program
+from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Json
+
+Arrays = Mapping[str, np.ndarray]
+MakeRunner = Callable[[Program], Any]
+
+
+def shadow_bytes(source: bytes) -> bytes:
+    """A module's source with float64 replaced by float32; unchanged where it names none."""
+    from gpuemu_flow.numerics.shadow import shadow_source  # noqa: PLC0415 - ast, only for this
+
+    try:
+        changed = shadow_source(source.decode())
+    except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
+        return source
+    return source if changed is None else changed.encode()
+
+
+class Evaluator:
+    """The reference as a function of its inputs, as written or as its float32 shadow.
+
+    Parameters
+    ----------
+    program : Program
+    make_runner : callable
+        Loads a program in this process.
+    watch : Watch
+    """
+
+    def __init__(self, program: Program, make_runner: MakeRunner, watch: Watch) -> None:
+        self.program = program
+        self._make_runner = make_runner
+        self._watch = watch
+        self._runners: dict[bool, Any] = {}
+        self._modules: dict[bool, dict[str, types.ModuleType]] = {False: {}, True: {}}
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the program is Python that a shadow can be made of."""
+        return self.program.kind != "command" and not self.program.python
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, np.ndarray]:
+        """Outputs of the reference on `inputs`.
+
+        Raises
+        ------
+        RunnerError
+            ``reference-failed``, with what the reference raised.
+        """
+        with self._world(shadow=shadow):
+            try:
+                if shadow not in self._runners:
+                    self._runners[shadow] = self._make_runner(self.program)
+                copies = {name: array.copy() for name, array in inputs.items()}
+                with np.errstate(all="ignore"):
+                    outputs: dict[str, np.ndarray] = self._runners[shadow].call(copies, self._watch)
+            except OpError as failed:
+                raise RunnerError(Problem("reference-failed", failed.error.message)) from None
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                raise RunnerError(Problem("reference-failed", text)) from None
+            finally:
+                self._watch.preparing()
+            return outputs
+
+    @contextmanager
+    def _world(self, *, shadow: bool) -> Iterator[None]:
+        """Workspace modules as written, or their shadows; each world has its own instances."""
+        outside = self._take_modules()
+        sys.modules.update(self._modules[shadow])
+        imports.set_source_transform(shadow_bytes if shadow else None)
+        try:
+            yield
+        finally:
+            imports.set_source_transform(None)
+            self._modules[shadow] = self._take_modules()
+            sys.modules.update(outside)
+
+    def _take_modules(self) -> dict[str, types.ModuleType]:
+        """Remove the workspace's modules from ``sys.modules``."""
+        taken = {
+            name: module
+            for name, module in list(sys.modules.items())
+            if (path := getattr(module, "__file__", None))
+            and name != "__main__"
+            and imports.is_workspace_path(path, self.program.root)
+            and not name.startswith("gpuemu_flow")
+        }
+        for name in taken:
+            del sys.modules[name]
+        return taken
+
+
+def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
+    """Call ``module:function(payload, evaluator)`` of this package.
+
+    Raises
+    ------
+    ValueError
+        When `target` is none of this package's functions.
+    """
+    module, _, name = target.partition(":")
+    if not module.startswith("gpuemu_flow."):
+        raise ValueError(f"not a job: {target!r}")
+    return getattr(importlib.import_module(module), name)(payload, evaluator)

@@ -1,0 +1,108 @@
+"""What a worker process may take, and how it is tied to its parent's life."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+MIN_OUTPUT_LIMIT = 256 << 20
+OUTPUT_PER_INPUT_BYTE = 64
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL this process when its parent ends; at once when `parent` already has."""
+    if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of descendants whose own parent ends (Linux)."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def own_children() -> list[int]:
+    """Process ids of this process's children, adopted ones included; empty where unknown."""
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        return [int(pid) for pid in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+def address_space() -> int | None:
+    """Bytes of address space in use, or None where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * resource.getpagesize()
+
+
+def _lower(kind: int, value: int) -> None:
+    """Set a soft limit, never above the hard one."""
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, hard))
+
+
+def limit_memory(extra: int | None) -> bool:
+    """Let the address space grow by at most `extra` bytes from here; False when not limited."""
+    used = address_space()
+    if extra is None or used is None:
+        return False
+    _lower(resource.RLIMIT_AS, used + max(0, extra))
+    return True
+
+
+def no_core_dumps() -> None:
+    """A crash of an op leaves no core file in the workspace."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def output_limit(input_bytes: int) -> int:
+    """Bytes that a program with so many input bytes may write to one file."""
+    return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
+
+
+def limit_file_size(nbytes: int | None) -> None:
+    """Largest file that this process may write; None lifts it as far as the system allows.
+
+    Python ignores SIGXFSZ, so that too long a write is an OSError and not a crash.
+    """
+    if nbytes is None:
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    else:
+        _lower(resource.RLIMIT_FSIZE, nbytes)
+
+
+def open_descriptors() -> list[int]:
+    """All file descriptors of this process."""
+    return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]  # noqa: PTH208
+
+
+def close_all_but(keep: Collection[int]) -> None:
+    """Close every file descriptor that is not in `keep`."""
+    for fd in open_descriptors():
+        if fd not in keep:
+            try:
+                os.close(fd)
+            except OSError:  # the listing's own descriptor
+                pass

@@ -1,0 +1,61 @@
+"""glibc's allocator tuned for tensor loops, and made to betray memory that nobody wrote.
+
+Page faults are dear on virtual machines: without these settings every large temporary is mapped and
+returned again. Elsewhere than on glibc all functions here do nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+from typing import Any
+
+_M_TRIM_THRESHOLD = -1  # malloc.h
+_M_TOP_PAD = -2
+_M_MMAP_THRESHOLD = -3
+_M_PERTURB = -6
+
+
+@lru_cache(maxsize=1)
+def _libc() -> Any:
+    """glibc, or None."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018 - musl lacks it, and its mallopt does nothing
+        libc.mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
+    except (OSError, AttributeError):
+        return None
+    return libc
+
+
+def tune() -> bool:
+    """Keep freed memory instead of returning it to the system; call before large allocations."""
+    libc = _libc()
+    if libc is None:
+        return False
+    return bool(
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        and libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        and libc.mallopt(_M_TOP_PAD, 64 << 20)
+    )
+
+
+def perturb(fill: int) -> bool:
+    """Fill every block that malloc hands out from now on with this byte; 0xFF turns it off.
+
+    Small blocks from per-thread caches keep their old contents.
+    """
+    libc = _libc()
+    # glibc stores the complement, and takes a stored zero for "off" (mallopt(3)).
+    return libc is not None and bool(libc.mallopt(_M_PERTURB, (fill ^ 0xFF) & 0xFF))
+
+
+def flush_c_streams() -> None:
+    """Write out what C code left in its own stdout and stderr buffers."""
+    try:
+        ctypes.CDLL(None).fflush(None)
+    except (OSError, AttributeError):
+        pass

@@ -1,0 +1,290 @@
+"""The pool: programs run on cases in worker processes, with exactly one outcome for each case."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.process import (
+    CancelledRunError,
+    ServerDiedError,
+    ServerHandle,
+    WorkerProcess,
+    startup_environment,
+)
+from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.runners.supervise import Supervisor
+from gpuemu_flow.types import Json
+
+LOAD_SECONDS = 120.0
+_SERVER_STARTS = 3
+_SLICE = 0.1
+
+OnOutcome = Callable[[Outcome], None]
+Publish = Callable[[Path, str], None]
+
+
+class Pool:
+    """Runs programs in workers. A context manager; thread-safe.
+
+    Parameters
+    ----------
+    workers : int
+        Sessions at once, over all threads.
+    staging : Path
+        Existing folder for blob files until they are published.
+    env : mapping of str to str, optional
+        Added to the environment of every worker.
+    load_timeout : float
+        Seconds that importing a program may take.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        staging: Path,
+        env: Mapping[str, str] | None = None,
+        load_timeout: float = LOAD_SECONDS,
+    ) -> None:
+        self._slots = threading.BoundedSemaphore(max(1, workers))
+        self._staging = staging
+        self._env = dict(env or {})
+        self._load_timeout = load_timeout
+        self._servers: dict[tuple[tuple[str, str], ...], ServerHandle] = {}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._closed = False
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the fork server now instead of at the first run."""
+        self._server({})
+
+    def close(self) -> None:
+        """End all workers and fork servers; no process is left behind."""
+        with self._lock:
+            self._closed = True
+            servers = list(self._servers.values())
+            self._servers.clear()
+        for server in servers:
+            server.close()
+
+    def _server(self, env: Mapping[str, str]) -> ServerHandle:
+        """The living fork server for a start-up environment."""
+        key = tuple(sorted(env.items()))
+        with self._lock:
+            if self._closed:
+                raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
+            server = self._servers.get(key)
+            if server is None or not server.alive():
+                if server is not None:
+                    server.close()
+                server = self._servers[key] = ServerHandle({**self._env, **env})
+            return server
+
+    def _discard(self, env: Mapping[str, str], server: ServerHandle) -> None:
+        """Drop a server that does not answer."""
+        key = tuple(sorted(env.items()))
+        with self._lock:
+            if self._servers.get(key) is server:
+                del self._servers[key]
+        server.close()
+
+    def _open(self, program: Program) -> WorkerProcess:
+        """A new worker below the shared fork server."""
+        env = startup_environment(program.env)
+        complaint = ""
+        for _ in range(_SERVER_STARTS):
+            server = self._server(env)
+            try:
+                return server.open_worker(fresh=program.isolation == "spawn")
+            except ServerDiedError:
+                complaint = server.stderr_tail()
+                self._discard(env, server)
+        raise _no_server(complaint)
+
+    @contextlib.contextmanager
+    def _open_private(self, program: Program) -> Iterator[WorkerProcess]:
+        """A worker below a fork server of its own."""
+        server = ServerHandle({**self._env, **startup_environment(program.env)})
+        try:
+            yield server.open_worker(fresh=program.isolation == "spawn")
+        except ServerDiedError:
+            raise _no_server(server.stderr_tail()) from None
+        finally:
+            server.close()
+
+    def _supervisor(
+        self, program: Program, checks: Checks, cancel: threading.Event | None
+    ) -> Supervisor:
+        def talk(worker: WorkerProcess) -> Conversation:
+            return Conversation(worker, program, checks, self._load_timeout, cancel)
+
+        @contextlib.contextmanager
+        def open_private() -> Iterator[Conversation]:
+            with self._open_private(program) as worker:
+                conversation = talk(worker)
+                try:
+                    yield conversation
+                finally:
+                    conversation.close()
+
+        return Supervisor(program.isolation, lambda: talk(self._open(program)), open_private)
+
+    @contextlib.contextmanager
+    def session(
+        self, program: Program, *, cancel: threading.Event | None = None
+    ) -> Iterator[ProgramSession]:
+        """A program to be called again and again with tensors in shared memory.
+
+        Raises
+        ------
+        RunnerError
+            ``worker-not-started``, from the first call on.
+        CancelledRunError
+            `cancel` was set.
+        """
+        with self._slot(cancel):
+            supervisor = self._supervisor(program, Checks(), cancel)
+            try:
+                yield ProgramSession(supervisor)
+            finally:
+                supervisor.close()
+
+    @contextlib.contextmanager
+    def _slot(self, cancel: threading.Event | None) -> Iterator[None]:
+        while not self._slots.acquire(timeout=_SLICE if cancel is not None else None):
+            if cancel is not None and cancel.is_set():
+                raise CancelledRunError
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _staged(self) -> Path:
+        return self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
+
+    def _one(self, supervisor: Supervisor, request: Request, publish: Publish) -> Outcome:
+        staged = self._staged()
+
+        def task(conversation: Conversation) -> Attempt:
+            return conversation.run_case(request, staged)
+
+        try:
+            attempt = supervisor.run(task)
+            if attempt.outcome.ok:
+                publish(staged, attempt.outcome.blob)
+        finally:
+            staged.unlink(missing_ok=True)
+        return attempt.outcome_of(request)
+
+    def run(
+        self,
+        program: Program,
+        requests: Sequence[Request],
+        *,
+        checks: Checks,
+        on_outcome: OnOutcome | None = None,
+        publish: Publish,
+        cancel: threading.Event | None = None,
+    ) -> list[Outcome]:
+        """Run a program on cases.
+
+        Parameters
+        ----------
+        program : Program
+        requests : sequence of Request
+        checks : Checks
+        on_outcome : callable, optional
+            Called with each outcome as it is final, in the order of `requests`.
+        publish : callable
+            Moves a staged blob file (path, sha256) to where it belongs.
+        cancel : threading.Event, optional
+            When set, the workers are killed and the remaining cases have no outcome.
+
+        Returns
+        -------
+        list of Outcome
+            One per request, in their order; fewer after a cancellation.
+
+        Raises
+        ------
+        RunnerError
+            ``worker-not-started``, ``staging-failed``: nothing that the program did.
+        """
+        outcomes: list[Outcome] = []
+        try:
+            with self._slot(cancel):
+                supervisor = self._supervisor(program, checks, cancel)
+                try:
+                    for request in requests:
+                        outcome = self._one(supervisor, request, publish)
+                        outcomes.append(outcome)
+                        if on_outcome is not None:
+                            on_outcome(outcome)
+                finally:
+                    supervisor.close()
+        except CancelledRunError:
+            pass
+        return outcomes
+
+    def call(
+        self,
+        program: Program,
+        target: str,
+        payload: Json,
+        *,
+        seconds: float,
+        cancel: threading.Event | None = None,
+    ) -> Json:
+        """Run one of this package's own functions in a worker, `program` being its evaluator.
+
+        Parameters
+        ----------
+        program : Program
+            Loaded in the worker when the function first asks for it.
+        target : str
+            ``gpuemu_flow.module:function``; called as ``function(payload, evaluator)``.
+        payload : JSON
+        seconds : float
+            After this the worker is killed.
+
+        Raises
+        ------
+        JobFailedError
+            The function, or the program that it evaluated, failed.
+        Cancelled
+        """
+        with self._slot(cancel):
+            session = self._open(program)
+            checks = Checks(inputs_unchanged=False)
+            conversation = Conversation(session, program, checks, self._load_timeout, cancel)
+            try:
+                return conversation.run_job(target, payload, seconds)
+            finally:
+                conversation.close()
+
+
+def _no_server(complaint: str) -> RunnerError:
+    return RunnerError(
+        Problem("worker-not-started", f"the fork server does not start: {complaint[-500:]}")
+    )

@@ -1,0 +1,302 @@
+"""The coordinator's side of worker processes: the fork server's handle and one session's handle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import gpuemu_flow
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners import anonfile, channel
+from gpuemu_flow.types import Json
+
+START_SECONDS = 60.0
+_DYING_SECONDS = 2.0
+_SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
+_SLICE = 0.1  # seconds between looks at a cancel event
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+# Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
+_STARTUP_VARIABLES = (*_THREAD_VARIABLES, "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+                      "PYTHONHASHSEED", "PYTHONPATH", "PYTHONOPTIMIZE", "PYTHONUTF8")  # fmt: skip
+_STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "OMP_", "KMP_",
+                     "NPY_")  # fmt: skip
+
+
+def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of a program's environment that must be there when its interpreter starts."""
+    return {
+        name: value
+        for name, value in sorted(env.items())
+        if name in _STARTUP_VARIABLES or name.startswith(_STARTUP_PREFIXES)
+    }
+
+
+class ServerDiedError(Exception):
+    """The fork server is gone, or does not answer."""
+
+
+class WorkerEndedError(Exception):
+    """A session's process has ended.
+
+    Attributes
+    ----------
+    code : int or None
+        Exit code, or minus the signal's number; None when the fork server died with it.
+    """
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class DeadlineError(Exception):
+    """Nothing came in time."""
+
+
+class CancelledRunError(Exception):
+    """The run is to stop."""
+
+
+class WorkerProcess:
+    """One worker process seen from the coordinator: a socket, a lifeline, two files.
+
+    Not thread-safe. `close` or `kill` ends the process and all that stayed in its group.
+    """
+
+    def __init__(self) -> None:
+        self.sock, self._child_end = socket.socketpair()
+        self._lifeline, self._server_end = socket.socketpair()
+        self.status = anonfile.create("status")
+        os.ftruncate(self.status, 64)
+        self.stderr = anonfile.append_only(anonfile.create("stderr"))
+        # A stopped worker must not block whoever asks it something.
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
+        self._frames = channel.FrameReader(self.sock, wait=False)
+        self._facts = channel.FrameReader(self._lifeline, wait=False)
+        self._poll = select.poll()
+        self._poll.register(self.sock, select.POLLIN)
+        self._poll.register(self._lifeline, select.POLLIN)
+        self.pid = 0
+        self.calls = 0
+        self._closed = False
+        self._server_died = False
+
+    def hand_over(self) -> list[int]:
+        """The descriptors that travel to the fork server, in its order."""
+        return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr]
+
+    def handed_over(self) -> None:
+        """Drop the peers' ends, so that their death is seen."""
+        self._child_end.close()
+        self._server_end.close()
+
+    def wait_started(self, seconds: float) -> None:
+        """Wait for the process id.
+
+        Raises
+        ------
+        ServerDiedError
+        RunnerError
+            ``worker-not-started``: the system refuses another process.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fact = self._facts.read()
+            except (channel.ChannelClosedError, channel.ChannelJunkError):
+                raise ServerDiedError from None
+            if fact is not None:
+                break
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._poll_lifeline(left):
+                raise ServerDiedError
+        if "pid" not in fact:
+            reason = f"a worker cannot be started: {fact.get('failed')}"
+            raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
+        self.pid = int(fact["pid"])
+
+    def _poll_lifeline(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def send(self, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
+        """Send a request; that the worker is gone shows in `receive`."""
+        self.calls += 1
+        with contextlib.suppress(channel.ChannelClosedError):
+            channel.send(self.sock, message, fds)
+
+    def receive(self, deadline: float, cancel: threading.Event | None = None) -> dict[str, Json]:
+        """The worker's next message.
+
+        Parameters
+        ----------
+        deadline : float
+            Monotonic time.
+        cancel : threading.Event, optional
+
+        Raises
+        ------
+        WorkerEndedError, DeadlineError, CancelledRunError
+        ChannelJunkError
+            The program wrote to our socket.
+        """
+        message = self._frames.buffered()
+        while message is None:
+            if cancel is not None and cancel.is_set():
+                raise CancelledRunError
+            left = deadline - time.monotonic()
+            slice_left = min(left, _SLICE) if cancel is not None else left
+            ready = [fd for fd, _ in self._poll.poll(max(0.0, 1000 * slice_left))]
+            if self.sock.fileno() in ready:
+                # Before its end: what it said last still counts.
+                try:
+                    message = self._frames.read()
+                except channel.ChannelClosedError:
+                    raise WorkerEndedError(self.wait_exit(_DYING_SECONDS)) from None
+            elif ready:
+                self._look_for_end()
+            elif left <= 0:
+                raise DeadlineError
+        return message
+
+    def _look_for_end(self) -> None:
+        try:
+            fact = self._facts.read()
+        except (channel.ChannelClosedError, channel.ChannelJunkError):
+            self._server_died = True
+            raise WorkerEndedError(None) from None
+        if fact is not None and "exit" in fact:
+            raise WorkerEndedError(int(fact["exit"]))
+
+    def wait_exit(self, seconds: float) -> int | None:
+        """The exit code of a process that is about to end; None when the server died."""
+        deadline = time.monotonic() + seconds
+        try:
+            while True:
+                self._look_for_end()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return 1  # it closed our socket and goes on; the caller kills it
+                self._poll_lifeline(left)
+        except WorkerEndedError as ended:
+            return ended.code
+
+    def stderr_tail(self) -> str:
+        """The end of what the program wrote to standard error since the case began."""
+        return anonfile.tail(self.stderr)
+
+    def close(self, grace: float = 1.0) -> None:
+        """End the process: it leaves by itself when idle, and is killed when it does not."""
+        if self._closed:
+            return
+        self.sock.close()
+        if self.pid and grace > 0:
+            self.wait_exit(grace)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill the process and its group now: the server does so when the lifeline closes."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._server_died and self.pid:
+            # The worker died with the server (PDEATHSIG); what it started is left to us.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self.sock.close()
+        self._lifeline.close()
+        os.close(self.status)
+        os.close(self.stderr)
+
+
+class ServerHandle:
+    """Starts one fork server and asks it for workers. Thread-safe.
+
+    Parameters
+    ----------
+    env : mapping of str to str
+        Added to this process's environment.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        package_root = str(Path(gpuemu_flow.__file__).parent.parent)
+        one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
+        environment = {**one_thread, "PYTHONHASHSEED": "0", **os.environ, **env}
+        self._control, peer = socket.socketpair()
+        self._lock = threading.Lock()
+        self._stderr = anonfile.create("forkserver-stderr")
+        with peer:
+            # From the package's own root, so that -m finds this package and no workspace module.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gpuemu_flow.runners.forkserver", str(peer.fileno())],
+                pass_fds=[peer.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                cwd=package_root,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the server runs."""
+        return self._process.poll() is None
+
+    def open_worker(self, *, fresh: bool) -> WorkerProcess:
+        """A new worker process.
+
+        Parameters
+        ----------
+        fresh : bool
+            A new interpreter instead of a fork.
+
+        Raises
+        ------
+        ServerDiedError
+        RunnerError
+            ``worker-not-started``.
+        """
+        worker = WorkerProcess()
+        try:
+            with self._lock:
+                channel.send(self._control, {"fresh": fresh}, worker.hand_over())
+            worker.handed_over()
+            worker.wait_started(START_SECONDS)
+        except channel.ChannelClosedError:
+            worker.kill()
+            raise ServerDiedError from None
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    def stderr_tail(self) -> str:
+        """What the server complained about."""
+        return anonfile.tail(self._stderr)
+
+    def close(self) -> None:
+        """End the server and every process below it."""
+        self._control.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._stderr)

@@ -1,0 +1,152 @@
+"""Protocol scripts, run in this process as an interpreter would run them, without its start-up."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.codec import decode_response, encode_request
+from gpuemu_flow.runners.imports import read_source
+from gpuemu_flow.runners.limits import output_limit
+from gpuemu_flow.runners.script_style import function_to_call
+from gpuemu_flow.runners.streams import StandardStreams
+from gpuemu_flow.runners.watch import Watch
+
+
+def function_in_script(program: Program) -> str:
+    """See `script_style.function_to_call`; OpError ``op-not-loadable`` when it does not parse."""
+    source = read_source(program)
+    try:
+        return function_to_call(source, program.path)
+    except SyntaxError as error:
+        message, line = error.msg, error.lineno or 0
+    except (ValueError, RecursionError, MemoryError) as error:
+        message, line = str(error) or type(error).__name__, 0
+    message = f"{program.path} is no Python: {message}"
+    raise OpError(RunError("op-not-loadable", message, file=program.path, line=line))
+
+
+def check_size(streams: StandardStreams, limit: int) -> None:
+    """OpError ``op-output-junk`` when stdout ran into its limit."""
+    if streams.written_size() >= limit:
+        raise OpError(RunError("op-output-junk", f"stdout holds over {limit} bytes"))
+
+
+_UNFLUSHED = 120  # the interpreter's own exit code for this
+
+
+class ScriptRunner:
+    """Runs one script again and again: one compilation, fresh globals, real descriptors 0 to 2."""
+
+    in_process = True
+    shares_memory = False
+
+    def __init__(self, program: Program, streams: StandardStreams) -> None:
+        self._program = program
+        self._streams = streams
+        self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
+
+    def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
+        """The outputs by name.
+
+        Raises
+        ------
+        OpError
+            ``op-exit-code``, or stdout is no response; see `codec.decode_response`.
+        BaseException
+            Whatever the script raises.
+        """
+        request = encode_request(inputs, self._program.kwargs)
+        self._streams.connect(request)
+        try:
+            with watch:
+                code = self._execute()
+            malloc.flush_c_streams()
+        finally:
+            self._streams.quiet()
+        if code:
+            raise OpError(RunError("op-exit-code", f"the script exited with code {code}"))
+        check_size(self._streams, output_limit(len(request)))
+        return decode_response(self._streams.written(), self._program.output_names)
+
+    def _execute(self) -> int:
+        """Run the code object as ``__main__``; its exit code."""
+        saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
+        main = types.ModuleType("__main__")
+        main.__file__ = self._program.path
+        main.__dict__["__builtins__"] = __builtins__
+        sys.modules["__main__"] = main
+        sys.argv = [self._program.path, *self._program.argv]
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(  # noqa: SIM115
+            2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        streams = (sys.stdout, sys.stderr)
+        code = 0
+        flushed = True
+        try:
+            exec(self._code, main.__dict__)  # noqa: S102 - running the user's op is our work
+        except SystemExit as error:
+            code = _exit_code(error)
+        finally:
+            flushed = _leave(streams)
+            sys.stdin, sys.stdout, sys.stderr, sys.argv = saved[:4]
+            if saved[4] is not None:
+                sys.modules["__main__"] = saved[4]
+        return code or (0 if flushed else _UNFLUSHED)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """As the interpreter takes ``sys.exit``'s argument."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _leave(streams: tuple[Any, ...]) -> bool:
+    """What an interpreter does at its end: wait for threads, run exit functions, flush.
+
+    False when something printed could not be written.
+    """
+    if os.getpid() != _OWN_PID:
+        return True  # a fork that the script made; it is ended by the worker
+    # Executors' idle threads are woken by the interpreter's own end only.
+    executors = sys.modules.get("concurrent.futures.thread")
+    idle = getattr(executors, "_threads_queues", {})
+    current = threading.current_thread()
+    for thread in threading.enumerate():
+        if thread is not current and not thread.daemon and thread not in idle:
+            thread.join()
+    atexit._run_exitfuncs()
+    flushed = True
+    for stream in {id(s): s for s in (*streams, sys.stdout, sys.stderr)}.values():
+        try:
+            stream.flush()
+        except (ValueError, AttributeError):  # closed or replaced by the script
+            pass
+        except OSError:
+            flushed = False
+    return flushed
+
+
+_OWN_PID = 0
+
+
+def own_process() -> None:
+    """Remember that this process is the worker, and forget the server's exit functions."""
+    global _OWN_PID  # noqa: PLW0603 - a fact on the process, like its id
+    _OWN_PID = os.getpid()
+    atexit._clear()

@@ -1,0 +1,104 @@
+"""Runs a Python function under the script protocol in an interpreter that lacks this package.
+
+``python shim.py FILE MODULE FUNCTION OUTPUT,...``: needs the standard library and numpy only, and
+ml_dtypes for the dtypes that numpy has not. It imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+from typing import Any
+
+_EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+def _numpy_dtype(name: str) -> Any:
+    import numpy as np  # noqa: PLC0415 - after sys.path is in order
+
+    if name in _EXTENDED:
+        return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    return np.dtype(name)
+
+
+def _load(path: str, module: str, function: str) -> Any:
+    if path:
+        sys.path.insert(0, os.path.dirname(path))  # noqa: PTH120 - no pathlib before the program
+        spec = importlib.util.spec_from_file_location("gpuemu_program", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"cannot load {path}")
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = loaded
+        spec.loader.exec_module(loaded)
+    else:
+        loaded = importlib.import_module(module)
+    found: Any = loaded
+    for name in function.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _takes_mapping(function: Any, inputs: dict[str, Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the only parameter without a default is not an input's name."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = [
+        p.name
+        for p in parameters
+        if p.kind in kinds and p.default is p.empty and p.name not in kwargs
+    ]
+    return len(needed) == 1 and needed[0] not in inputs
+
+
+def _tensor(value: Any) -> dict[str, Any]:
+    import numpy as np  # noqa: PLC0415 - after sys.path is in order
+
+    array = np.asarray(value)
+    data = base64.b64encode(array.tobytes()).decode()
+    return {"shape": list(array.shape), "dtype": array.dtype.name, "data": data}
+
+
+def _outputs(returned: Any, names: list[str]) -> dict[str, Any]:
+    if isinstance(returned, dict):
+        return {name: _tensor(value) for name, value in returned.items()}
+    if isinstance(returned, (tuple, list)):
+        if len(returned) != len(names):
+            raise TypeError(f"{len(returned)} outputs returned where {len(names)} are declared")
+        return {name: _tensor(value) for name, value in zip(names, returned)}  # noqa: B905 - 3.8
+    return {names[0]: _tensor(returned)}
+
+
+def main() -> None:
+    """Read a request on stdin, call the function, write the response on stdout."""
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != own]  # noqa: PTH100
+    path, module, name, output_names = sys.argv[1:5]
+    import numpy as np  # noqa: PLC0415 - after sys.path is in order
+
+    request = json.load(sys.stdin)
+    typed = os.environ.get("GPUEMU_KWARGS")
+    kwargs = json.loads(typed) if typed else request["kwargs"]
+    inputs = {
+        key: np.frombuffer(bytearray(base64.b64decode(t["data"])), _numpy_dtype(t["dtype"]))
+        .reshape(t["shape"])
+        for key, t in request["inputs"].items()
+    }  # fmt: skip
+    protocol = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the function prints must not mix with the response
+    function = _load(path, module, name)
+    if _takes_mapping(function, inputs, kwargs):
+        returned = function(inputs, **kwargs)
+    else:
+        returned = function(**inputs, **kwargs)
+    names = output_names.split(",") if output_names else ["result"]
+    json.dump({"outputs": _outputs(returned, names)}, protocol)
+    protocol.flush()
+
+
+if __name__ == "__main__":
+    main()

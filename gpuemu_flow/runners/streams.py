@@ -1,0 +1,77 @@
+"""Real descriptors 0, 1 and 2 for programs that speak the protocol, one call after another."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from gpuemu_flow.runners import anonfile
+
+_HIGH = 200  # ops that close or count low descriptors do not meet ours
+
+
+def keep_high(fd: int) -> int:
+    """A duplicate out of the way of the program, closed on exec; the old one is closed."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    except OSError:  # the system allows fewer descriptors
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return high
+
+
+class StandardStreams:
+    """Memory files behind descriptors 0 and 1; 2 is restored if a program closes it.
+
+    Parameters
+    ----------
+    stderr_fd : int
+        Where descriptor 2 leads; stays open.
+    """
+
+    def __init__(self, stderr_fd: int) -> None:
+        self._stderr = stderr_fd
+        self._null = keep_high(os.open(os.devnull, os.O_RDWR))
+        self._in: int | None = None
+        self._out: int | None = None
+
+    def files(self) -> tuple[int, int]:
+        """Descriptors of the stdin and stdout files, made at first use."""
+        if self._in is None or self._out is None:
+            self._in = keep_high(anonfile.create("stdin"))
+            self._out = keep_high(anonfile.append_only(anonfile.create("stdout")))
+        return self._in, self._out
+
+    def quiet(self) -> None:
+        """Nothing to read, stdout to nowhere."""
+        os.dup2(self._null, 0)
+        os.dup2(self._null, 1)
+        os.dup2(self._stderr, 2)
+
+    def load(self, request: bytes) -> tuple[int, int]:
+        """Put a request into the stdin file and empty the stdout file; returns both."""
+        stdin, stdout = self.files()
+        anonfile.clear(stdin)
+        anonfile.clear(stdout)
+        anonfile.write_all(stdin, request)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        return stdin, stdout
+
+    def connect(self, request: bytes) -> None:
+        """Stand-in for an interpreter's start: 0 holds the request, 1 is empty."""
+        stdin, stdout = self.load(request)
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(self._stderr, 2)
+
+    def written(self) -> bytes:
+        """All that went to stdout since `connect` or `load`."""
+        return anonfile.read_all(self.files()[1])
+
+    def written_size(self) -> int:
+        """Bytes that went to stdout."""
+        return os.fstat(self.files()[1]).st_size
+
+    def stderr_tail(self) -> str:
+        """The end of what went to stderr."""
+        return anonfile.tail(self._stderr)

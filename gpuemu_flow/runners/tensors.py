@@ -1,0 +1,140 @@
+"""What a program returned, as plain arrays by output name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
+from gpuemu_flow.types import DTYPES
+
+MAX_DIMS = 32  # numpy 1.x's own limit
+MAX_OUTPUT_BYTES = 1 << 33
+
+
+def element_type(array: np.ndarray) -> str:
+    """The canonical name of an array's dtype; TypeError when it has none."""
+    name = dtype_name(array.dtype)
+    if name is None:
+        raise TypeError(f"tensors of dtype {array.dtype} have no name in the protocol")
+    return name
+
+
+def _fail(slug: str, message: str, hint: str = "") -> OpError:
+    return OpError(RunError(slug, message, hint))
+
+
+def _from_torch(value: Any) -> Any:
+    """A torch tensor as numpy; torch has no numpy form of bfloat16 and float8, so by its bits."""
+    torch = sys.modules["torch"]
+    tensor = value.detach().cpu()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in ML_DTYPES_NAMES:
+        words = torch.uint8 if DTYPES[name].itemsize == 1 else torch.int16
+        return tensor.contiguous().view(words).numpy().view(numpy_dtype(name))
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def as_plain_array(value: Any, name: str) -> np.ndarray:
+    """One returned value as a base-class ndarray of a known dtype in native byte order.
+
+    Raises
+    ------
+    OpError
+        ``op-output-missing`` (no array at all), ``op-output-dtype``, ``op-output-shape``.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
+        value = _from_torch(value)
+    is_scalar = isinstance(value, (bool, int, float, np.generic))
+    if not is_scalar and not hasattr(value, "__array__"):
+        kind = type(value).__name__
+        raise _fail(
+            "op-output-missing",
+            f"output {name!r} is of type {kind}, not an array",
+            "return the array" if value is None else "",
+        )
+    try:
+        array = np.asarray(value)
+    except OverflowError:
+        raise _fail("op-output-dtype", f"output {name!r} fits no integer type") from None
+    array = np.ndarray.view(array, np.ndarray)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if dtype_name(array.dtype) is None:
+        raise _fail("op-output-dtype", f"output {name!r} has the dtype {array.dtype.name!r:.60}")
+    if array.ndim > MAX_DIMS or array.nbytes > MAX_OUTPUT_BYTES:
+        raise _fail(
+            "op-output-shape",
+            f"output {name!r} of shape {array.shape} is over the limit of "
+            f"{MAX_DIMS} dims and {MAX_OUTPUT_BYTES} bytes",
+        )
+    return array
+
+
+def _is_array_like(value: Any) -> bool:
+    return hasattr(value, "__array__") or isinstance(value, (bool, int, float, np.generic))
+
+
+def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:
+    """What a callable returned, by output name.
+
+    Parameters
+    ----------
+    returned
+        One array or scalar, a tuple or list of them in the order of `output_names`, or a mapping.
+    output_names : sequence of str
+        Declared names; empty for a single output called ``result``.
+
+    Raises
+    ------
+    OpError
+        ``op-output-missing`` when a name has no array or the numbers differ; see also
+        `as_plain_array`.
+    """
+    names = tuple(output_names) or (DEFAULT_OUTPUT,)
+    if isinstance(returned, Mapping):
+        return _from_mapping(returned, output_names)
+    if isinstance(returned, (tuple, list)) and all(map(_is_array_like, returned)):
+        if len(returned) != len(names):
+            raise _fail(
+                "op-output-missing",
+                f"{len(returned)} outputs returned where {len(names)} are declared: "
+                f"{', '.join(names)}",
+                "declare them as `outputs` in the op's schema",
+            )
+        values = dict(zip(names, returned, strict=True))
+    elif len(names) == 1:
+        values = {names[0]: returned}
+    else:
+        raise _fail(
+            "op-output-missing",
+            f"one {type(returned).__name__} returned where {len(names)} outputs are declared: "
+            f"{', '.join(names)}",
+            "return a tuple in this order, or a dict",
+        )
+    return {name: as_plain_array(value, name) for name, value in values.items()}
+
+
+def _from_mapping(
+    returned: Mapping[Any, Any], output_names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    if not returned or not all(isinstance(key, str) for key in returned):
+        raise _fail("op-output-missing", "a mapping of outputs needs string keys, at least one")
+    wanted = tuple(output_names)
+    if len(returned) == 1 and len(wanted) <= 1:
+        (value,) = returned.values()
+        name = wanted[0] if wanted else DEFAULT_OUTPUT
+        return {name: as_plain_array(value, name)}
+    if wanted and set(returned) != set(wanted):
+        raise _fail(
+            "op-output-missing",
+            f"outputs {', '.join(sorted(returned))} where {', '.join(wanted)} are declared",
+        )
+    return {name: as_plain_array(returned[name], name) for name in wanted or sorted(returned)}

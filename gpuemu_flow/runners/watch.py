@@ -1,0 +1,48 @@
+"""Timing a program's own call, and telling the coordinator that it is under way."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from gpuemu_flow.runners import anonfile
+
+
+class Watch:
+    """Context manager round the program's own call.
+
+    Attributes
+    ----------
+    seconds : float
+        How long the latest call took.
+    """
+
+    def __init__(self, status_fd: int | None = None) -> None:
+        self._status_fd = status_fd
+        self._start = 0.0
+        self.seconds = 0.0
+
+    def _tell(self, phase: int) -> None:
+        if self._status_fd is not None:
+            try:
+                anonfile.write_status(self._status_fd, phase)
+            except OSError:  # the program closed it; the coordinator then uses its outer limit
+                self._status_fd = None
+
+    def __enter__(self) -> Watch:
+        self._tell(anonfile.CALLING)
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.seconds = time.perf_counter() - self._start
+        self._tell(anonfile.FINISHING)
+
+    def preparing(self) -> None:
+        """Inputs are being made; the program's own time does not run."""
+        self._tell(anonfile.PREPARING)

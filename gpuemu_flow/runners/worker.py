@@ -1,0 +1,286 @@
+"""Inside a worker process: load one program, run the cases that the coordinator asks for.
+
+Forked from the fork server, or a fresh interpreter: ``python -m gpuemu_flow.runners.worker``.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
+from gpuemu_flow.runners.api import (
+    Checks,
+    OpError,
+    Outcome,
+    OutputInfo,
+    Program,
+    Request,
+    RunError,
+)
+from gpuemu_flow.runners.arena import Arena, Slot
+from gpuemu_flow.runners.buffers import InputBuffers
+from gpuemu_flow.runners.callable import CallableRunner
+from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
+from gpuemu_flow.runners.command import CommandRunner
+from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
+from gpuemu_flow.runners.execute import Executed, Executor, Runner
+from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
+from gpuemu_flow.runners.streams import StandardStreams, keep_high
+from gpuemu_flow.runners.tensors import element_type
+from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Case, Json
+
+LOAD_ALLOWANCE = 8 << 30  # address space that imports may take besides the memory limit
+_STORAGE_ERRORS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
+)  # fmt: skip
+_SHIM = Path(__file__).with_name("shim.py")
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What a worker is given: its socket, its status page and its standard error."""
+
+    channel: int
+    status: int
+    stderr: int
+
+
+def _runner(program: Program, streams: StandardStreams) -> Runner:
+    """The runner for a program's kind; OpError or the program's own exception."""
+    if program.kind == "command":
+        return CommandRunner(program, streams, [program.path, *program.argv])
+    function = program.function
+    if program.kind == "script":
+        function = script.function_in_script(program)
+    if program.python:
+        return CommandRunner(program, streams, _foreign_command(program, function))
+    if function:
+        return CallableRunner(replace(program, function=function))
+    return script.ScriptRunner(program, streams)
+
+
+def _foreign_command(program: Program, function: str) -> list[str]:
+    """How another interpreter, which may lack this package, runs the program."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
+    if not function:
+        return [program.python, program.path, *program.argv]
+    names = [program.path, program.module, function]
+    os.environ["GPUEMU_KWARGS"] = json.dumps(dict(program.kwargs))
+    return [program.python, str(_SHIM), *names, ",".join(program.output_names)]
+
+
+class Worker:
+    """Serves one session until the coordinator closes its end."""
+
+    def __init__(self, given: Descriptors) -> None:
+        channel = keep_high(given.channel)
+        self._status = keep_high(given.status)
+        self._stderr = keep_high(given.stderr)
+        self._sock = socket.socket(fileno=channel)
+        self._reader = FrameReader(self._sock, max_fds=1)
+        self._streams = StandardStreams(self._stderr)
+        self._streams.quiet()
+        self._watch = Watch(self._status)
+        self._program: Program | None = None
+        self._executor: Executor | None = None
+        self._arena: Arena | None = None
+        self._pid = os.getpid()
+
+    def _next(self) -> dict[str, Json]:
+        message = self._reader.read()
+        if message is None:
+            raise ChannelClosedError("the socket does not block")
+        return message
+
+    def serve(self) -> NoReturn:
+        """Answer messages; ends the process."""
+        code = 0
+        try:
+            while True:
+                answer = self._answer(self._next())
+                if os.getpid() != self._pid:
+                    os._exit(0)  # a fork that the program made came back here too
+                try:
+                    send(self._sock, answer)
+                except ChannelClosedError:
+                    code = CUT_OFF
+                    break
+        except ChannelClosedError:
+            pass
+        except BaseException as error:  # the program broke our own machinery
+            print_traceback(error)
+            code = 1
+        finally:
+            os._exit(code)
+
+    def _answer(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        if message["type"] == "load":
+            return self._load(message)
+        if message["type"] == "case":
+            return self._case(message)
+        if message["type"] == "job":
+            return self._job(message)
+        return self._call(message)
+
+    def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
+        assert self._program is not None  # noqa: S101 - set before anything can fail
+        if not isinstance(error, OpError):
+            print_traceback(error)
+        explained = explain(error, self._program, doing=doing)
+        return replace(explained, stderr_tail=self._streams.stderr_tail())
+
+    def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        program = self._program = Program.from_json(message["program"])
+        try:
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
+            enter_workspace(program)
+            if program.shadow:
+                set_source_transform(jobs.shadow_bytes)
+            extra = program.memory_limit
+            limits.limit_memory(None if extra is None else extra + LOAD_ALLOWANCE)
+            self._watch.preparing()
+            runner = _runner(program, self._streams)
+            limits.limit_memory(extra)
+            limits.limit_file_size(None)
+            self._executor = Executor(program, runner, self._watch)
+        except BaseException as error:  # modules may raise anything
+            return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
+        return {"type": "loaded", "error": None}
+
+    def _job(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Run one of our own functions, with the program as its evaluator."""
+        program = self._program = Program.from_json(message["program"])
+        evaluator = jobs.Evaluator(program, lambda p: _runner(p, self._streams), self._watch)
+        try:
+            limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
+            enter_workspace(program)
+            result = jobs.run_job(message["target"], message["payload"], evaluator)
+        except BaseException as error:
+            failed = asdict(self._failed(error, doing="evaluating"))
+            return {"type": "job", "serial": message["serial"], "error": failed}
+        return {"type": "job", "serial": message["serial"], "error": None, "result": result}
+
+    def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
+        os.ftruncate(self._stderr, 0)
+        return int(message["serial"]), Checks(**message["checks"])
+
+    def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Run a generated case and leave its outputs in a blob file."""
+        serial, checks = self._begin(message)
+        request = Request(Case.from_json(message["case"]), message["input_dtype"])
+        index = request.case.index
+        try:
+            executed = self._executed(request, checks)
+            digest, size = _stage(message["out"], executed)
+        except _StagingError as failed:
+            return {"type": "outcome", "serial": serial, "staging": str(failed)}
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        return _reply(serial, _outcome(index, executed, digest, size))
+
+    def _executed(self, request: Request, checks: Checks) -> Executed:
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        return self._executor.execute(request, checks)
+
+    def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Run on tensors in shared memory, or a generated case, and leave the outputs there."""
+        serial, checks = self._begin(message)
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        if self._reader.fds:
+            self._arena = Arena(keep_high(self._reader.fds.pop(0)))
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        index = int(message["index"])
+        try:
+            if message["case"] is not None:
+                case = Case.from_json(message["case"])
+                executed = self._executor.execute(Request(case, message["input_dtype"]), checks)
+                reserved = 0
+            else:
+                slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
+                reserved = int(message["reserved"])
+                arrays = self._arena.views(slots)
+                buffers = InputBuffers(arrays, self._arena.memories(slots))
+                executed = self._executor.call(buffers, int(message["seed"]), checks)
+            written = self._arena.write(executed.outputs, start=reserved)
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        reply = _reply(serial, _outcome(index, executed, "", 0))
+        reply["slots"] = {name: slot.to_json() for name, slot in written.items()}
+        return reply
+
+
+class _StagingError(Exception):
+    """The blob cannot be written, and the program is not to blame."""
+
+
+def _stage(path: str, executed: Executed) -> tuple[str, int]:
+    """Write the outputs as a blob; its digest and size."""
+    try:
+        with open(path, "wb", buffering=0) as stream:  # noqa: PTH123
+            return blobs.write(stream, executed.outputs)
+    except OSError as error:
+        text = error.strerror or str(error)
+        if error.errno in _STORAGE_ERRORS:
+            raise _StagingError(text) from None
+        message = f"the outputs cannot be written: {text}"
+        raise OpError(RunError("op-broke-runner", message)) from None
+
+
+def _outcome(index: int, executed: Executed, digest: str, size: int) -> Outcome:
+    infos = tuple(
+        OutputInfo(name, array.shape, element_type(array))
+        for name, array in sorted(executed.outputs.items())
+    )
+    return Outcome(
+        index,
+        ok=True,
+        blob=digest,
+        size=size,
+        outputs=infos,
+        violations=executed.violations,
+        duration_s=executed.seconds,
+    )
+
+
+def _reply(serial: int, outcome: Outcome) -> dict[str, Json]:
+    return {"type": "outcome", "serial": serial, "outcome": outcome.to_json()}
+
+
+def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
+    """Turn a process that has just been forked or started into a worker; never returns."""
+    limits.die_with_parent(parent)
+    limits.no_core_dumps()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    limits.close_all_but({0, 1, 2, given.channel, given.status, given.stderr})
+    gc.enable()
+    script.own_process()
+    malloc.tune()
+    Worker(given).serve()
+
+
+def main() -> NoReturn:
+    """Entry of a fresh interpreter: descriptor numbers and the parent's id as arguments."""
+    channel, status, stderr, parent = (int(text) for text in sys.argv[1:5])
+    np.random.seed(0)  # numpy loads this module lazily; not in a program's time
+    become_worker(Descriptors(channel, status, stderr), parent=parent)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Verdicts that need no values: programs that gave no outputs, checks that the runner made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+
+_WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
+
+
+def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
+    """The verdict on a case whose op or reference (`kind`) gave no usable outputs."""
+    place = f" ({error.file}:{error.line})" if error.line else ""
+    failure = Failure(kind, f"{_WHO[kind]}: {error.slug}: {error.message}{place}")
+    notes = tuple(text for text in (error.hint, error.stderr_tail) if text)
+    return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)
+
+
+def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:
+    """Add what the runner saw (an input modified, a guard overwritten) to a verdict."""
+    if not violations:
+        return result
+    verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
+    return CheckResult(verdict, tuple(violations) + result.failures, result.stats, result.notes)
