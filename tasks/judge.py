@@ -24,6 +24,8 @@ from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance
 
 Arrays = Mapping[str, NDArray[Any]]
 
+SAMPLED = 8  # cases among which the samples of `sample_cases` are chosen
+
 
 class Reference(Protocol):
     """The reference as a function of its inputs; see `numerics.envelope.Evaluate`."""
@@ -149,7 +151,7 @@ def sample_cases(cases: Sequence[Case]) -> list[Case]:
     Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
     not change the verdict on any.
     """
-    return sorted(cases[:8], key=lambda case: (-case.numel, case.index))[:4]
+    return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:

@@ -40,9 +40,12 @@ def whole_memory(array: np.ndarray) -> np.ndarray:
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
-    for candidate in (root, root.T, array, array.T):
-        if candidate.flags.c_contiguous:
-            return candidate.reshape(-1).view(np.uint8)
+    for candidate in (root, array):
+        # Axes in order of their strides: any permutation of a contiguous array is one again.
+        strides = candidate.strides
+        ordered = candidate.transpose(sorted(range(candidate.ndim), key=[-s for s in strides].__getitem__))
+        if ordered.flags.c_contiguous:
+            return ordered.reshape(-1).view(np.uint8)
     raise ValueError("the array's memory is not one contiguous allocation")
 
 
