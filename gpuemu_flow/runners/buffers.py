@@ -42,10 +42,11 @@ def whole_memory(array: np.ndarray) -> np.ndarray:
         root = root.base
     for candidate in (root, array):
         # Axes in order of their strides: any permutation of a contiguous array is one again.
-        strides = candidate.strides
-        ordered = candidate.transpose(sorted(range(candidate.ndim), key=[-s for s in strides].__getitem__))
+        descending = sorted(range(candidate.ndim), key=[-s for s in candidate.strides].__getitem__)
+        ordered = candidate.transpose(descending)
         if ordered.flags.c_contiguous:
-            return ordered.reshape(-1).view(np.uint8)
+            memory: np.ndarray = ordered.reshape(-1).view(np.uint8)
+            return memory
     raise ValueError("the array's memory is not one contiguous allocation")
 
 

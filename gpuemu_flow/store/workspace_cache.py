@@ -87,6 +87,11 @@ class WorkspaceCache:
         )
 
     @cached_property
+    def failures_db(self) -> JsonStore:
+        """Failure records by id, never evicted; see `store.failures`."""
+        return JsonStore(self.folder / "failures", self.set_aside)
+
+    @cached_property
     def blobs(self) -> BlobStore:
         """Tensor files by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
@@ -124,7 +129,7 @@ class WorkspaceCache:
 
     def close(self) -> None:
         """Close the databases that were opened."""
-        for name in ("state", "actions"):
+        for name in ("state", "actions", "failures_db"):
             store = self.__dict__.get(name)
             if isinstance(store, JsonStore):
                 store.close()

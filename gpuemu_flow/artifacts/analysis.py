@@ -1,0 +1,160 @@
+"""One kernel's PTX, taken apart once and shared by all rules that look into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph, build_cfg
+from gpuemu_flow.artifacts.ptx.dataflow import Dataflow, analyse_dataflow
+from gpuemu_flow.artifacts.ptx.model import Function, Instruction
+from gpuemu_flow.artifacts.ptx.opcode import Opcode
+from gpuemu_flow.artifacts.ptx.operands import split_operands
+
+MAX_FINDINGS = 20
+"""Places that one rule reports per kernel; the rest is summed up in the last."""
+
+_CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)")
+
+
+class KernelAnalysis:
+    """The body of a kernel and what can be derived from it, each thing when first asked for.
+
+    Attributes
+    ----------
+    function : Function
+    body : Body
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.body = function.read_body()
+
+    @cached_property
+    def graph(self) -> ControlFlowGraph:
+        """Control-flow graph."""
+        return build_cfg(self.body)
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        """Definitions and uses."""
+        return analyse_dataflow(self.body)
+
+    @cached_property
+    def by_opcode(self) -> dict[Opcode, list[int]]:
+        """Instructions of each distinct opcode, in file order."""
+        found: dict[Opcode, list[int]] = {}
+        for index, instruction in enumerate(self.body.instructions):
+            opcode = instruction[0]
+            if opcode in found:
+                found[opcode].append(index)
+            else:
+                found[opcode] = [index]
+        return found
+
+    @cached_property
+    def _opcodes_by_base(self) -> dict[str, list[Opcode]]:
+        found: dict[str, list[Opcode]] = {}
+        for opcode in self.by_opcode:
+            found.setdefault(opcode.base, []).append(opcode)
+        return found
+
+    @cached_property
+    def calls(self) -> dict[str, list[int]]:
+        """Instructions that call each function (or the register that holds its address)."""
+        found: dict[str, list[int]] = {}
+        for index in self.select("call"):
+            match = _CALLED.match(self.body.instructions[index].text.lstrip())
+            if match is not None:
+                found.setdefault(match.group(1), []).append(index)
+        return found
+
+    @cached_property
+    def loop_blocks(self) -> list[bool]:
+        """Whether each block lies in a loop."""
+        return self.graph.blocks_in_loops()
+
+    def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
+        """Instructions whose opcode begins with one of `bases`, in file order.
+
+        Parameters
+        ----------
+        *bases : str
+            First segments, ``ld``; no two alike.
+        where : callable, optional
+            Asked once per distinct opcode.
+        """
+        found = [
+            self.by_opcode[opcode]
+            for base in bases
+            for opcode in self._opcodes_by_base.get(base, ())
+            if where is None or where(opcode)
+        ]
+        if len(found) == 1:
+            return found[0]
+        return sorted(index for indices in found for index in indices)
+
+    def in_loop(self, index: int) -> bool:
+        """Whether an instruction lies in a loop."""
+        return self.loop_blocks[self.graph.block_of(index)]
+
+    def operands(self, index: int) -> tuple[str, ...]:
+        """Operands of an instruction."""
+        return split_operands(self.body.instructions[index].text)
+
+    def place(self, index: int) -> Place:
+        """Where an instruction stands in the PTX and in its source."""
+        instruction = self.body.instructions[index]
+        line = self.function.module.source.line_of(instruction.offset)
+        return self._with_source(instruction, line)
+
+    def _with_source(self, instruction: Instruction, line: int) -> Place:
+        location = self.body.location_of(instruction)
+        if location is None:
+            return Place(line)
+        files = self.function.module.files
+        call = location.inlined_at
+        return Place(
+            line,
+            files.get(location.file, ""),
+            location.line,
+            files.get(call[0], "") if call else "",
+            call[1] if call else 0,
+        )
+
+    @cached_property
+    def kernel_place(self) -> Place:
+        """Where the kernel itself stands: its header, and its first source line."""
+        line = self.function.line
+        if not self.body.locations:
+            return Place(line)
+        first = self.body.locations[0]
+        path = self.function.module.files.get(first.file, "")
+        return Place(line, path, first.line)
+
+    def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
+        """Findings for instructions, one per source line, at most `MAX_FINDINGS`.
+
+        Parameters
+        ----------
+        indices : iterable of int
+        describe : callable
+            ``describe(first_index, count)`` gives the message for a group.
+        """
+        groups: dict[tuple[int, int], list[int]] = {}
+        instructions, locations = self.body.instructions, self.body.locations
+        for index in indices:
+            number = instructions[index].location
+            key = (locations[number].file, locations[number].line) if number >= 0 else (-1, 0)
+            groups.setdefault(key, []).append(index)
+        findings = []
+        shown = list(groups.values())
+        if len(shown) > MAX_FINDINGS:
+            rest = [index for members in shown[MAX_FINDINGS - 1 :] for index in members]
+            shown = [*shown[: MAX_FINDINGS - 1], rest]
+        for members in shown:
+            first, count = members[0], len(members)
+            findings.append(Finding(describe(first, count), self.place(first), count))
+        return findings

@@ -1,0 +1,309 @@
+"""Resources of the kernels in a cubin, read from the ELF file itself: no NVIDIA tool needed.
+
+Measured facts, against ``cuobjdump -res-usage``, ``nvdisasm`` and ``ptxas -v`` for sm_75 to
+sm_121: registers, stack and spill records of ``.nv.info``; sizes of ``.nv.shared`` sections, which
+on sm_90 and later hold 1,024 bytes that are not the kernel's; spill bytes from the size field of
+the spilling instructions. ptxas 12.6 was the first seen to record spills, 12.4 does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuemu_flow.artifacts.elf import CorruptElfError, Elf, Section, Symbol
+from gpuemu_flow.errors import Problem
+
+EM_CUDA = 190
+
+_ELF_MAGIC = b"\x7fELF"
+_FORMAT_SIZED = 4
+_FORMATS_SHORT = frozenset({1, 2, 3})
+_STO_CUDA_ENTRY = 0x10
+_STT_FUNC = 2
+
+# EIATTR numbers of .nv.info records.
+_MAX_THREADS = 0x05
+_REQUIRED_THREADS = 0x10
+_FRAME_SIZE = 0x11
+_MIN_STACK_SIZE = 0x12
+_PARAMETER_BYTES = 0x19
+_REGISTER_COUNT = 0x2F
+_TOOLKIT = 0x37
+_BARRIER_COUNT = 0x4C
+_ANNOTATED_INSTRUCTIONS = 0x55
+
+_FIRST_TOOLKIT_WITH_SPILLS = 126  # CUDA 12.6; 12.4 writes none
+_SPILL_ANNOTATION = 1
+_INSTRUCTION_BYTES = 16
+_OPCODE_MASK = 0xFFF
+_STL, _LDL = 0x387, 0x983
+_SIZE_SHIFT, _SIZE_MASK = 73, 7
+_SIZE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 8, 6: 16}
+
+_ABI_VERSION_2 = 8
+_ACCELERATED_ABI_1 = 0x800
+_FIRST_SM_WITH_RESERVED = 90
+_RESERVED_SHARED = 1024  # what the section's size counts beside the kernel's own variables
+_BARRIER_SHIFT, _BARRIER_MASK = 20, 0x7F  # in the code section's flags, up to CUDA 12
+_TOOL_VERSION = re.compile(rb"release (\d+\.\d+), V(\d+\.\d+\.\d+)")
+_TOOL_ARCH = re.compile(rb"-(?:-gpu-name|arch)[ =]+sm_(\d{2,3}[af]?)\b")
+
+
+@dataclass
+class CubinKernel:
+    """Resources of one function of a cubin.
+
+    Attributes
+    ----------
+    name : str
+        Mangled.
+    is_entry : bool
+    registers : int
+        Per thread.
+    stack_bytes, frame_bytes : int
+        Per thread: the whole call tree's, and the function's own. With recursion the first is 0.
+    shared_bytes : int
+        Static shared memory per block, without what the driver reserves.
+    spill_stores, spill_loads : int or None
+        Instructions; None when unknown: ptxas before 12.6 records no spills, and the kernel has
+        a stack on which they could lie.
+    spill_store_bytes, spill_load_bytes : int or None
+        As ``ptxas -v`` counts them; None when unknown.
+    barriers, code_bytes, parameter_bytes : int
+    max_threads : int
+        Threads per block of the launch bounds; 0 when there are none.
+    """
+
+    name: str
+    is_entry: bool = True
+    registers: int = 0
+    stack_bytes: int = 0
+    frame_bytes: int = 0
+    shared_bytes: int = 0
+    spill_stores: int | None = 0
+    spill_loads: int | None = 0
+    spill_store_bytes: int | None = 0
+    spill_load_bytes: int | None = 0
+    barriers: int = 0
+    code_bytes: int = 0
+    parameter_bytes: int = 0
+    max_threads: int = 0
+
+    @property
+    def spill_instructions(self) -> int | None:
+        """Spill stores and loads together, None when unknown."""
+        return _plus(self.spill_stores, self.spill_loads)
+
+    @property
+    def spill_bytes(self) -> int | None:
+        """Spill store and load bytes together, None when unknown."""
+        return _plus(self.spill_store_bytes, self.spill_load_bytes)
+
+
+@dataclass
+class Cubin:
+    """A cubin: its architecture, the tool that made it, and its kernels by name.
+
+    ``arch`` is ``sm_90a`` where the file says so, else ``sm_90``. ``tool_version`` is that of
+    ptxas, ``13.0.88``, or empty when the file does not record it.
+    """
+
+    arch: str
+    tool_version: str = ""
+    kernels: dict[str, CubinKernel] = field(default_factory=dict)
+
+
+def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
+    """Read a cubin's resource records.
+
+    Parameters
+    ----------
+    data : bytes
+    file : str
+        Name for the diagnosis.
+
+    Returns
+    -------
+    Cubin or Problem
+        A problem for anything that is no intact cubin: never raises.
+    """
+    if not data.startswith(_ELF_MAGIC):
+        what = "the file is empty" if not data else "no ELF file"
+        return Problem("cubin-not-elf", f"{what}, so not a cubin", "", file)
+    try:
+        elf = Elf(data)
+        if elf.machine != EM_CUDA:
+            return Problem(
+                "cubin-other-machine",
+                f"an ELF file for machine {elf.machine}, not for CUDA ({EM_CUDA})",
+                "extract the cubins of an executable with cuobjdump -xelf all",
+                file,
+            )
+        return _Reader(elf).read()
+    except CorruptElfError as error:
+        return Problem("cubin-corrupt", f"a damaged cubin: {error}", "build it again", file)
+
+
+class _Reader:
+    def __init__(self, elf: Elf) -> None:
+        self._elf = elf
+        self._kernels: dict[str, CubinKernel] = {}
+        self._toolkit: dict[str, int] = {}
+        self._annotated: set[str] = set()
+
+    def read(self) -> Cubin:
+        elf = self._elf
+        symbols = elf.symbols()
+        code: dict[str, Section] = {}
+        for section in elf.sections:
+            if section.name.startswith(".text."):
+                name = section.name.removeprefix(".text.")
+                code[name] = section
+                kernel = self._kernel(name)
+                kernel.code_bytes = section.size
+                kernel.barriers = section.flags >> _BARRIER_SHIFT & _BARRIER_MASK
+        entries = {
+            s.name for s in symbols if s.info & 15 == _STT_FUNC and s.other & _STO_CUDA_ENTRY
+        }
+        for kernel in self._kernels.values():
+            kernel.is_entry = kernel.name in entries or not entries
+        for section in elf.sections:
+            if section.name == ".nv.info":
+                self._file_records(section, symbols)
+            elif section.name.startswith(".nv.info."):
+                self._kernel_records(section, code)
+            elif section.name.startswith(".nv.shared."):
+                self._shared(section)
+        for name in self._without_spill_records():
+            kernel = self._kernels[name]
+            kernel.spill_stores = kernel.spill_loads = None
+            kernel.spill_store_bytes = kernel.spill_load_bytes = None
+        arch, tool_version = self._identity()
+        return Cubin(arch, tool_version, self._kernels)
+
+    def _kernel(self, name: str) -> CubinKernel:
+        return self._kernels.setdefault(name, CubinKernel(name))
+
+    def _shared(self, section: Section) -> None:
+        name = section.name.removeprefix(".nv.shared.")
+        if name not in self._kernels:  # ".nv.shared.reserved.0" belongs to none
+            return
+        reserved = _RESERVED_SHARED if self._sm_number() >= _FIRST_SM_WITH_RESERVED else 0
+        self._kernels[name].shared_bytes = max(section.size - reserved, 0)
+
+    def _file_records(self, section: Section, symbols: list[Symbol]) -> None:
+        for attribute, payload in _records(self._elf.content(section)):
+            if len(payload) != 8:
+                continue
+            symbol, value = _u32(payload, 0), _u32(payload, 4)
+            if symbol >= len(symbols):
+                raise CorruptElfError(f"a resource record names symbol {symbol} of {len(symbols)}")
+            kernel = self._kernels.get(symbols[symbol].name)
+            if kernel is None:
+                continue  # a device function inlined into a kernel's section: $kernel$function
+            if attribute == _REGISTER_COUNT:
+                kernel.registers = value
+            elif attribute == _MIN_STACK_SIZE:
+                kernel.stack_bytes = value
+            elif attribute == _FRAME_SIZE:
+                kernel.frame_bytes = value
+
+    def _kernel_records(self, section: Section, code: dict[str, Section]) -> None:
+        name = section.name.removeprefix(".nv.info.")
+        kernel = self._kernels.get(name)
+        if kernel is None:
+            return
+        for attribute, payload in _records(self._elf.content(section)):
+            if attribute == _ANNOTATED_INSTRUCTIONS:
+                self._annotated.add(name)
+                _count_spills(kernel, payload, self._elf.content(code[name]))
+            elif attribute == _TOOLKIT and len(payload) >= 4:
+                self._toolkit[name] = _u32(payload, 0)
+            elif attribute == _BARRIER_COUNT and payload:
+                kernel.barriers = payload[0]
+            elif attribute == _PARAMETER_BYTES and len(payload) >= 2:
+                kernel.parameter_bytes = int.from_bytes(payload[:2], "little")
+            elif attribute in (_MAX_THREADS, _REQUIRED_THREADS) and len(payload) >= 12:
+                kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
+
+    def _without_spill_records(self) -> list[str]:
+        """Kernels with a stack whose compiler does not record spills."""
+        return [
+            kernel.name
+            for kernel in self._kernels.values()
+            if kernel.stack_bytes + kernel.frame_bytes > 0
+            and kernel.name not in self._annotated
+            and self._toolkit.get(kernel.name, 0) < _FIRST_TOOLKIT_WITH_SPILLS
+        ]
+
+    def _sm_number(self) -> int:
+        flags = self._elf.flags
+        return flags >> 8 & 0xFF if self._elf.abi_version >= _ABI_VERSION_2 else flags & 0xFF
+
+    def _identity(self) -> tuple[str, str]:
+        number = self._sm_number()
+        arch, version = f"sm_{number}", ""
+        if self._elf.abi_version < _ABI_VERSION_2 and self._elf.flags & _ACCELERATED_ABI_1:
+            arch += "a"
+        for section in self._elf.sections:
+            if section.name == ".note.nv.tkinfo":
+                note = bytes(self._elf.content(section))
+                found = _TOOL_VERSION.search(note)
+                version = found.group(2).decode() if found else ""
+                variant = _TOOL_ARCH.search(note)
+                if variant is not None and variant.group(1).rstrip(b"af") == str(number).encode():
+                    arch = f"sm_{variant.group(1).decode()}"
+        return arch, version
+
+
+def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """(attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
+    position = 0
+    while position + 4 <= len(content):
+        form, attribute = content[position], content[position + 1]
+        if form == _FORMAT_SIZED:
+            size = int.from_bytes(content[position + 2 : position + 4], "little")
+            end = position + 4 + size
+            if end > len(content):
+                raise CorruptElfError(f"a resource record of {size} bytes passes its section's end")
+            yield attribute, content[position + 4 : end]
+            position = end
+        elif form in _FORMATS_SHORT:
+            yield attribute, content[position + 2 : position + 4]
+            position += 4
+        else:
+            raise CorruptElfError(f"a resource record of unknown form {form}")
+
+
+def _count_spills(kernel: CubinKernel, payload: memoryview, code: memoryview) -> None:
+    """Add the spill instructions of one annotation record: pairs of (type, code offset).
+
+    The memory instruction's size field is bits 73 to 75 of its 128-bit encoding (Volta and
+    later; found by comparing encodings with nvdisasm's output).
+    """
+    for position in range(0, len(payload) // 8 * 8, 8):
+        if _u32(payload, position) != _SPILL_ANNOTATION:
+            continue
+        offset = _u32(payload, position + 4)
+        word = int.from_bytes(code[offset : offset + _INSTRUCTION_BYTES], "little")
+        operation = word & _OPCODE_MASK
+        size = _SIZE_BYTES.get(word >> _SIZE_SHIFT & _SIZE_MASK)
+        if operation == _STL:
+            kernel.spill_stores = _plus(kernel.spill_stores, 1)
+            kernel.spill_store_bytes = _plus(kernel.spill_store_bytes, size)
+        elif operation == _LDL:
+            kernel.spill_loads = _plus(kernel.spill_loads, 1)
+            kernel.spill_load_bytes = _plus(kernel.spill_load_bytes, size)
+        else:  # counted all the same: the annotation is what says that it spills
+            kernel.spill_stores = _plus(kernel.spill_stores, 1)
+            kernel.spill_store_bytes = None
+
+
+def _plus(total: int | None, size: int | None) -> int | None:
+    return None if total is None or size is None else total + size
+
+
+def _u32(content: memoryview, offset: int) -> int:
+    return int.from_bytes(content[offset : offset + 4], "little")

@@ -1,0 +1,327 @@
+"""Comparing a kernel's figures with a baseline's: what changed, and whether that is worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
+from gpuemu_flow.artifacts.patterns import matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
+
+INSTRUCTION_TOLERANCE = 0.05
+"""Relative growth of the instruction count that is not mentioned as such."""
+
+REGRESSION, IMPROVEMENT, WARNING, INFO = "regression", "improvement", "warning", "info"
+NEW, MISSING, UNCHANGED, CHANGED, REFUSED = "new", "missing", "unchanged", "changed", "refused"
+
+_RESOURCES = (
+    "registers",
+    "spill_instructions",
+    "spill_bytes",
+    "stack_bytes",
+    "shared_bytes",
+    "barriers",
+)
+_OF_PTX = (
+    "local_bytes",
+    "dynamic_shared_bytes",
+    "max_live",
+    "instructions",
+    "predicated_instructions",
+)
+_NEVER_NEW = ("f64", "generic")
+
+
+@dataclass(frozen=True)
+class MetricChange:
+    """One figure before and after; ``percent`` is None when there was nothing before."""
+
+    metric: str
+    old: float | None
+    new: float | None
+
+    @property
+    def delta(self) -> float | None:
+        """New minus old; None when one of them is unknown."""
+        return None if self.old is None or self.new is None else self.new - self.old
+
+    @property
+    def percent(self) -> float | None:
+        """Change relative to the old value, in percent."""
+        delta = self.delta
+        return None if delta is None or not self.old else 100.0 * delta / self.old
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON, with the derived figures."""
+        return {**asdict(self), "delta": self.delta, "percent": self.percent}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One thing that became worse, better, or is worth saying.
+
+    ``kind`` is ``regression``, ``improvement``, ``warning`` or ``info``.
+    """
+
+    kind: str
+    metric: str
+    message: str
+
+
+@dataclass(frozen=True)
+class KernelDiff:
+    """One kernel for one architecture against its baseline.
+
+    Attributes
+    ----------
+    name, arch : str
+    status : str
+        ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
+    reason : str
+        Why the two were not compared, when refused.
+    changes : tuple of MetricChange
+        Figures that differ.
+    families : tuple of MetricChange
+        Instruction families that differ, largest change first.
+    occupancy : tuple of str
+        What limits occupancy before and after, ``("registers", "warps and registers")``.
+    judgements : tuple of Judgement
+    """
+
+    name: str
+    arch: str
+    status: str
+    reason: str = ""
+    changes: tuple[MetricChange, ...] = ()
+    families: tuple[MetricChange, ...] = ()
+    occupancy: tuple[str, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether anything became worse."""
+        return any(j.kind == REGRESSION for j in self.judgements)
+
+    @property
+    def is_improvement(self) -> bool:
+        """Whether anything became better; a kernel can be both."""
+        return any(j.kind == IMPROVEMENT for j in self.judgements)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "name": self.name,
+            "arch": self.arch,
+            "status": self.status,
+            "reason": self.reason,
+            "is_regression": self.is_regression,
+            "is_improvement": self.is_improvement,
+            "changes": [change.to_json() for change in self.changes],
+            "families": [change.to_json() for change in self.families],
+            "occupancy_limited_by": list(self.occupancy),
+            "judgements": [asdict(judgement) for judgement in self.judgements],
+        }
+
+
+def diff_kernels(
+    baseline: Iterable[KernelMetrics],
+    current: Iterable[KernelMetrics],
+    *,
+    forbidden: tuple[str, ...] = (),
+    instruction_tolerance: float = INSTRUCTION_TOLERANCE,
+) -> list[KernelDiff]:
+    """Compare two sets of metrics, matched by kernel name and architecture.
+
+    Parameters
+    ----------
+    baseline, current : iterable of KernelMetrics
+    forbidden : tuple of str
+        The policy's ``forbidden_instructions``; those that the baseline had too are not new.
+    instruction_tolerance : float
+        Relative growth of the instruction count above which it is mentioned.
+
+    Returns
+    -------
+    list of KernelDiff
+        In the order of `current`, then kernels that only the baseline has.
+    """
+    old_by_key = {(m.name, m.arch): m for m in baseline}
+    old_archs: dict[str, list[str]] = {}
+    for name, arch in old_by_key:
+        old_archs.setdefault(name, []).append(arch)
+    result = []
+    seen = set()
+    for new in current:
+        key = (new.name, new.arch)
+        seen.add(key)
+        old = old_by_key.get(key)
+        if old is not None:
+            result.append(_compare(old, new, forbidden, instruction_tolerance))
+            continue
+        others = old_archs.get(new.name, [])
+        reason = (
+            f"the baseline has it for {', '.join(sorted(others))}: architectures are not compared"
+            if others
+            else ""
+        )
+        result.append(KernelDiff(new.name, new.arch, NEW, reason))
+    result.extend(
+        KernelDiff(name, arch, MISSING) for name, arch in old_by_key if (name, arch) not in seen
+    )
+    return result
+
+
+def _compare(
+    old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...], tolerance: float
+) -> KernelDiff:
+    reason = _refusal(old, new)
+    if reason:
+        return KernelDiff(new.name, new.arch, REFUSED, reason)
+    changes = tuple(_changes(old, new))
+    families = tuple(_family_changes(old, new))
+    judgements = (
+        *_tool_drift(old, new),
+        *_judge_resources(old, new),
+        *_judge_occupancy(old, new),
+        *_judge_instructions(old, new, forbidden, tolerance),
+    )
+    limits = tuple(" and ".join(m.occupancy.limited_by) if m.occupancy else "" for m in (old, new))
+    return KernelDiff(
+        new.name,
+        new.arch,
+        CHANGED if changes or families else UNCHANGED,
+        changes=changes,
+        families=families,
+        occupancy=limits,
+        judgements=judgements,
+    )
+
+
+def _refusal(old: KernelMetrics, new: KernelMetrics) -> str:
+    if old.metric_source != new.metric_source:
+        return (
+            f"figures from {old.metric_source} and from {new.metric_source} are not comparable: "
+            "build both with the same tools"
+        )
+    if old.ptx_target and new.ptx_target and old.ptx_target != new.ptx_target:
+        return f"PTX for {old.ptx_target} and for {new.ptx_target} is not comparable"
+    return ""
+
+
+def _tool_drift(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+    if old.tool_version != new.tool_version:
+        yield Judgement(
+            WARNING,
+            "tool_version",
+            f"ptxas {old.tool_version or 'unknown'} against {new.tool_version or 'unknown'}: small "
+            "differences may be the compiler's",
+        )
+
+
+def _changes(old: KernelMetrics, new: KernelMetrics) -> Iterator[MetricChange]:
+    for name in (*_RESOURCES, *_OF_PTX):
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after:
+            yield MetricChange(name, before, after)
+    for name in ("blocks", "fraction"):
+        before = getattr(old.occupancy, name, None)
+        after = getattr(new.occupancy, name, None)
+        if before != after:
+            yield MetricChange(f"occupancy.{name}", before, after)
+
+
+def _family_changes(old: KernelMetrics, new: KernelMetrics) -> list[MetricChange]:
+    names = sorted({*old.families, *new.families})
+    changes = [MetricChange(n, old.families.get(n, 0), new.families.get(n, 0)) for n in names]
+    changed = [change for change in changes if change.delta]
+    return sorted(changed, key=lambda change: -abs(change.delta or 0))
+
+
+def _judge_resources(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+    for metric, what in (
+        ("spill_instructions", "spill instructions"),
+        ("spill_bytes", "bytes of spills"),
+        ("stack_bytes", "bytes of stack"),
+    ):
+        before, after = getattr(old, metric), getattr(new, metric)
+        if before is None or after is None or before == after:
+            continue
+        kind = REGRESSION if after > before else IMPROVEMENT
+        yield Judgement(kind, metric, f"{before} → {after} {what}")
+    before, after = old.shared_bytes or 0, new.shared_bytes or 0
+    if before <= STATIC_SHARED_LIMIT < after:
+        message = f"static shared memory passes {STATIC_SHARED_LIMIT} bytes: {before} → {after}"
+        yield Judgement(REGRESSION, "shared_bytes", message)
+    elif after <= STATIC_SHARED_LIMIT < before:
+        message = f"static shared memory fits again: {before} → {after} bytes"
+        yield Judgement(IMPROVEMENT, "shared_bytes", message)
+
+
+def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgement]:
+    before, after = old.occupancy, new.occupancy
+    comparable = before is not None and after is not None and before.threads == after.threads
+    if comparable and before is not None and after is not None and before.blocks != after.blocks:
+        worse = after.blocks < before.blocks
+        kind = REGRESSION if worse else IMPROVEMENT
+        if worse and not new.is_exact:
+            kind = WARNING  # from an estimate
+        yield Judgement(
+            kind,
+            "occupancy",
+            f"{before.blocks} → {after.blocks} resident blocks of {after.threads} threads, "
+            f"limited by {' and '.join(after.limited_by)}",
+        )
+        return
+    if old.registers is not None and new.registers is not None:
+        if new.registers > old.registers:
+            message = f"{old.registers} → {new.registers} registers at the same occupancy"
+            yield Judgement(WARNING, "registers", message)
+        elif new.registers < old.registers:
+            message = f"{old.registers} → {new.registers} registers"
+            yield Judgement(IMPROVEMENT, "registers", message)
+
+
+def _judge_instructions(
+    old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...], tolerance: float
+) -> Iterator[Judgement]:
+    if old.instructions is None or new.instructions is None:
+        return
+    for family in _NEVER_NEW:
+        yield from _appears(
+            family,
+            f"{family} instructions",
+            old.families.get(family, 0),
+            new.families.get(family, 0),
+        )
+    for written in dict.fromkeys(DEBUG_CALLS.values()):
+        names = [callee for callee, name in DEBUG_CALLS.items() if name == written]
+        before, after = (sum(m.calls.get(n, 0) for n in names) for m in (old, new))
+        yield from _appears(written, f"calls of {written}", before, after)
+    for pattern in forbidden:
+        before, after = (_count_matches(pattern, m) for m in (old, new))
+        yield from _appears(pattern, f"forbidden {pattern} instructions", before, after)
+    before, after = (m.families.get("tensor", 0) for m in (old, new))
+    if before and not after:
+        yield Judgement(REGRESSION, "tensor", f"{before} tensor-core instructions are gone")
+    elif after and not before:
+        yield Judgement(IMPROVEMENT, "tensor", f"{after} tensor-core instructions are new")
+    growth = new.instructions - old.instructions
+    if abs(growth) > tolerance * old.instructions:
+        message = f"{old.instructions} → {new.instructions} PTX instructions"
+        yield Judgement(INFO, "instructions", message)
+
+
+def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgement]:
+    if after and not before:
+        yield Judgement(REGRESSION, metric, f"{after} {what}, none before")
+    elif before and not after:
+        yield Judgement(IMPROVEMENT, metric, f"no {what}, {before} before")
+
+
+def _count_matches(pattern: str, metrics: KernelMetrics) -> int:
+    opcodes = matching_opcodes(pattern, metrics.opcodes)
+    calls = matching_symbols(pattern, metrics.calls)
+    return sum(metrics.opcodes[o] for o in opcodes) + sum(metrics.calls[c] for c in calls)

@@ -1,0 +1,195 @@
+"""Barriers that some threads of a block may not reach: regions between branch and meeting point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuemu_flow.artifacts.analysis import KernelAnalysis
+from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph
+from gpuemu_flow.artifacts.ptx.opcode import Opcode
+from gpuemu_flow.artifacts.taint import thread_dependent_guards
+
+_STEPS_PER_BLOCK = 50
+_MIN_STEPS = 200_000
+
+
+@dataclass(frozen=True)
+class DivergentBarrier:
+    """A barrier, and a branch on which it depends that threads may take differently.
+
+    ``early_exit`` is True when the threads on the other side run to the end without meeting any
+    barrier: a barrier waits for the threads that have not ended (CUDA C++ Programming Guide,
+    "Independent Thread Scheduling"), so such code works.
+    """
+
+    barrier: int
+    branch: int
+    early_exit: bool
+
+
+def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
+    """Block-wide barriers that depend on a branch whose condition depends on the thread index.
+
+    A branch matters to a barrier when the barrier lies between the branch and the point where
+    its paths meet again (the branch's immediate post-dominator). In graphs so entangled that the
+    search would not stay near linear, only barriers that are predicated themselves are found.
+    """
+    instructions = analysis.body.instructions
+    barriers = analysis.select("bar", "barrier", where=_may_be_block_wide)
+    barriers = [b for b in barriers if not _counts_threads(analysis, b)]
+    graph = analysis.graph
+    branches = [
+        end - 1
+        for block, end in enumerate(graph.ends)
+        if instructions[end - 1].guard is not None
+        and (len(graph.successors[block]) > 1 or instructions[end - 1].opcode.is_terminator)
+    ]
+    guarded = [b for b in barriers if instructions[b].guard is not None]
+    if not barriers or not (branches or guarded):
+        return []
+    divergent = thread_dependent_guards(analysis)
+    found = {b: DivergentBarrier(b, b, early_exit=False) for b in guarded if b in divergent}
+    _search_regions(analysis, barriers, [b for b in branches if b in divergent], found)
+    return [found[barrier] for barrier in sorted(found)]
+
+
+def _search_regions(
+    analysis: KernelAnalysis,
+    barriers: list[int],
+    branches: list[int],
+    found: dict[int, DivergentBarrier],
+) -> None:
+    """Add the barriers that lie between a branch and the point where its paths meet."""
+    graph = analysis.graph
+    after = _immediate_post_dominators(graph) if branches else None
+    if after is None:
+        return
+    barrier_in: dict[int, int] = {}
+    for barrier in barriers:
+        barrier_in.setdefault(graph.block_of(barrier), barrier)
+    reaches = _blocks_that_reach(graph, list(barrier_in))
+    component = graph.components()
+    budget = _MIN_STEPS + _STEPS_PER_BLOCK * len(graph)
+    for branch in branches:
+        block = graph.block_of(branch)
+        members, steps = _region(graph, block, after[block], budget)
+        budget -= steps
+        if budget < 0:
+            return
+        sides = graph.successors[block]
+        one_side_ends = graph.leaves[block] or not all(reaches[side] for side in sides)
+        for barrier in (barrier_in[member] for member in members if member in barrier_in):
+            loop = component[block]
+            same_loop = len(loop) > 1 and component[graph.block_of(barrier)] is loop
+            exits = one_side_ends and not same_loop
+            known = found.get(barrier)
+            if known is None or (known.early_exit and not exits):
+                found[barrier] = DivergentBarrier(barrier, branch, exits)
+
+
+def _may_be_block_wide(opcode: Opcode) -> bool:
+    segments = opcode.segments
+    if opcode.base == "bar":
+        return len(segments) == 1 or segments[1] in ("sync", "red", "arrive", "cta")
+    waits = not {"sync", "red", "cluster"}.isdisjoint(segments)
+    return waits and "aligned" in segments
+
+
+def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
+    """Whether a barrier names the number of threads it waits for: ``bar.sync 1, 64``."""
+    reduces = "red" in analysis.body.instructions[barrier].opcode.segments
+    return len(analysis.operands(barrier)) > (3 if reduces else 1)
+
+
+def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
+    """Immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
+
+    Cooper, Harvey and Kennedy 2001 on the reversed graph, with a bound on its steps; None when
+    that is passed. Blocks from which the end cannot be reached get the end.
+    """
+    end = len(graph)
+    order = _reverse_postorder_from_end(graph)
+    position = {block: place for place, block in enumerate(order)}
+    after = [-1] * (end + 1)
+    after[end] = end
+    budget = _MIN_STEPS + _STEPS_PER_BLOCK * len(graph)
+    changed = True
+    while changed:
+        changed = False
+        for block in order[1:]:
+            best = -1
+            successors = (
+                [*graph.successors[block], end]
+                if graph.leaves[block]
+                else (graph.successors[block])
+            )
+            for successor in successors:
+                if successor not in position or after[successor] < 0:
+                    continue
+                if best < 0:
+                    best = successor
+                    continue
+                left, right = successor, best
+                while left != right:
+                    budget -= 1
+                    if position[left] > position[right]:
+                        left = after[left]
+                    else:
+                        right = after[right]
+                best = left
+                if budget < 0:
+                    return None
+            if best >= 0 and after[block] != best:
+                after[block] = best
+                changed = True
+    return [end if place < 0 else place for place in after[:end]]
+
+
+def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
+    """Blocks in reverse postorder of a walk against the edges, the virtual end first."""
+    end = len(graph)
+    before_end = [block for block in range(end) if graph.leaves[block]]
+    visited = [False] * (end + 1)
+    visited[end] = True
+    postorder: list[int] = []
+    stack: list[tuple[int, list[int]]] = [(end, list(before_end))]
+    while stack:
+        block, pending = stack[-1]
+        if not pending:
+            postorder.append(block)
+            stack.pop()
+            continue
+        predecessor = pending.pop()
+        if not visited[predecessor]:
+            visited[predecessor] = True
+            stack.append((predecessor, list(graph.predecessors[predecessor])))
+    postorder.reverse()
+    return postorder
+
+
+def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool]:
+    """Whether each block can run on to one of the targets."""
+    reaches = [False] * len(graph)
+    waiting = list(targets)
+    for target in targets:
+        reaches[target] = True
+    while waiting:
+        for predecessor in graph.predecessors[waiting.pop()]:
+            if not reaches[predecessor]:
+                reaches[predecessor] = True
+                waiting.append(predecessor)
+    return reaches
+
+
+def _region(graph: ControlFlowGraph, block: int, meeting: int, budget: int) -> tuple[set[int], int]:
+    """Blocks between a branch and the point where its paths meet, and the steps taken."""
+    members: set[int] = set()
+    waiting = list(graph.successors[block])
+    steps = 0
+    while waiting and steps <= budget:
+        steps += 1
+        current = waiting.pop()
+        if current != meeting and current not in members:
+            members.add(current)
+            waiting.extend(graph.successors[current])
+    return members, steps

@@ -1,0 +1,97 @@
+"""Families of instructions: which kind of work a PTX opcode does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gpuemu_flow.artifacts.ptx.opcode import Opcode
+
+_TENSOR = frozenset({"mma", "wgmma"})
+_BRANCHES = frozenset({"bra", "brx", "ret", "exit", "trap"})
+_BARRIERS = frozenset(
+    {"bar", "barrier", "membar", "fence", "mbarrier", "griddepcontrol", "nanosleep"}
+)
+_MOVES = frozenset({"mov", "cvt", "cvta", "selp", "prmt", "slct", "mapa", "getctarank"})
+_WARP = frozenset({"shfl", "vote", "match", "redux", "activemask", "elect", "movmatrix"})
+_TEXTURE = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
+_ATOMICS = frozenset({"atom", "red"})
+_TYPE_FAMILIES = {
+    "f64": "f64",
+    "f32": "f32", "f32x2": "f32", "tf32": "f32",
+    "f16": "f16", "f16x2": "f16", "bf16": "f16", "bf16x2": "f16",
+    "pred": "predicate",
+}  # fmt: skip
+
+FAMILIES = (
+    "f32", "f64", "f16", "int", "tensor",
+    "ld.global.x1", "ld.global.x2", "ld.global.x4", "ld.global.x8",
+    "st.global.x1", "st.global.x2", "st.global.x4", "st.global.x8",
+    "shared", "local", "generic", "param", "const", "async copy", "atomics",
+    "barriers", "branches", "calls", "cvt/mov", "predicate", "warp", "texture", "other",
+)  # fmt: skip
+"""All families, in the order in which they are shown."""
+
+
+@lru_cache(maxsize=4096)
+def family_of_text(text: str) -> str:
+    """The family of an opcode text."""
+    return family_of(Opcode(text))
+
+
+def family_of(opcode: Opcode) -> str:
+    """The family of one opcode, one of `FAMILIES`."""
+    base = opcode.base
+    member = opcode.segments[1] if len(opcode.segments) > 1 else ""
+    if base in _TENSOR or (base in ("wmma", "tcgen05") and member == "mma"):
+        return "tensor"
+    if base in _ATOMICS or (base == "multimem" and member in ("red", "ld_reduce")):
+        return "atomics"
+    if base in ("ld", "ldu", "st") or (base == "wmma" and member in ("load", "store")):
+        return _memory_family(opcode)
+    simple = _SIMPLE.get(base)
+    if simple is not None:
+        return simple
+    kind = opcode.types[0] if base in ("setp", "set") and opcode.types else opcode.type
+    if not kind:
+        return "other"
+    return _TYPE_FAMILIES.get(kind, "int")
+
+
+def _memory_family(opcode: Opcode) -> str:
+    space = opcode.space
+    if space == "global" and opcode.base in ("ld", "ldu", "st"):
+        direction = "st" if opcode.base == "st" else "ld"
+        return f"{direction}.global.x{opcode.vector}"
+    return space if space in ("shared", "local", "param", "const") else "generic"
+
+
+def _simple_families() -> dict[str, str]:
+    groups = {
+        "branches": _BRANCHES,
+        "barriers": _BARRIERS,
+        "cvt/mov": _MOVES,
+        "warp": _WARP,
+        "texture": _TEXTURE,
+        "calls": ("call",),
+        "async copy": ("cp",),
+        "shared": ("ldmatrix", "stmatrix"),
+        "tensor": (),
+        "other": ("tcgen05", "setmaxnreg", "tensormap", "prefetch", "prefetchu", "discard"),
+    }
+    return {base: family for family, bases in groups.items() for base in bases}
+
+
+_SIMPLE = _simple_families()
+
+
+def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
+    """Instructions per family from a histogram of opcode texts; families without any are left out.
+
+    Each opcode stands in exactly one family, so the counts add up to the instruction count.
+    """
+    counts: dict[str, int] = {}
+    for text, count in opcodes.items():
+        family = family_of_text(text)
+        counts[family] = counts.get(family, 0) + count
+    return {family: counts[family] for family in FAMILIES if family in counts}

@@ -1,0 +1,99 @@
+"""What rules find in a kernel, and what breaks a policy: data, formatted elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the PTX, and where in the source that it was compiled from.
+
+    ``source_line`` is 0 without line information; ``call_file``/``call_line`` is where inlined
+    code was called.
+    """
+
+    line: int = 0
+    source_file: str = ""
+    source_line: int = 0
+    call_file: str = ""
+    call_line: int = 0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule saw in a kernel, whatever the policy says about it.
+
+    Attributes
+    ----------
+    message : str
+    place : Place
+    count : int
+        Instructions that it concerns.
+    severity : str
+        Overrides the rule's own, when not empty.
+    """
+
+    message: str
+    place: Place = Place()
+    count: int = 1
+    severity: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Finding:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        return cls(**{**data, "place": Place(**data["place"])})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule.
+
+    Attributes
+    ----------
+    rule : str
+        Id, ``real-spills``.
+    severity : str
+        ``error``, ``warning`` or ``info``.
+    message : str
+    file : str
+    line : int
+        Source line when the PTX has line information, else the line in the artifact; 0 when
+        the violation concerns the kernel as a whole and its line is unknown.
+    actual, limit : float or None
+        For limits.
+    place : Place
+    allowed : str
+        The reason why it was accepted; empty when it counts.
+    """
+
+    rule: str
+    severity: str
+    message: str
+    file: str = ""
+    line: int = 0
+    actual: float | None = None
+    limit: float | None = None
+    place: Place = Place()
+    allowed: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that ``lint --format json`` shows."""
+        out: dict[str, Any] = {
+            "rule": self.rule,
+            "severity": self.severity,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "actual": self.actual,
+            "limit": self.limit,
+        }
+        if self.allowed:
+            out["allowed"] = self.allowed
+        return out

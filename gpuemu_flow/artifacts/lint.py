@@ -1,0 +1,152 @@
+"""Judging a kernel view by a policy: all rules, severities, allowances and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
+from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
+from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.errors import Problem, did_you_mean
+from gpuemu_flow.types import Verdict
+
+LINT_VERSION = 1
+"""Part of the cache key: raise it when a rule changes its mind about the same view."""
+
+
+@dataclass(frozen=True)
+class UncheckedRule:
+    """A rule that had nothing to look at, and why."""
+
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class LintResult:
+    """Outcome for one kernel and architecture.
+
+    Attributes
+    ----------
+    kernel, file, arch : str
+    verdict : Verdict
+        ``failed`` with an error that is not accepted, else ``passed``.
+    violations : tuple of Violation
+        In rule order; accepted ones carry their reason in ``allowed``.
+    unchecked : tuple of UncheckedRule
+        Rules that could say nothing, so that silence is not taken for a pass.
+    problems : tuple of Problem
+        About the policy and the allowances themselves.
+    """
+
+    kernel: str
+    file: str
+    arch: str
+    verdict: Verdict
+    violations: tuple[Violation, ...] = ()
+    unchecked: tuple[UncheckedRule, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def count(self, severity: str) -> int:
+        """Violations of one severity that are not accepted."""
+        return sum(v.severity == severity and not v.allowed for v in self.violations)
+
+    @property
+    def accepted(self) -> int:
+        """Violations accepted with a reason."""
+        return sum(bool(v.allowed) for v in self.violations)
+
+
+@dataclass
+class Linter:
+    """Applies one policy to kernel views.
+
+    Attributes
+    ----------
+    policy : Policy
+    read_source : callable or None
+        For ``gpuemu: allow`` comments; None leaves them out.
+    """
+
+    policy: Policy
+    read_source: ReadSource | None = None
+    _allowances: Allowances | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.read_source is not None:
+            self._allowances = Allowances(self.read_source, RULES_BY_ID)
+
+    def lint(self, view: KernelView) -> LintResult:
+        """Check one kernel by all rules that are not switched off."""
+        violations: list[Violation] = []
+        unchecked: list[UncheckedRule] = []
+        for rule in RULES:
+            severity = self.policy.severities.get(rule.id, "")
+            if severity == "off":
+                continue
+            reason = rule.unchecked(view, self.policy) if rule.unchecked else ""
+            if reason:
+                unchecked.append(UncheckedRule(rule.id, reason))
+            found: Iterable[Violation] = rule.check(view, self.policy)
+            if severity:
+                found = (replace(violation, severity=severity) for violation in found)
+            violations.extend(found)
+        seen = len(self._allowances.problems) if self._allowances else 0
+        marked = apply_allowances(violations, self._allowances, self.policy.allow)
+        failed = any(v.severity == "error" and not v.allowed for v in marked)
+        problems = self._allowances.problems[seen:] if self._allowances else []
+        return LintResult(
+            view.name,
+            view.file,
+            view.arch,
+            Verdict.FAILED if failed else Verdict.PASSED,
+            tuple(marked),
+            tuple(unchecked),
+            tuple(problems),
+        )
+
+
+def unknown_rules(policy: Policy) -> list[Problem]:
+    """Warnings for rules that the policy names and that do not exist."""
+    return [
+        Problem(
+            "lint-unknown-rule",
+            f"unknown rule {rule!r}",
+            did_you_mean(rule, tuple(RULES_BY_ID)),
+            warning=True,
+        )
+        for rule in (*policy.severities, *policy.allow)
+        if rule not in RULES_BY_ID
+    ]
+
+
+def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
+    """One kernel of the JSON that ``lint`` and ``artifacts`` show."""
+    metrics = view.metrics
+    reached = metrics.occupancy
+    return {
+        "name": view.name,
+        "file": view.file,
+        "arch": view.arch,
+        "metric_source": metrics.metric_source,
+        "metrics": {
+            "registers": metrics.registers,
+            "spill_instructions": metrics.spill_instructions,
+            "spill_bytes": metrics.spill_bytes,
+            "stack_bytes": metrics.stack_bytes,
+            "local_bytes": metrics.local_bytes,
+            "shared_bytes": metrics.shared_bytes,
+            "declared_registers": metrics.declared_registers,
+            "max_live": metrics.max_live,
+            "instructions": metrics.instructions,
+            "occupancy": None if reached is None else reached.to_json(),
+            "families": dict(metrics.families),
+        },
+        "violations": [violation.to_json() for violation in result.violations],
+        "unchecked": [{"rule": u.rule, "reason": u.reason} for u in result.unchecked],
+        "verdict": result.verdict.value,
+    }

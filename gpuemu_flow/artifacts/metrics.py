@@ -1,0 +1,171 @@
+"""Figures of one kernel, each record from one source, and never two sources mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpuemu_flow.artifacts.occupancy import Occupancy, limits_of, occupancy
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.cubin import CubinKernel
+    from gpuemu_flow.artifacts.ptxas import KernelUsage
+
+CUBIN, PTXAS, ESTIMATE = "cubin", "ptxas", "estimate"
+METRIC_SOURCES = (CUBIN, PTXAS, ESTIMATE)
+"""Where registers, spills, stack and shared memory come from, best first."""
+
+_ASSUMED_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is launched, where that is known: neither is written in PTX.
+
+    Attributes
+    ----------
+    threads : int
+        Per block; 0 = take the launch bounds.
+    dynamic_shared_bytes : int or None
+        None = unknown: occupancy then counts static shared memory only.
+    """
+
+    threads: int = 0
+    dynamic_shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one source says a kernel uses; None = this source does not say."""
+
+    source: str
+    tool_version: str = ""
+    registers: int | None = None
+    spill_instructions: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
+    barriers: int | None = None
+
+
+@dataclass(frozen=True)
+class KernelMetrics:
+    """Figures of one kernel for one architecture.
+
+    Attributes
+    ----------
+    name : str
+        Mangled.
+    arch : str
+    metric_source : str
+        One of `METRIC_SOURCES`: where `registers`, `spill_instructions`, `spill_bytes`,
+        `stack_bytes`, `shared_bytes` and `barriers` come from. All other figures are of the PTX.
+    tool_version, ptx_target : str
+    registers : int or None
+        Per thread; an estimate when `metric_source` says so.
+    spill_instructions, spill_bytes : int or None
+    stack_bytes : int or None
+        Per thread.
+    local_bytes : int or None
+        ``.local`` variables of the PTX, an upper hint for the stack.
+    shared_bytes : int or None
+        Static, per block.
+    declared_registers : int or None
+        Virtual registers: shown, never checked.
+    max_live : int or None
+        Highest number of live 32-bit registers in PTX.
+    instructions, predicated_instructions : int or None
+        PTX statements of the kernel.
+    occupancy : Occupancy or None
+        None for an unknown architecture or register count.
+    families, opcodes, calls : dict of str to int
+    """
+
+    name: str
+    arch: str
+    metric_source: str
+    tool_version: str = ""
+    ptx_target: str = ""
+    registers: int | None = None
+    spill_instructions: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    local_bytes: int | None = None
+    shared_bytes: int | None = None
+    dynamic_shared_bytes: int | None = None
+    barriers: int | None = None
+    declared_registers: int | None = None
+    max_live: int | None = None
+    instructions: int | None = None
+    predicated_instructions: int | None = None
+    occupancy: Occupancy | None = None
+    families: Mapping[str, int] = field(default_factory=dict)
+    opcodes: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the resources are the compiler's own figures."""
+        return self.metric_source != ESTIMATE
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; `from_json` is its inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        values = dict(data)
+        found = values.get("occupancy")
+        if found is not None:
+            values["occupancy"] = Occupancy(**{**found, "limited_by": tuple(found["limited_by"])})
+        return cls(**values)
+
+
+def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
+    """What the cubin itself records: the best source."""
+    return Resources(
+        CUBIN,
+        tool_version,
+        registers=kernel.registers,
+        spill_instructions=kernel.spill_instructions,
+        spill_bytes=kernel.spill_bytes,
+        stack_bytes=kernel.stack_bytes,
+        shared_bytes=kernel.shared_bytes,
+        barriers=kernel.barriers,
+    )
+
+
+def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
+    """What ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
+    no_spills = usage.spill_bytes == 0
+    return Resources(
+        PTXAS,
+        tool_version,
+        registers=usage.registers,
+        spill_instructions=0 if no_spills else None,
+        spill_bytes=usage.spill_bytes,
+        stack_bytes=usage.stack_bytes,
+        shared_bytes=usage.shared_bytes,
+        barriers=usage.barriers,
+    )
+
+
+def kernel_occupancy(
+    arch: str, resources: Resources, max_threads: int, launch: Launch
+) -> Occupancy | None:
+    """Occupancy for a kernel's block size: the launch's, else its bounds', else 256 assumed."""
+    limits = limits_of(arch)
+    if limits is None or resources.registers is None:
+        return None
+    stated = launch.threads or max_threads
+    shared = (resources.shared_bytes or 0) + (launch.dynamic_shared_bytes or 0)
+    return occupancy(
+        limits,
+        stated or _ASSUMED_THREADS,
+        resources.registers,
+        shared,
+        resources.barriers or 0,
+        assumed_threads=not stated,
+    )

@@ -1,0 +1,28 @@
+"""Reading PTX: text in, modules, functions, statements and control-flow graphs out."""
+
+from gpuemu_flow.artifacts.ptx.model import (
+    Body,
+    Function,
+    Instruction,
+    LaunchBounds,
+    Module,
+    PtxFile,
+    SourceLocation,
+    Variable,
+)
+from gpuemu_flow.artifacts.ptx.opcode import Destination, Opcode
+from gpuemu_flow.artifacts.ptx.parser import read_ptx
+
+__all__ = [
+    "Body",
+    "Destination",
+    "Function",
+    "Instruction",
+    "LaunchBounds",
+    "Module",
+    "Opcode",
+    "PtxFile",
+    "SourceLocation",
+    "Variable",
+    "read_ptx",
+]

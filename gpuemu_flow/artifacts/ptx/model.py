@@ -1,0 +1,272 @@
+"""What a PTX file is made of: modules, functions, instructions, scopes, labels and locations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES, Opcode
+from gpuemu_flow.artifacts.ptx.operands import split_operands
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.ptx.source import SourceText
+    from gpuemu_flow.errors import Problem
+
+
+class Instruction(NamedTuple):
+    """One instruction of a function body.
+
+    Attributes
+    ----------
+    opcode : Opcode
+    guard : str or None
+        Predicate as written without the ``@``: ``%p1``, ``!%p1``; None when unconditional.
+    text : str
+        Operands as written; `operands` splits them.
+    offset : int
+        Where the instruction starts in the file's text.
+    scope : int
+        Index into `Body.scopes`.
+    location : int
+        Index into `Body.locations`; -1 before the first ``.loc``.
+    """
+
+    opcode: Opcode
+    guard: str | None
+    text: str
+    offset: int
+    scope: int
+    location: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Top-level operands, split at commas outside of brackets and braces."""
+        return split_operands(self.text)
+
+    @property
+    def predicate(self) -> tuple[str, bool] | None:
+        """Predicate register and whether it is negated."""
+        if self.guard is None:
+            return None
+        name = self.guard.lstrip("! \t\r\n")
+        return name, self.guard[0] == "!"
+
+
+class SourceLocation(NamedTuple):
+    """A ``.loc``: the source line that the following instructions come from.
+
+    ``inlined_at`` is the call site (file index, line, column) of inlined code, or None.
+    """
+
+    file: int
+    line: int
+    column: int
+    inlined_at: tuple[int, int, int] | None = None
+
+
+class RegisterDeclaration(NamedTuple):
+    """One name of a ``.reg`` statement.
+
+    ``size`` is None for a single register and N for a range ``%r<N>``; ``lanes`` is 2, 4 or 8 for
+    ``.v2``, ``.v4``, ``.v8``, else 1.
+    """
+
+    name: str
+    size: int | None
+    type: str
+    lanes: int = 1
+
+
+class Variable(NamedTuple):
+    """A variable in a state space.
+
+    ``size_bytes`` is None when the size is not known at compile time (``.extern .shared a[]``).
+    """
+
+    name: str
+    space: str
+    type: str
+    size_bytes: int | None
+    align: int
+    external: bool
+    offset: int
+
+
+class Scope(NamedTuple):
+    """A ``{ }`` block of a body; the body itself is scope 0 with parent -1."""
+
+    parent: int
+    registers: list[RegisterDeclaration]
+
+
+@dataclass
+class Body:
+    """Everything between a function's braces.
+
+    Attributes
+    ----------
+    instructions : list of Instruction
+        In file order.
+    scopes : list of Scope
+    labels : dict of (scope, name) to int
+        Index of the instruction that follows the label; inline assembly repeats names in
+        scopes of their own.
+    locations : list of SourceLocation
+    variables : list of Variable
+        ``.local``, ``.shared`` and ``.param`` declared inside.
+    branch_targets : dict of (scope, name) to tuple of str
+        Labels that a ``.branchtargets`` table lists.
+    pragmas : list of str
+    problems : list of Problem
+        What could not be read, at most `parser.MAX_PROBLEMS`.
+    """
+
+    instructions: list[Instruction] = field(default_factory=list)
+    scopes: list[Scope] = field(default_factory=lambda: [Scope(-1, [])])
+    labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    locations: list[SourceLocation] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    branch_targets: dict[tuple[int, str], tuple[str, ...]] = field(default_factory=dict)
+    pragmas: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def resolve_label(self, name: str, scope: int) -> int | None:
+        """Index of the instruction after the label that `name` means in `scope`, or None."""
+        while scope >= 0:
+            found = self.labels.get((scope, name))
+            if found is not None:
+                return found
+            scope = self.scopes[scope].parent
+        return None
+
+    def resolve_branch_targets(self, name: str, scope: int) -> tuple[str, ...] | None:
+        """Labels of the ``.branchtargets`` table that `name` means in `scope`, or None."""
+        while scope >= 0:
+            found = self.branch_targets.get((scope, name))
+            if found is not None:
+                return found
+            scope = self.scopes[scope].parent
+        return None
+
+    @property
+    def declared_registers(self) -> int:
+        """Virtual registers declared, of all types: no measure of what the GPU will use."""
+        return sum(
+            1 if declared.size is None else declared.size
+            for scope in self.scopes
+            for declared in scope.registers
+        )
+
+    def location_of(self, instruction: Instruction) -> SourceLocation | None:
+        """The ``.loc`` in force at an instruction; None without line information."""
+        return self.locations[instruction.location] if instruction.location >= 0 else None
+
+
+@dataclass(frozen=True)
+class LaunchBounds:
+    """Performance directives of an entry; 0 or None when absent.
+
+    Attributes
+    ----------
+    max_threads : int
+        Product of ``.maxntid`` or ``.reqntid``: threads per block at most.
+    required : bool
+        Whether it came from ``.reqntid`` (exactly so many threads).
+    min_blocks : int
+        ``.minnctapersm``.
+    max_registers : int
+        ``.maxnreg``.
+    cluster : int
+        Product of ``.reqnctapercluster``.
+    """
+
+    max_threads: int = 0
+    required: bool = False
+    min_blocks: int = 0
+    max_registers: int = 0
+    cluster: int = 0
+
+
+@dataclass
+class Function:
+    """An ``.entry`` or ``.func`` with a body, which `read_body` reads when asked.
+
+    Bodies are not kept: the largest function, not the file, bounds the memory of a reader that
+    goes through a file one function at a time.
+    """
+
+    name: str
+    kind: str
+    linkage: str
+    header: str
+    bounds: LaunchBounds
+    module: Module
+    offset: int
+    body_start: int
+    body_end: int
+    closed: bool
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is a kernel."""
+        return self.kind == "entry"
+
+    @property
+    def line(self) -> int:
+        """1-based line of the header in the file."""
+        return self.module.source.line_of(self.offset)
+
+    def read_body(self) -> Body:
+        """Parse the statements between the braces; a new `Body` each time."""
+        from gpuemu_flow.artifacts.ptx.body import read_body  # noqa: PLC0415 - body needs us
+
+        return read_body(self)
+
+
+@dataclass
+class Module:
+    """One PTX module: what follows a ``.version``."""
+
+    source: SourceText
+    version: tuple[int, int]
+    target: str = ""
+    target_options: tuple[str, ...] = ()
+    address_size: int = 64
+    functions: list[Function] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    files: dict[int, str] = field(default_factory=dict)
+    declared_functions: dict[str, bool] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def static_shared(self) -> dict[str, Variable]:
+        """Shared variables of the module that are not external, by name."""
+        return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
+
+    def entries(self) -> Iterator[Function]:
+        """Kernels in file order."""
+        return (f for f in self.functions if f.is_entry)
+
+
+@dataclass
+class PtxFile:
+    """Result of reading one file: its modules, and what was wrong with it."""
+
+    source: SourceText
+    modules: list[Module] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def functions(self) -> Iterator[Function]:
+        """All functions with a body, in file order."""
+        return (function for module in self.modules for function in module.functions)
+
+    def entries(self) -> Iterator[Function]:
+        """All kernels in file order."""
+        return (function for function in self.functions() if function.is_entry)
+
+
+def element_bytes(type_name: str) -> int:
+    """Bytes of one element of a PTX type; 0 when the type is unknown."""
+    return TYPE_BYTES.get(type_name, 0)

@@ -1,0 +1,146 @@
+"""What an opcode says by itself: its segments, types, state space and which operand it writes."""
+
+from __future__ import annotations
+
+import enum
+from functools import cached_property
+
+STATE_SPACES = frozenset({"global", "shared", "local", "param", "const", "tex"})
+
+TYPE_BYTES: dict[str, int] = {
+    "pred": 1,
+    "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1,
+    "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "e4m3x2": 2, "e5m2x2": 2,
+    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "u16x2": 4, "s16x2": 4,
+    "tf32": 4,
+    "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "texref": 8, "samplerref": 8, "surfref": 8,
+    "b128": 16,
+}  # fmt: skip
+"""Bytes of one element of a fundamental type (PTX ISA, "Fundamental Types")."""
+
+VECTOR_WIDTHS: dict[str, int] = {"v2": 2, "v4": 4, "v8": 8}
+
+_TERMINATORS = frozenset({"ret", "exit", "trap"})
+_BRANCHES = frozenset({"bra", "brx"})
+
+_WITHOUT_DESTINATION = frozenset(
+    {
+        "st", "stu", "red", "bra", "brx", "ret", "exit", "trap", "brkpt", "membar", "fence",
+        "prefetch", "prefetchu", "cp", "stmatrix", "pmevent", "nanosleep", "sust", "sured",
+        "discard", "applypriority", "griddepcontrol", "setmaxnreg", "tensormap", "stackrestore",
+        "bar", "barrier", "mbarrier", "tcgen05", "multimem", "clusterlaunchcontrol", "wgmma",
+    }
+)  # fmt: skip
+
+# Families in which some members write a register: base -> second segments that do.
+_WRITING_MEMBERS: dict[str, frozenset[str]] = {
+    "mbarrier": frozenset(
+        {"arrive", "arrive_drop", "test_wait", "try_wait", "pending_count"}
+    ),
+    "tcgen05": frozenset({"ld"}),
+    "multimem": frozenset({"ld_reduce"}),
+    "clusterlaunchcontrol": frozenset({"query_cancel"}),
+}  # fmt: skip
+
+
+class Destination(enum.Enum):
+    """How an instruction treats its first operand."""
+
+    NONE = "none"
+    WRITES = "writes"
+    READS_AND_WRITES = "reads and writes"
+    CALL = "call"
+
+
+class Opcode:
+    """One distinct opcode text; shared by all instructions of a file that use it.
+
+    Attributes
+    ----------
+    text : str
+        As written, ``ld.global.nc.v4.f32``.
+    base : str
+        First segment, ``ld``.
+    segments : tuple of str
+        All segments; a qualifier such as ``shared::cta`` is one segment.
+    destination : Destination
+        Whether the first operand is written. Source: PTX ISA, the instruction descriptions.
+    is_branch, is_terminator : bool
+        ``bra``/``brx``; ``ret``/``exit``/``trap``.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "base",
+        "destination",
+        "ends_block",
+        "is_branch",
+        "is_terminator",
+        "segments",
+        "text",
+    )
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.segments = tuple(text.split("."))
+        self.base = self.segments[0]
+        self.destination = _destination(self.segments)
+        self.is_branch = self.base in _BRANCHES
+        self.is_terminator = self.base in _TERMINATORS
+        self.ends_block = self.is_branch or self.is_terminator
+
+    def __repr__(self) -> str:
+        return f"Opcode({self.text!r})"
+
+    @property
+    def qualifiers(self) -> tuple[str, ...]:
+        """Segments after the first that are not types."""
+        return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Segments that name fundamental types, in order (destination first for ``cvt``)."""
+        return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
+
+    @property
+    def type(self) -> str:
+        """The last type segment, or an empty string."""
+        return self.types[-1] if self.types else ""
+
+    @cached_property
+    def space(self) -> str:
+        """State space of a memory access without its sub-qualifier; empty when generic."""
+        for segment in self.segments[1:]:
+            space = segment.partition("::")[0]
+            if space in STATE_SPACES:
+                return space
+        return ""
+
+    @cached_property
+    def vector(self) -> int:
+        """Elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
+        for segment in self.segments[1:]:
+            if segment in VECTOR_WIDTHS:
+                return VECTOR_WIDTHS[segment]
+        return 1
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes that a memory access moves per thread: element size times vector width."""
+        return TYPE_BYTES.get(self.type, 0) * self.vector
+
+
+def _destination(segments: tuple[str, ...]) -> Destination:
+    base = segments[0]
+    member = segments[1] if len(segments) > 1 else ""
+    if base == "call":
+        return Destination.CALL
+    if base == "wgmma" and member == "mma_async":
+        return Destination.READS_AND_WRITES
+    if base == "wmma":
+        return Destination.NONE if member == "store" else Destination.WRITES
+    if base in ("bar", "barrier"):
+        return Destination.WRITES if "red" in segments else Destination.NONE
+    if member in _WRITING_MEMBERS.get(base, ()):
+        return Destination.WRITES
+    return Destination.NONE if base in _WITHOUT_DESTINATION else Destination.WRITES

@@ -1,0 +1,87 @@
+"""PTX text ready for scanning: decoded, comments blanked out, and lines found by offset."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+
+from gpuemu_flow.artifacts.ptx.opcode import Opcode
+from gpuemu_flow.errors import Problem
+
+_COMMENT_OR_STRING = re.compile(r'"[^"\n]*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_NEWLINE = re.compile("\n")
+_UTF8_BOM = b"\xef\xbb\xbf"
+_ELF_MAGIC = b"\x7fELF"
+
+
+class SourceText:
+    """Text of one file and the way from an offset back to a line.
+
+    Attributes
+    ----------
+    file : str
+        Name for diagnostics, as the user wrote it.
+    text : str
+        One character per byte of the file, comments replaced by spaces and newlines.
+    opcodes : dict of str to Opcode
+        Each distinct opcode of the file once; filled as bodies are read.
+    """
+
+    __slots__ = ("_newlines", "file", "opcodes", "text")
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.opcodes: dict[str, Opcode] = {}
+        self._newlines: array[int] | None = None
+
+    def line_of(self, offset: int) -> int:
+        """1-based line of an offset."""
+        if self._newlines is None:
+            self._newlines = array("Q", (m.start() for m in _NEWLINE.finditer(self.text)))
+        return bisect_left(self._newlines, offset) + 1
+
+    def problem(self, slug: str, message: str, offset: int, hint: str = "") -> Problem:
+        """A diagnosis at an offset."""
+        return Problem(slug, message, hint, self.file, self.line_of(offset))
+
+    def excerpt(self, offset: int, length: int = 40) -> str:
+        """The text at an offset up to the end of its line, for a message."""
+        line = self.text[offset : offset + length].split("\n", 1)[0].rstrip()
+        return line.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def read_source(data: bytes, file: str) -> SourceText | Problem:
+    """Decode bytes and blank out comments; a `Problem` for what cannot be PTX at all.
+
+    Latin-1 maps every byte to one character, so no input fails to decode and offsets are those of
+    the file. NUL bytes (PTX embedded in fat binaries ends in them) become spaces.
+    """
+    if data.startswith(_ELF_MAGIC):
+        return Problem("ptx-is-binary", "an ELF file (cubin or object), not PTX text", "", file, 1)
+    data = data.removeprefix(_UTF8_BOM)
+    if b"\0" in data:
+        data = data.replace(b"\0", b" ")
+    if not data.strip():
+        return Problem("ptx-empty", "the file is empty", "", file, 1)
+    return SourceText(blank_comments(data.decode("latin-1")), file)
+
+
+def blank_comments(text: str) -> str:
+    """Replace ``//`` and ``/* */`` comments by their newlines; strings are left alone."""
+    if "/" not in text:
+        return text
+    return _COMMENT_OR_STRING.sub(_blank, text)
+
+
+def _blank(match: re.Match[str]) -> str:
+    found = match.group()
+    if found[0] == '"':
+        return found
+    return "\n" * found.count("\n") or " "
+
+
+def decode_path(raw: str) -> str:
+    """A file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
+    return raw.encode("latin-1").decode("utf-8", "replace")

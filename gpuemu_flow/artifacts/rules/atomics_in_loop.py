@@ -1,0 +1,40 @@
+"""Rule 15: atomics inside a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.analysis import KernelAnalysis
+from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
+
+ID = "atomics-in-loop"
+
+
+def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+    """``atom`` and ``red`` on a cycle of the control flow."""
+    atomics = analysis.select("atom", "red", where=lambda o: "async" not in o.segments)
+    in_loops = [index for index in atomics if analysis.in_loop(index)]
+
+    def describe(first: int, count: int) -> str:
+        opcode = analysis.body.instructions[first].opcode
+        space = opcode.space or "generic"
+        return f"{plural(count, 'atomic operation')} on {space} memory in a loop ({opcode.text})"
+
+    yield from analysis.group(in_loops, describe)
+
+
+RULE = Rule(
+    number=15,
+    id=ID,
+    severity="info",
+    what="`atom` or `red` inside a loop, also the loop of an emulated atomic (compare and swap).",
+    why="Atomics on one address are carried out one after the other. Per element instead of per "
+    "thread or block, they bound the kernel.",
+    example="for (int i = t; i < n; i += stride) atomicAdd(&hist[x[i]], 1);   // global memory",
+    instead="Gather in registers or shared memory, reduce over the warp (`__reduce_add_sync`, "
+    "shuffles), and add once per block.",
+    check=report_findings(ID, "info"),
+    find=find,
+    unchecked=needs_ptx,
+)

@@ -1,0 +1,109 @@
+"""The shape that all lint rules share, and the few helpers that they use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuemu_flow.artifacts.analysis import KernelAnalysis
+from gpuemu_flow.artifacts.findings import Finding, Place, Violation
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.view import KernelView
+
+Check = Callable[[KernelView, Policy], Iterable[Violation]]
+Find = Callable[[KernelAnalysis], Iterable[Finding]]
+Unchecked = Callable[[KernelView, Policy], str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One lint rule.
+
+    Attributes
+    ----------
+    number : int
+        Place in the order of value.
+    id : str
+        Stable, kebab-case; what users write to allow or to silence it.
+    severity : str
+        ``error``, ``warning`` or ``info``: what its violations have unless they say otherwise.
+    what, why, example, instead : str
+        For people: what it looks for, why that matters, a kernel that has it, what to do.
+    check : callable
+        Judges a view by a policy.
+    find : callable or None
+        Looks into the PTX once, whatever the policy; its findings are kept in the view.
+    unchecked : callable or None
+        Why the rule can say nothing about a view, or an empty string.
+    legacy_kind : str
+        Name of the violation in wire protocol v1, for the rules that it knows.
+    """
+
+    number: int
+    id: str
+    severity: str
+    what: str
+    why: str
+    example: str
+    instead: str
+    check: Check
+    find: Find | None = None
+    unchecked: Unchecked | None = None
+    legacy_kind: str = ""
+
+
+def violation(
+    view: KernelView,
+    rule: str,
+    severity: str,
+    message: str,
+    *,
+    place: Place | None = None,
+    actual: float | None = None,
+    limit: float | None = None,
+) -> Violation:
+    """A violation at a place, by default the kernel's own; source lines win over PTX lines."""
+    place = view.place if place is None else place
+    in_source = place.source_line > 0 and place.source_file != ""
+    return Violation(
+        rule,
+        severity,
+        message,
+        place.source_file if in_source else view.file,
+        place.source_line if in_source else place.line,
+        actual,
+        limit,
+        place,
+    )
+
+
+def report_findings(rule: str, severity: str) -> Check:
+    """A check that reports each finding of the rule as it is."""
+
+    def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+        for finding in view.findings.get(rule, ()):
+            yield violation(
+                view,
+                rule,
+                finding.severity or severity,
+                finding.message,
+                place=finding.place,
+                actual=finding.count,
+            )
+
+    return check
+
+
+def needs_ptx(view: KernelView, policy: Policy) -> str:
+    """Reason for rules that read PTX."""
+    return "" if view.has_ptx else "needs the kernel's PTX"
+
+
+def needs_exact_figures(view: KernelView, policy: Policy) -> str:
+    """Reason for rules that read the compiler's own figures."""
+    return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 instruction``, ``2 instructions``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

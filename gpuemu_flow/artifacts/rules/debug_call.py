@@ -1,0 +1,47 @@
+"""Rule 5: printf, assert, malloc and free left in a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.analysis import KernelAnalysis
+from gpuemu_flow.artifacts.findings import Finding
+from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, plural, report_findings
+
+ID = "debug-call"
+DEBUG_CALLS: dict[str, str] = {
+    "vprintf": "printf",
+    "__assertfail": "assert",
+    "__assert_fail": "assert",
+    "malloc": "malloc",
+    "free": "free",
+}
+"""Runtime function in PTX -> what the programmer wrote."""
+
+
+def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+    """Calls of the device runtime's debugging and heap functions."""
+    calls = {
+        index: written
+        for callee, written in DEBUG_CALLS.items()
+        for index in analysis.calls.get(callee, ())
+    }
+    yield from analysis.group(
+        sorted(calls), lambda first, count: f"{plural(count, 'call')} of {calls[first]}"
+    )
+
+
+RULE = Rule(
+    number=5,
+    id=ID,
+    severity="warning",
+    what="Calls of `vprintf`, `__assertfail`, `malloc` or `free` in device code.",
+    why="A call keeps at least 24 registers busy, puts arguments on the stack and keeps the "
+    "compiler from moving code across it. Device malloc is slow and limited to a small heap.",
+    example='if (i == 0) printf("%f\\n", x);      // left in after debugging',
+    instead="Remove it, or compile asserts out with `-DNDEBUG`. Give the kernel its scratch "
+    "memory as an argument.",
+    check=report_findings(ID, "warning"),
+    find=find,
+    unchecked=needs_ptx,
+)

@@ -1,0 +1,89 @@
+"""Rule 21: instructions that the policy forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.patterns import (
+    SPILL,
+    is_sass_pattern,
+    matching_opcodes,
+    matching_symbols,
+)
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, plural, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "forbidden-instruction"
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """One violation per pattern that matches, at its first instruction."""
+    for pattern in policy.forbidden_instructions:
+        if pattern == SPILL:
+            spills = view.metrics.spill_instructions or view.metrics.spill_bytes or 0
+            if spills:
+                yield violation(view, ID, "error", "forbidden: spills", actual=spills, limit=0)
+        elif is_sass_pattern(pattern):
+            sass = view.sass_opcodes or {}
+            found = matching_opcodes(pattern, sass)
+            if found:
+                count = sum(sass[opcode] for opcode in found)
+                message = f"forbidden {pattern}: {plural(count, 'machine instruction')}"
+                yield violation(
+                    view, ID, "error", f"{message} ({', '.join(found[:3])})", actual=count, limit=0
+                )
+        else:
+            yield from _check_ptx(view, pattern)
+
+
+def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
+    opcodes, calls = view.metrics.opcodes, view.metrics.calls
+    found = matching_opcodes(pattern, opcodes)
+    called = matching_symbols(pattern, calls)
+    count = sum(opcodes[o] for o in found) + sum(calls[name] for name in called)
+    if not count:
+        return
+    places = [view.opcode_places[o] for o in found if o in view.opcode_places]
+    places += [view.call_places[name] for name in called if name in view.call_places]
+    yield violation(
+        view,
+        ID,
+        "error",
+        f"forbidden {pattern}: {plural(count, 'instruction')} ({', '.join((found + called)[:3])})",
+        place=min(places, key=lambda place: place.line, default=None),
+        actual=count,
+        limit=0,
+    )
+
+
+def unchecked(view: KernelView, policy: Policy) -> str:
+    """Patterns for a listing that is not there."""
+    sass = [p for p in policy.forbidden_instructions if is_sass_pattern(p)]
+    ptx = [p for p in policy.forbidden_instructions if not is_sass_pattern(p) and p != SPILL]
+    return unchecked_patterns(view, ptx, sass)
+
+
+def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
+    """Why some patterns could not be looked for; empty when all could."""
+    if sass and view.sass_opcodes is None:
+        return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
+    if ptx and not view.has_ptx:
+        return f"{', '.join(ptx)}: needs the kernel's PTX"
+    return ""
+
+
+RULE = Rule(
+    number=21,
+    id=ID,
+    severity="error",
+    what="Instructions or calls that match `forbidden_instructions`. Patterns are compared with "
+    "the opcode's dotted segments; upper-case ones with machine instructions.",
+    why="The user has said so.",
+    example='forbidden_instructions = ["f64", "ld.local", "printf", "STL"]',
+    instead="Remove the instruction or the pattern.",
+    check=check,
+    unchecked=unchecked,
+    legacy_kind="ForbiddenPatternFound",
+)

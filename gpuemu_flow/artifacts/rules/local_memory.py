@@ -1,0 +1,88 @@
+"""Rule 2: stack and local arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.analysis import KernelAnalysis
+from gpuemu_flow.artifacts.findings import Finding, Violation
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, plural, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "local-memory"
+
+
+def find(analysis: KernelAnalysis) -> Iterator[Finding]:
+    """Where the PTX goes to local memory."""
+    accesses = analysis.select("ld", "st", where=lambda opcode: opcode.space == "local")
+    yield from analysis.group(
+        accesses, lambda _, count: f"local memory is accessed {plural(count, 'time')}"
+    )
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """Compare the stack with its limit; PTX alone gives a hint."""
+    metrics, limit = view.metrics, policy.max_local_memory_bytes
+    found = view.findings.get(ID, ())
+    place = found[0].place if found else None
+    if view.recursive:
+        yield violation(
+            view, ID, "warning", "recursion: the stack has no bound known at compile time"
+        )
+    if not metrics.is_exact:
+        if (metrics.local_bytes or 0) > limit:
+            yield violation(
+                view,
+                ID,
+                "info",
+                f"{metrics.local_bytes} bytes of local variables in PTX, of which the compiler "
+                "may keep some in registers",
+                place=place,
+                actual=metrics.local_bytes,
+                limit=limit,
+            )
+        return
+    stack = metrics.stack_bytes or 0
+    if stack > limit:
+        yield violation(
+            view,
+            ID,
+            policy.limit_severity("max_local_memory_bytes"),
+            f"{stack} bytes of stack per thread, allowed are {limit}{_spill_share(view)}",
+            place=place,
+            actual=stack,
+            limit=limit,
+        )
+    elif policy.local_memory_warn_above is not None and stack > policy.local_memory_warn_above:
+        yield violation(
+            view,
+            ID,
+            "warning",
+            f"{stack} bytes of stack per thread, above {policy.local_memory_warn_above}",
+            place=place,
+            actual=stack,
+            limit=policy.local_memory_warn_above,
+        )
+
+
+def _spill_share(view: KernelView) -> str:
+    return "; spilled registers are among them" if view.metrics.spill_bytes else ""
+
+
+RULE = Rule(
+    number=2,
+    id=ID,
+    severity="warning",
+    what="The kernel has a stack in local memory: an array indexed at run time, arguments of "
+    "printf, a function that is not inlined, or spilled registers.",
+    why="Local memory is device memory with a per-thread layout. An array that is indexed with "
+    "a run-time value cannot live in registers, however small it is.",
+    example="float a[32]; ... y = a[threadIdx.x * n & 31];   // dynamic index: 128 bytes of stack",
+    instead="Unroll the loops so that all indices are constants, use shared memory for a real "
+    "table, or allow the bytes with `max_local_memory_bytes`.",
+    check=check,
+    find=find,
+    unchecked=needs_exact_figures,
+    legacy_kind="ExcessiveLocalMemory",
+)

@@ -1,0 +1,51 @@
+"""Rule 9: a kernel that cannot be launched with 1,024 threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.occupancy import MAX_THREADS_PER_BLOCK, REGISTERS_PER_SM
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, needs_exact_figures, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "no-full-block"
+_REGISTER_UNIT = 8
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """Exact registers times 1,024 against the multiprocessor's registers."""
+    metrics = view.metrics
+    reached = metrics.occupancy
+    size_is_known = reached is not None and not reached.assumed_threads
+    if not metrics.is_exact or metrics.registers is None or size_is_known:
+        return
+    allocated = -(-metrics.registers // _REGISTER_UNIT) * _REGISTER_UNIT
+    if allocated * MAX_THREADS_PER_BLOCK > REGISTERS_PER_SM:
+        most = REGISTERS_PER_SM // allocated // 128 * 128
+        yield violation(
+            view,
+            ID,
+            "info",
+            f"{metrics.registers} registers per thread: a launch with more than {most} threads "
+            "fails, and no launch bounds say so",
+            actual=metrics.registers,
+            limit=REGISTERS_PER_SM // MAX_THREADS_PER_BLOCK,
+        )
+
+
+RULE = Rule(
+    number=9,
+    id=ID,
+    severity="info",
+    what="A kernel without launch bounds needs so many registers that 1,024 threads of it do not "
+    "fit on a multiprocessor.",
+    why="Such a launch fails with `too many resources requested for launch`, at run time and "
+    "only for large blocks.",
+    example="65 registers: 65 → 72 × 1,024 > 65,536",
+    instead="State the block size: `__launch_bounds__(256)`; or set `threads` of the kernel in "
+    "the configuration.",
+    check=check,
+    unchecked=needs_exact_figures,
+)

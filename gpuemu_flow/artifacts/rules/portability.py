@@ -1,0 +1,59 @@
+"""Rule 11: a kernel that does not build, or run, on a wanted architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.occupancy import arch_number
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, needs_ptx, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "portability"
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """What the assembler said per architecture, and what the target itself rules out."""
+    target = view.metrics.ptx_target
+    for arch in policy.archs:
+        error = view.assembly.get(arch, "")
+        reason = error or target_excludes(target, arch)
+        if reason:
+            yield violation(view, ID, "error", f"does not build for {arch}: {reason}")
+    if not policy.archs and target[-1:] in ("a", "f") and arch_number(target) is not None:
+        kind = "this architecture" if target.endswith("a") else "this family of architectures"
+        yield violation(view, ID, "info", f".target {target} runs on {kind} only")
+
+
+def target_excludes(target: str, arch: str) -> str:
+    """Why PTX for `target` cannot run on `arch`; empty when it can, or when either is unknown.
+
+    Plain targets run on all later architectures, ``a`` targets on exactly theirs, ``f`` targets
+    on those of the same tens digit. Source: PTX ISA, ".target".
+    """
+    built, wanted = arch_number(target), arch_number(arch)
+    if built is None or wanted is None:
+        return ""
+    if target.endswith("a") and wanted != built:
+        return f".target {target} runs on sm_{built} only"
+    if target.endswith("f") and (wanted < built or wanted // 10 != built // 10):
+        return f".target {target} runs on the sm_{built // 10}x family only"
+    if wanted < built:
+        return f".target {target} is newer"
+    return ""
+
+
+RULE = Rule(
+    number=11,
+    id=ID,
+    severity="error",
+    what="The PTX does not assemble for a wanted architecture, or its `.target` (`sm_90a`, "
+    "`sm_100f`) excludes it. Without wanted architectures: information about such targets.",
+    why="Architecture-specific PTX has no forward compatibility: the kernel that runs today does "
+    "not load on the next GPU.",
+    example=".target sm_90a      // wgmma: sm_90 only, neither sm_80 nor sm_100",
+    instead="Build one artifact per architecture, or keep a portable kernel beside the tuned one.",
+    check=check,
+    unchecked=needs_ptx,
+)

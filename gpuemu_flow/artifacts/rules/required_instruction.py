@@ -1,0 +1,59 @@
+"""Rule 22: instructions that the policy requires."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, violation
+from gpuemu_flow.artifacts.rules.forbidden_instruction import unchecked_patterns
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "required-instruction"
+_SHORTEST_SYMBOL = 3
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """One violation per pattern that nothing matches."""
+    for pattern in policy.required_patterns:
+        if is_sass_pattern(pattern):
+            sass = view.sass_opcodes
+            present = sass is None or bool(matching_opcodes(pattern, sass))
+        else:
+            present = not view.has_ptx or _is_present(view, pattern)
+        if not present:
+            yield violation(
+                view, ID, "error", f"required {pattern}: no instruction matches", actual=0
+            )
+
+
+def _is_present(view: KernelView, pattern: str) -> bool:
+    if matching_opcodes(pattern, view.metrics.opcodes):
+        return True
+    if matching_symbols(pattern, view.metrics.calls):
+        return True
+    # Documented examples name functions (gelu_forward), which are mangled in the PTX.
+    names = (view.name, *view.metrics.calls)
+    return len(pattern) >= _SHORTEST_SYMBOL and any(pattern in name for name in names)
+
+
+def unchecked(view: KernelView, policy: Policy) -> str:
+    """Patterns for a listing that is not there."""
+    sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
+    return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
+
+
+RULE = Rule(
+    number=22,
+    id=ID,
+    severity="error",
+    what="A pattern of `required_patterns` that no opcode, called function or kernel name matches.",
+    why="The user expects the instruction: a tensor-core operation, an asynchronous copy.",
+    example='required_patterns = ["mma.sync", "cp.async"]',
+    instead="Find out why the compiler did not use it, or remove the pattern.",
+    check=check,
+    unchecked=unchecked,
+    legacy_kind="MissingRequiredPattern",
+)

@@ -1,0 +1,52 @@
+"""Rule 23: shared memory above the policy's limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "shared-memory-limit"
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """Compare static and known dynamic shared memory with ``max_shared_memory``."""
+    static, dynamic = view.metrics.shared_bytes, view.metrics.dynamic_shared_bytes
+    limit = policy.max_shared_memory
+    if limit is None or static is None:
+        return
+    total = static + (dynamic or 0)
+    if total > limit:
+        parts = "static only" if dynamic is None else f"{static} static, {dynamic} dynamic"
+        yield violation(
+            view,
+            ID,
+            "error",
+            f"{total} bytes of shared memory per block ({parts}), allowed are {limit}",
+            actual=total,
+            limit=limit,
+        )
+
+
+def unchecked(view: KernelView, policy: Policy) -> str:
+    """Without a figure there is nothing to compare."""
+    if policy.max_shared_memory is not None and view.metrics.shared_bytes is None:
+        return "shared memory is unknown"
+    return ""
+
+
+RULE = Rule(
+    number=23,
+    id=ID,
+    severity="error",
+    what="Static, and where the configuration states it dynamic, shared memory per block above "
+    "`max_shared_memory`.",
+    why="The user has set the limit, usually to keep a number of blocks resident.",
+    example="artifact_checks = { max_shared_memory = 32768 }",
+    instead="Make the tiles smaller, or raise the limit.",
+    check=check,
+    unchecked=unchecked,
+)

@@ -1,0 +1,41 @@
+"""Rule 7: more static shared memory than a block can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.rules.base import Rule, violation
+from gpuemu_flow.artifacts.view import KernelView
+
+ID = "static-shared-memory"
+
+
+def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
+    """Compare static shared memory with the 48 KB of every architecture."""
+    shared = view.metrics.shared_bytes
+    if shared is not None and shared > STATIC_SHARED_LIMIT:
+        yield violation(
+            view,
+            ID,
+            "error",
+            f"{shared} bytes of static shared memory, a block has at most {STATIC_SHARED_LIMIT}",
+            actual=shared,
+            limit=STATIC_SHARED_LIMIT,
+        )
+
+
+RULE = Rule(
+    number=7,
+    id=ID,
+    severity="error",
+    what="Static `__shared__` variables of more than 49,152 bytes in one kernel.",
+    why="That is the limit on every architecture: ptxas refuses the kernel, or it fails when it "
+    "is loaded. Only dynamic shared memory may be larger.",
+    example="__shared__ float tile[128][128];      // 65,536 bytes",
+    instead="Declare it `extern __shared__`, pass the size at launch, and raise "
+    "`cudaFuncAttributeMaxDynamicSharedMemorySize`.",
+    check=check,
+)

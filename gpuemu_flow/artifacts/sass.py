@@ -1,0 +1,121 @@
+"""Machine code as NVIDIA's disassemblers print it, and ``cuobjdump -res-usage``."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from gpuemu_flow.errors import Problem
+
+_RESOURCE_FUNCTION = re.compile(r"^\s*Function (\S+):\s*$")
+_RESOURCE_FIELD = re.compile(r"([A-Z]+(?:\[\d+\])?):(\d{1,12})")
+_TEXT_FUNCTION = re.compile(r"^\s*Function\s*:\s*(\S+)|^\s*\.text\.(\S+):\s*$")
+_TEXT_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*([^;/]*);"
+)
+_SPILL_ANNOTATION = "SpillRefill"
+
+
+@dataclass(frozen=True)
+class SassInstruction:
+    """One machine instruction: ``LDG.E.128`` and its operands as printed.
+
+    ``spill`` is set where ``nvdisasm -json -annotate`` says that the compiler spilled.
+    """
+
+    opcode: str
+    operands: str = ""
+    spill: bool = False
+
+
+@dataclass
+class SassListing:
+    """Machine instructions of the functions of one cubin."""
+
+    functions: dict[str, list[SassInstruction]] = field(default_factory=dict)
+
+    def histogram(self, name: str) -> dict[str, int] | None:
+        """Instructions per opcode, padding left out; None when the function is not listed."""
+        instructions = self.functions.get(name)
+        if instructions is None:
+            return None
+        counts: dict[str, int] = {}
+        for instruction in instructions:
+            if instruction.opcode != "NOP":
+                counts[instruction.opcode] = counts.get(instruction.opcode, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def spills(self, name: str) -> int:
+        """Instructions annotated as spills; 0 for a listing without annotations."""
+        return sum(instruction.spill for instruction in self.functions.get(name, ()))
+
+
+@dataclass(frozen=True)
+class ResourceUsage:
+    """One function of ``cuobjdump -res-usage``; `shared_bytes` holds what the system reserves."""
+
+    registers: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+
+
+def parse_nvdisasm_json(text: bytes | str, file: str = "") -> SassListing | Problem:
+    """Read ``nvdisasm -json``, with ``-annotate`` or without: ``[header, [function, ...]]``."""
+    try:
+        data = json.loads(text)
+        listing = SassListing()
+        for function in data[1]:
+            listing.functions[str(function["function-name"])] = [
+                SassInstruction(
+                    str(item["opcode"]),
+                    str(item.get("operands", "")),
+                    any(a.get("info") == _SPILL_ANNOTATION for a in item.get("annotations", ())),
+                )
+                for item in function["sass-instructions"]
+            ]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        return Problem(
+            "sass-unreadable",
+            f"not the output of nvdisasm -json ({type(error).__name__}: {error})",
+            "",
+            file,
+        )
+    return listing
+
+
+def parse_sass_text(text: str) -> SassListing:
+    """Read ``cuobjdump -sass`` or ``nvdisasm``'s plain listing; other lines are left out."""
+    listing = SassListing()
+    current: list[SassInstruction] | None = None
+    for line in text.splitlines():
+        header = _TEXT_FUNCTION.match(line)
+        if header is not None:
+            current = listing.functions.setdefault(header.group(1) or header.group(2), [])
+            continue
+        instruction = _TEXT_INSTRUCTION.match(line)
+        if instruction is not None and current is not None:
+            current.append(SassInstruction(instruction.group(1), instruction.group(2).strip()))
+    return listing
+
+
+def parse_resource_usage(text: str) -> dict[str, ResourceUsage]:
+    """Read ``cuobjdump -res-usage``, by function name."""
+    usage: dict[str, ResourceUsage] = {}
+    name = ""
+    for line in text.splitlines():
+        header = _RESOURCE_FUNCTION.match(line)
+        if header is not None:
+            name = header.group(1)
+            continue
+        fields = dict(_RESOURCE_FIELD.findall(line))
+        if name and "REG" in fields:
+            usage[name] = ResourceUsage(
+                registers=int(fields["REG"]),
+                stack_bytes=int(fields.get("STACK", 0)),
+                shared_bytes=int(fields.get("SHARED", 0)),
+                local_bytes=int(fields.get("LOCAL", 0)),
+            )
+            name = ""
+    return usage

@@ -1,0 +1,296 @@
+"""Finding NVIDIA's tools and running them: bounded in time and output, never through a shell."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem
+
+TOOL_NAMES = ("nvcc", "ptxas", "cuobjdump", "nvdisasm")
+PACKAGES: dict[str, str] = {
+    "nvcc": "nvidia-cuda-nvcc",
+    "ptxas": "nvidia-cuda-nvcc",
+    "cuobjdump": "nvidia-cuda-cuobjdump",
+    "nvdisasm": "nvidia-cuda-nvdisasm",
+}
+"""PyPI package that brings each tool."""
+
+DEFAULT_TIMEOUT = 300.0
+MAX_OUTPUT_BYTES = 64 << 20
+
+_SITE_FOLDERS = (
+    ("nvidia/cu13/bin", "nvidia/cu13"),
+    ("nvidia/cuda_nvcc/bin", "nvidia/cuda_nvcc"),
+    ("triton/backends/nvidia/bin", "triton"),
+)
+_VERSION = re.compile(r"release (\d{1,3})\.(\d{1,3}), V([\d.]{1,32})")
+_VERSION_TIMEOUT = 20.0
+
+# CUDA release -> the newest PTX ISA its ptxas reads. Source: PTX ISA, "Release Notes".
+_PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
+    (11, 0): (7, 0), (11, 1): (7, 1), (11, 2): (7, 2), (11, 3): (7, 3), (11, 4): (7, 4),
+    (11, 5): (7, 5), (11, 6): (7, 6), (11, 7): (7, 7), (11, 8): (7, 8),
+    (12, 0): (8, 0), (12, 1): (8, 1), (12, 2): (8, 2), (12, 3): (8, 3), (12, 4): (8, 4),
+    (12, 5): (8, 5), (12, 6): (8, 5), (12, 7): (8, 6), (12, 8): (8, 7), (12, 9): (8, 8),
+    (13, 0): (9, 0), (13, 1): (9, 1), (13, 2): (9, 2),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ToolRun:
+    """Outcome of one run of a program.
+
+    ``status`` is the exit status, negative for a signal, and None when the program was stopped
+    for taking too long or printing too much; ``stopped`` then says which.
+    """
+
+    status: int | None
+    stdout: bytes
+    stderr: bytes
+    stopped: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with status 0."""
+        return self.status == 0
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program that was found.
+
+    Attributes
+    ----------
+    name, path : str
+    release : tuple of int
+        CUDA release, (13, 0).
+    version : str
+        ``13.0.88``.
+    origin : str
+        ``configured``, ``PATH`` or the package folder it lies in.
+    """
+
+    name: str
+    path: str
+    release: tuple[int, int]
+    version: str
+    origin: str
+
+    @property
+    def newest_ptx(self) -> tuple[int, int]:
+        """Newest PTX version that this release's ptxas reads."""
+        known = _PTX_OF_CUDA.get(self.release)
+        if known is not None:
+            return known
+        newest = max(_PTX_OF_CUDA)
+        if self.release > newest:  # at least what the newest one that we know reads
+            return (max(self.release[0] - 4, 9), self.release[1])
+        return (0, 0)
+
+
+@dataclass
+class Toolchain:
+    """The tools of one machine, each in order of preference."""
+
+    tools: dict[str, list[Tool]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def first(self, name: str) -> Tool | Problem:
+        """The preferred tool of a name, or what to install."""
+        found = self.tools.get(name)
+        return found[0] if found else tool_missing(name)
+
+    def ptxas_for(self, ptx_version: tuple[int, int]) -> Tool | Problem:
+        """The first ptxas that reads a PTX version, or why none does."""
+        candidates = self.tools.get("ptxas", [])
+        if not candidates:
+            return tool_missing("ptxas")
+        for tool in candidates:
+            if tool.newest_ptx >= ptx_version:
+                return tool
+        best = max(candidates, key=lambda tool: tool.newest_ptx)
+        return Problem(
+            "tool-too-old",
+            f"ptxas {best.version} reads PTX up to {best.newest_ptx[0]}.{best.newest_ptx[1]}, "
+            f"the file is .version {ptx_version[0]}.{ptx_version[1]}",
+            f"pip install -U {PACKAGES['ptxas']}, or compile for an older PTX version",
+            best.path,
+        )
+
+
+def tool_missing(name: str) -> Problem:
+    """The diagnosis for a tool that was not found."""
+    return Problem(
+        "tool-not-found",
+        f"{name} was not found",
+        f"pip install {PACKAGES.get(name, name)}, or put {name} on PATH",
+    )
+
+
+def find_tools(
+    configured: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    site_packages: Sequence[Path] | None = None,
+) -> Toolchain:
+    """Look for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
+
+    Parameters
+    ----------
+    configured : mapping of str to str, optional
+        Tool name to path; a path that is no program is a problem, and the search goes on.
+    environment : mapping, optional
+        Where ``PATH`` is taken from; `os.environ` by default.
+    site_packages : sequence of Path, optional
+        Folders with installed packages; this interpreter's by default.
+    """
+    environment = os.environ if environment is None else environment
+    if site_packages is None:
+        paths = sysconfig.get_paths()
+        site_packages = [Path(p) for p in dict.fromkeys((paths["purelib"], paths["platlib"]))]
+    chain = Toolchain()
+    for name in TOOL_NAMES:
+        seen: set[str] = set()
+        for path, origin in _candidates(name, configured or {}, environment, site_packages):
+            real = str(Path(path).resolve())
+            if real in seen:
+                continue
+            seen.add(real)
+            tool = _identify(name, path, origin)
+            if isinstance(tool, Tool):
+                chain.tools.setdefault(name, []).append(tool)
+            elif origin == "configured":
+                chain.problems.append(tool)
+    return chain
+
+
+def _candidates(
+    name: str,
+    configured: Mapping[str, str],
+    environment: Mapping[str, str],
+    site_packages: Sequence[Path],
+) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    if name in configured:
+        found.append((configured[name], "configured"))
+    on_path = shutil.which(name, path=environment.get("PATH", ""))
+    if on_path:
+        found.append((on_path, "PATH"))
+    for site in site_packages:
+        for folder, origin in _SITE_FOLDERS:
+            path = site / folder / name
+            if path.is_file() and os.access(path, os.X_OK):
+                found.append((str(path), origin))
+    return found
+
+
+def _identify(name: str, path: str, origin: str) -> Tool | Problem:
+    run = run_tool([path, "--version"], timeout=_VERSION_TIMEOUT)
+    match = _VERSION.search(run.stdout.decode("utf-8", "replace"))
+    if not run.ok or match is None:
+        return Problem(
+            "tool-unusable",
+            f"{path} --version gave no CUDA release ({_outcome(run)})",
+            f"point to a working {name}, or remove the setting",
+            path,
+        )
+    release = (int(match.group(1)), int(match.group(2)))
+    return Tool(name, path, release, match.group(3), origin)
+
+
+def _outcome(run: ToolRun) -> str:
+    if run.stopped:
+        return run.stopped
+    message = run.stderr.decode("utf-8", "replace").strip().splitlines()
+    return f"exit status {run.status}" + (f": {message[0]}" if message else "")
+
+
+def run_tool(
+    arguments: Sequence[str],
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    cwd: str | Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    max_output: int = MAX_OUTPUT_BYTES,
+) -> ToolRun:
+    """Run a program with its own process group; stop the group on timeout or too much output.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Program and arguments; no shell.
+    timeout : float
+        Seconds.
+    cwd : path, optional
+    environment : mapping, optional
+        The whole environment of the program.
+    max_output : int
+        Bytes of standard output, and of standard error.
+
+    Returns
+    -------
+    ToolRun
+        A program that cannot be started gives status 127 and the system's message.
+    """
+    try:
+        process = subprocess.Popen(
+            list(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return ToolRun(127, b"", str(error).encode())
+    with process:
+        output, stopped = _collect(process, timeout, max_output)
+        if stopped:
+            _kill_group(process)
+        status = process.wait()
+    stdout, stderr = output
+    return ToolRun(None if stopped else status, bytes(stdout), bytes(stderr), stopped)
+
+
+def _collect(
+    process: subprocess.Popen[bytes], timeout: float, max_output: int
+) -> tuple[tuple[bytearray, bytearray], str]:
+    deadline = time.monotonic() + timeout
+    stdout, stderr = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for stream, buffer in ((process.stdout, stdout), (process.stderr, stderr)):
+            if stream is not None:
+                selector.register(stream, selectors.EVENT_READ, buffer)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return (stdout, stderr), f"stopped after {timeout:g} s"
+            for key, _ in selector.select(left):
+                chunk = os.read(key.fd, 1 << 16)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                key.data.extend(chunk)
+                if len(key.data) > max_output:
+                    return (stdout, stderr), f"stopped after printing {max_output} bytes"
+    try:
+        process.wait(max(deadline - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        return (stdout, stderr), f"stopped after {timeout:g} s"
+    return (stdout, stderr), ""
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()

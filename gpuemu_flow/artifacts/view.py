@@ -1,0 +1,92 @@
+"""What the rules judge: one kernel's figures and findings as plain data, without its PTX.
+
+A view is made once per artifact and can be cached: a changed limit is checked against it without
+parsing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.artifacts.ptx.model import LaunchBounds
+
+VIEW_VERSION = 1
+"""Part of the cache key: raise it when a view's content changes for the same artifact."""
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """One kernel for one architecture.
+
+    Attributes
+    ----------
+    name, file, arch : str
+    metrics : KernelMetrics
+    bounds : LaunchBounds
+    place : Place
+        Of the kernel itself.
+    has_ptx : bool
+        False when only a cubin was given: rules that read PTX had nothing to look at.
+    target_options : tuple of str
+        Words after the architecture in ``.target``, ``debug`` for one.
+    findings : dict of str to tuple of Finding
+        By rule id: what the rules' ``find`` saw in the PTX.
+    opcode_places, call_places : dict of str to Place
+        First instruction of each PTX opcode, first call of each function.
+    sass_opcodes : dict of str to int, or None
+        Histogram of machine instructions; None when no disassembler was there.
+    unmet_bounds : str
+        What ptxas said about launch bounds that it ignored.
+    assembly : dict of str to str
+        Architecture to the assembler's error, empty when it succeeded.
+    recursive : bool
+        Whether the call tree has a cycle: its stack then has no static bound.
+    """
+
+    name: str
+    file: str
+    arch: str
+    metrics: KernelMetrics
+    bounds: LaunchBounds = field(default_factory=LaunchBounds)
+    place: Place = field(default_factory=Place)
+    has_ptx: bool = True
+    target_options: tuple[str, ...] = ()
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    opcode_places: Mapping[str, Place] = field(default_factory=dict)
+    call_places: Mapping[str, Place] = field(default_factory=dict)
+    sass_opcodes: Mapping[str, int] | None = None
+    unmet_bounds: str = ""
+    assembly: Mapping[str, str] = field(default_factory=dict)
+    recursive: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {"version": VIEW_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KernelView:
+        """Rebuild from `to_json`'s form.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            When the data is not of that form or of another version.
+        """
+        values = dict(data)
+        if values.pop("version") != VIEW_VERSION:
+            raise ValueError("a kernel view of another version")
+        values["metrics"] = KernelMetrics.from_json(values["metrics"])
+        values["bounds"] = LaunchBounds(**values["bounds"])
+        values["place"] = Place(**values["place"])
+        values["target_options"] = tuple(values["target_options"])
+        values["findings"] = {
+            rule: tuple(Finding.from_json(item) for item in items)
+            for rule, items in values["findings"].items()
+        }
+        for name in ("opcode_places", "call_places"):
+            values[name] = {key: Place(**place) for key, place in values[name].items()}
+        return cls(**values)

@@ -1,0 +1,291 @@
+"""Keys and tables of the configuration file: what may stand where, its default and its meaning."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
+from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, ValueType, toml_type
+from gpuemu_flow.types import Json
+
+MAX_TABLES = 20_000
+MAX_FREE_DEPTH = 16
+MAX_FREE_VALUES = 10_000
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a table.
+
+    Attributes
+    ----------
+    name : str
+        Its proper name; the reference page and the model use this one.
+    type : ValueType
+    doc : str
+        What it means, in a sentence or two of Markdown.
+    default : Json
+        Used when the key is absent; None when it then has no value of its own.
+    default_text : str
+        What stands for the default on the reference page, where the value does not say it.
+    aliases : tuple of str
+        Other names that documented files use.
+    required : bool
+    ours : bool
+        False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
+    """
+
+    name: str
+    type: ValueType
+    doc: str
+    default: Json = None
+    default_text: str = ""
+    aliases: tuple[str, ...] = ()
+    required: bool = False
+    ours: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Section(ValueType):
+    """A table with known keys; unknown ones are warned of, with the nearest known one."""
+
+    keys: tuple[Key, ...]
+    what: str = "a table"
+    at_least_one: bool = False
+
+    @cached_property
+    def by_name(self) -> dict[str, Key]:
+        """Each key under its name and its aliases."""
+        return {name: key for key in self.keys for name in (key.name, *key.aliases)}
+
+    def accepts(self, value: Json) -> bool:
+        return isinstance(value, dict)
+
+    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
+        """A dict with only the keys that are given, under their proper names."""
+        if not self.accepts(value):
+            return self.wrong_type(value, path, out)
+        checked: dict[str, Json] = {}
+        wrong: set[str] = set()
+        for written, element in value.items():
+            key = self.by_name.get(written)
+            if key is None:
+                self.unknown(written, path, out)
+                continue
+            here = (*path, written)
+            if key.name != written:
+                out.aliases.setdefault((*path, key.name), here)
+            result = key.type.check(element, here, out)
+            if result is INVALID:
+                wrong.add(key.name)
+            elif key.name in checked:
+                checked[key.name] = self.joined(key, checked[key.name], result, here, out)
+            else:
+                checked[key.name] = result
+        for key in self.keys:
+            if key.required and key.name not in checked and key.name not in wrong:
+                text = f"{dotted(path) or 'the file'} lacks the key '{key.name}'"
+                out.add("config-missing-key", path, text)
+        if self.at_least_one and not checked and not wrong:
+            names = " or ".join(key.name for key in self.keys)
+            out.add("config-missing-key", path, f"{dotted(path)} lacks {names}")
+            return INVALID
+        return checked
+
+    def unknown(self, written: str, path: KeyPath, out: Reporter) -> None:
+        hint = out.nearest(written, self.by_name)
+        name = dotted((*path, written)) or shortened(written)
+        out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
+
+    def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
+        """One value from two spellings of a key: lists are united, others must be equal."""
+        if isinstance(first, list) and isinstance(second, list):
+            return first + [element for element in second if element not in first]
+        if first != second:
+            text = f"{dotted(path)} and another spelling of '{key.name}' differ"
+            out.add("config-conflict", path, text, f"keep '{key.name}'")
+        return first
+
+    def value(self, data: Mapping[str, Json], name: str) -> Json:
+        """What `data`, a result of `check`, says of a key, or the key's default."""
+        if name in data:
+            return data[name]
+        return self.by_name[name].default
+
+    def values(self, data: Mapping[str, Json]) -> dict[str, Json]:
+        """All keys of the section, from `data` or by default."""
+        return {key.name: self.value(data, key.name) for key in self.keys}
+
+    def schema(self) -> dict[str, Json]:
+        properties: dict[str, Json] = {}
+        for key in self.keys:
+            for name in (key.name, *key.aliases):
+                properties[name] = {**key.type.schema(), "description": plain(key.doc)}
+                if name != key.name:
+                    properties[name]["description"] = f"Another name of '{key.name}'."
+                elif key.default is not None:
+                    properties[name]["default"] = key.default
+        out: dict[str, Json] = {"type": "object", "properties": properties}
+        required = [key for key in self.keys if key.required]
+        with_aliases = [
+            {"anyOf": [{"required": [n]} for n in (key.name, *key.aliases)]}
+            for key in required
+            if key.aliases
+        ]
+        if required:
+            out["required"] = [key.name for key in required if not key.aliases]
+        if self.at_least_one:
+            out["anyOf"] = [{"required": [key.name]} for key in self.keys]
+        if with_aliases:
+            out["allOf"] = with_aliases
+        return out
+
+    def describe(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class Tables(ValueType):
+    """An array of tables of one kind; what is wrong in it leaves an `INVALID` in its place."""
+
+    table: Section
+    heading: str
+
+    def accepts(self, value: Json) -> bool:
+        return isinstance(value, list)
+
+    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
+        if not self.accepts(value):
+            hint = f"each starts with a line {self.heading}, with two brackets"
+            return self.wrong_type(value, path, out, hint)
+        if len(value) > MAX_TABLES:
+            text = f"{dotted(path)} has {len(value)} entries, more than {MAX_TABLES}"
+            out.add("config-too-large", path, text)
+            return INVALID
+        return [self.table.check(item, (*path, place), out) for place, item in enumerate(value)]
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "array", "items": self.table.schema()}
+
+    def describe(self) -> str:
+        return f"an array of tables, each headed {self.heading}"
+
+
+def plain(markdown: str) -> str:
+    """A description without Markdown's code marks, as editors show it."""
+    return markdown.replace("`", "")
+
+
+@dataclass(frozen=True)
+class FreeValue(ValueType):
+    """Any TOML value that JSON can carry, nested at most `MAX_FREE_DEPTH` deep."""
+
+    what: str = "any value but a date"
+    only_table: bool = False
+
+    def accepts(self, value: Json) -> bool:
+        return isinstance(value, dict) or not self.only_table
+
+    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
+        if not self.accepts(value):
+            return self.wrong_type(value, path, out)
+        fault = _free_fault(value)
+        if fault:
+            out.add("config-value", path, f"{dotted(path)} {fault}")
+            return INVALID
+        return value
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "object"} if self.only_table else {}
+
+    def describe(self) -> str:
+        return self.what
+
+
+def _free_fault(value: Json) -> str:
+    """What is wrong with a free value; empty when nothing is."""
+    todo: list[tuple[Json, int]] = [(value, 0)]
+    seen = 0
+    fault = ""
+    while todo and not fault:
+        element, depth = todo.pop()
+        seen += 1
+        if depth > MAX_FREE_DEPTH or seen > MAX_FREE_VALUES:
+            fault = f"nests deeper than {MAX_FREE_DEPTH} or holds over {MAX_FREE_VALUES} values"
+        elif isinstance(element, dict):
+            todo.extend((e, depth + 1) for pair in element.items() for e in pair)
+        elif isinstance(element, list):
+            todo.extend((e, depth + 1) for e in element)
+        else:
+            fault = _scalar_fault(element)
+    return fault
+
+
+def _scalar_fault(value: Json) -> str:
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, int):
+        return "holds an integer beyond 64 bits" if abs(value) > U64_MAX else ""
+    if isinstance(value, float):
+        # NaN is not equal to itself and so cannot be part of a cache key.
+        return "holds NaN" if math.isnan(value) else ""
+    if isinstance(value, str):
+        return "holds a NUL character" if "\0" in value else ""
+    return f"holds {toml_type(value)}"
+
+
+_UNITS = {
+    "": 1, "b": 1,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d{1,15})(\.\d{1,6})?\s*([a-zA-Z]*)")
+_SIZE_SCHEMA = r"^\s*\d{1,15}(\.\d{1,6})?\s*([kKmMgGtT][iI]?)?[bB]\s*$|^\s*\d{1,15}(\.\d{1,6})?\s*$"
+
+
+@dataclass(frozen=True)
+class ByteSize(ValueType):
+    """Bytes as an integer, or a string with KB, MB, GB, TB (powers of 1000) or KiB, MiB, …"""
+
+    low: int = 1
+    high: int = I63_MAX
+
+    def accepts(self, value: Json) -> bool:
+        return isinstance(value, (int, str)) and not isinstance(value, bool)
+
+    def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
+        if not self.accepts(value):
+            return self.wrong_type(value, path, out)
+        size = value if isinstance(value, int) else self.parse(value)
+        if size is None or not self.low <= size <= self.high:
+            least = f"; the least is {self.low} bytes" if self.low > 1 else ""
+            text = f"{dotted(path)} is {shown(value)}, not {self.describe()}{least}"
+            out.add("config-value", path, text)
+            return INVALID
+        return size
+
+    @staticmethod
+    def parse(text: str) -> int | None:
+        """Bytes, or None when the text is not a size."""
+        match = _SIZE.fullmatch(text.strip())
+        if match is None or match[3].lower() not in _UNITS or not text.isascii():
+            return None
+        unit = _UNITS[match[3].lower()]
+        fraction = float(match[2]) * unit if match[2] else 0.0
+        return int(match[1]) * unit + int(fraction)
+
+    def schema(self) -> dict[str, Json]:
+        return {
+            "anyOf": [
+                {"type": "integer", "minimum": self.low, "maximum": self.high},
+                {"type": "string", "pattern": _SIZE_SCHEMA},
+            ]
+        }
+
+    def describe(self) -> str:
+        return 'a size: bytes as an integer, or a string such as "2GB" or "512MiB"'

@@ -1,0 +1,241 @@
+"""Finds, reads and merges the configuration files; reports all that is wrong with them at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuemu_flow.config import parse_sections
+from gpuemu_flow.config.merge import definer, merged
+from gpuemu_flow.config.model import Config, ConfigFile, Environment
+from gpuemu_flow.config.parse_kernels import KernelParser
+from gpuemu_flow.config.parse_ops import OpParser
+from gpuemu_flow.config.parse_targets import TargetParser
+from gpuemu_flow.config.paths import Workspace, exists, is_file
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.read import Source, read_source
+from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.config.vocabulary import LOG_LEVELS
+from gpuemu_flow.errors import ConfigError, Problem, UsageError
+from gpuemu_flow.types import Json
+
+FILE_NAME = "gpuemu.toml"
+
+__all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_config"]
+
+
+def environment(environ: Mapping[str, str]) -> Environment:
+    """What the environment variables say; words that are no log level are ignored."""
+    level = ""
+    for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
+        word = environ.get(name, "").strip().lower()
+        word = {"warning": "warn"}.get(word, word)
+        if not level and word in LOG_LEVELS:
+            level = word
+    return Environment(
+        config=environ.get("GPUEMU_CONFIG", ""),
+        socket=environ.get("GPUEMU_SOCKET", ""),
+        log_level=level,
+        no_color=bool(environ.get("NO_COLOR") or environ.get("GPUEMU_NO_COLOR")),
+    )
+
+
+def find_config(start: Path, environ: Mapping[str, str]) -> Path:
+    """The project's file: ``GPUEMU_CONFIG``, or the nearest ``gpuemu.toml`` from `start` upward.
+
+    Raises
+    ------
+    UsageError
+        ``config-not-found``.
+    """
+    named = environment(environ).config
+    if named:
+        path = start / named
+        if not exists(path):
+            text = f"GPUEMU_CONFIG names {named}, which does not exist"
+            raise UsageError(Problem("config-not-found", text))
+        return path
+    folder = start.absolute()
+    for place in (folder, *folder.parents):
+        if is_file(place / FILE_NAME):
+            return place / FILE_NAME
+    raise UsageError(
+        Problem(
+            "config-not-found",
+            f"there is no {FILE_NAME} in {start} or above it",
+            "make one with `gpuemu-flow init`",
+        )
+    )
+
+
+def load_config(
+    path: Path | None = None,
+    *,
+    start: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    strict: bool = False,
+) -> Config:
+    """Load the configuration.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The project's file; else it is searched for from `start`, by default the current folder.
+    environ : mapping
+        Environment variables, for ``HOME``, ``XDG_CONFIG_HOME`` and those of gpuemu.
+    strict : bool
+        Warnings, such as unknown keys, are errors.
+
+    Raises
+    ------
+    UsageError
+        ``config-not-found``.
+    ConfigError
+        With all errors of all files.
+    """
+    config, problems = _load(path, start or Path.cwd(), environ, strict=strict)
+    errors = [problem for problem in problems if not problem.warning]
+    if errors or config is None:
+        raise ConfigError(*errors)
+    return config
+
+
+def check_config(
+    path: Path | None = None,
+    *,
+    start: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    strict: bool = False,
+) -> list[Problem]:
+    """All errors and warnings of the configuration; parameters and UsageError as `load_config`."""
+    return _load(path, start or Path.cwd(), environ, strict=strict)[1]
+
+
+def _load(
+    path: Path | None, start: Path, environ: Mapping[str, str], *, strict: bool
+) -> tuple[Config | None, list[Problem]]:
+    """The configuration and all problems; without a configuration there is at least one error."""
+    if path is not None and not exists(path):
+        raise UsageError(Problem("config-not-found", f"{path} does not exist"))
+    project_file = (path or find_config(start, environ)).absolute()
+    shown_as = str(path) if path is not None and not path.is_absolute() else project_file.name
+    sources = [read_source(project_file, shown_as)]
+    home = Path(environ.get("HOME") or Path.home())
+    for default in _default_files(home, environ):
+        if default != project_file:
+            shown = f"~/{default.relative_to(home)}" if default.is_relative_to(home) else default
+            sources.append(read_source(default, str(shown)))
+    assembly = _Assembly(sources, home)
+    unreadable = any(not p.warning for p in sources[0].out.problems) and not sources[0].tree
+    config = None if unreadable else assembly.config(environment(environ))
+    problems = [p for source in sources for p in source.out.collected(strict=strict)]
+    if any(not p.warning for p in problems):
+        return None, problems
+    return config, problems
+
+
+def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
+    """The user's defaults and, below them, the daemon's."""
+    given = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    user = Path(given) if given.startswith("/") else home / ".config"
+    return user / "gpuemu" / "config.toml", home / ".gpuemu" / "daemon.toml"
+
+
+class _Assembly:
+    """Builds the model from the sources; problems go to the reporter of the source at fault."""
+
+    def __init__(self, sources: list[Source], home: Path) -> None:
+        self.sources = sources
+        self.home = home
+        self.tree = merged(sources)
+        self.root = Path(os.path.realpath(sources[0].path.parent))
+        self.probed: set[Path] = set()
+
+    def section(self, name: str) -> dict[str, Json]:
+        found = self.tree.get(name)
+        return found if isinstance(found, dict) else {}
+
+    def out_of(self, where: KeyPath) -> Reporter:
+        return definer(self.sources, where).out
+
+    def workspace(self, where: KeyPath) -> Workspace:
+        """Paths as seen from the file that a key comes from."""
+        base = definer(self.sources, where).path.parent
+        allow = bool(self.section("project").get("allow_outside", False))
+        return Workspace(self.root, base, self.home, allow_outside=allow, probed=self.probed)
+
+    def tables(self, name: str) -> list[Json]:
+        found = self.tree.get(name)
+        return found if isinstance(found, list) else []
+
+    def config(self, env: Environment) -> Config:
+        project_out = self.sources[0].out
+        project = parse_sections.project(self.section("project"), project_out)
+        shared = self.section("validation")
+        validation = parse_sections.validation(shared, self.out_of(("validation",)))
+        execution = parse_sections.execution(
+            self.section("execution"),
+            definer(self.sources, ("execution", "python_path")).path.parent,
+            self.home,
+        )
+        ops_parser = OpParser(
+            self.workspace(("ops",)), self.out_of(("ops",)), validation, execution, shared
+        )
+        ops = ops_parser.parse_all(self.tables("ops"))
+        kernels = KernelParser(
+            self.workspace(("kernels",)), self.out_of(("kernels",)), shared
+        ).parse_all(self.tables("kernels"))
+        names = frozenset(
+            table["name"]
+            for table in (*self.tables("ops"), *self.tables("kernels"))
+            if table is not INVALID and "name" in table
+        )
+        targets = TargetParser(ops, kernels, names, self.out_of).parse(self.section("targets"))
+        return Config(
+            root=self.root,
+            project=project,
+            validation=validation,
+            ops=tuple(ops),
+            kernels=tuple(kernels),
+            policies=parse_sections.policies(
+                self.section("policies"), self.section("ci"), self.out_of(("policies",))
+            ),
+            ci=parse_sections.ci(self.section("ci"), self.out_of(("ci",))),
+            targets=targets,
+            cache=parse_sections.cache(
+                self.section("cache"), self.workspace(("cache", "dir")), self.out_of(("cache",))
+            ),
+            execution=execution,
+            daemon=parse_sections.daemon(
+                self.section("daemon"),
+                self.workspace(("daemon", "socket_path")),
+                self.out_of(("daemon",)),
+            ),
+            storage=parse_sections.storage(
+                self.section("storage"),
+                self.workspace(("storage", "db_path")),
+                self.out_of(("storage",)),
+            ),
+            environment=env,
+            files=self.files(ops_parser.modules.consulted),
+            warnings=tuple(p for s in self.sources for p in s.out.collected() if p.warning),
+        )
+
+    def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
+        """Everything whose change or appearance changes the configuration."""
+        files = [ConfigFile(source.path, source.digest) for source in self.sources]
+        files += [ConfigFile(path, _digest(path)) for path in sorted(consulted)]
+        files += [ConfigFile(path, "") for path in sorted(self.probed)]
+        return tuple(files)
+
+
+def _digest(path: Path) -> str:
+    import hashlib  # noqa: PLC0415 - only where an op names a module
+
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""

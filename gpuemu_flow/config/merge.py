@@ -1,0 +1,44 @@
+"""Three files become one: tables key by key, arrays of tables whole from the highest file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.read import Source
+from gpuemu_flow.types import Json
+
+
+def merged(sources: Sequence[Source]) -> dict[str, Json]:
+    """The checked keys of all sources, given from the highest priority to the lowest."""
+    out: dict[str, Json] = {}
+    for source in reversed(sources):
+        _over(out, source.tree)
+    return out
+
+
+def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
+    """Lay `high` over `low`, in place; what `high` holds is not changed."""
+    for name, value in high.items():
+        below = low.get(name)
+        if isinstance(value, dict):
+            table = dict(below) if isinstance(below, dict) else {}
+            _over(table, value)
+            low[name] = table
+        else:
+            low[name] = value
+
+
+def definer(sources: Sequence[Source], path: KeyPath) -> Source:
+    """The source that a merged key comes from; the highest one when none has it."""
+    for source in sources:
+        node: Json = source.tree
+        for part in path:
+            if not isinstance(node, dict):  # within an array, which has one source
+                return source
+            if part not in node:
+                break
+            node = node[part]
+        else:
+            return source
+    return sources[0]

@@ -1,0 +1,217 @@
+"""The configuration as frozen data: what every other part of gpuemu-flow reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.config.slices import to_slice
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.types import Shape, Tolerance
+
+__all__ = ["Config", "ConfigFile", "KernelConfig", "OpConfig", "ProgramRef", "to_slice"]
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A file that the configuration depends on.
+
+    Attributes
+    ----------
+    path : Path
+        Absolute.
+    digest : str
+        SHA-256 of its bytes in hex; empty when there is no such file.
+    """
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class Project:
+    """``[project]``."""
+
+    name: str
+    version: str
+    framework: str
+    allow_outside: bool
+
+
+@dataclass(frozen=True)
+class PlainShapes:
+    """``[validation.shapes]``: sizes for ops without a schema; an empty tuple is not given."""
+
+    batch_sizes: tuple[int, ...] = ()
+    sequence_lengths: tuple[int, ...] = ()
+    hidden_dims: tuple[int, ...] = ()
+    edge_cases: tuple[Shape, ...] = ()
+
+
+@dataclass(frozen=True)
+class Validation:
+    """``[validation]``; ops have these values already filled in.
+
+    ``seed`` 0 means one drawn anew for every run.
+    """
+
+    dtypes: tuple[str, ...]
+    seed: int
+    tolerance: str
+    tolerances: Mapping[str, Tolerance]
+    nan_policy: str
+    inf_policy: str
+    shapes: PlainShapes | None
+    layouts: tuple[str, ...]
+    strategies: tuple[str, ...]
+    cases: int
+    fuzz_iterations: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Above `fail` it fails, above `warn` it warns; None: no limit."""
+
+    fail: int | None = None
+    warn: int | None = None
+
+
+@dataclass(frozen=True)
+class Policies:
+    """``[policies]``; limits are for kernels without their own, `rules` gives severities."""
+
+    fail_on_regression: bool
+    warn_threshold: float
+    regression_threshold: float
+    registers: Limits
+    spills: Limits
+    local_memory: Limits
+    rules: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ci:
+    """``[ci]``; `parallel_jobs` 0 is the number of CPUs."""
+
+    quick_dtypes: tuple[str, ...]
+    quick_shapes: tuple[Shape, ...]
+    quick_fuzz_iterations: int
+    fuzz_iterations: int
+    thorough_timeout: float
+    parallel_jobs: int
+
+
+@dataclass(frozen=True)
+class Execution:
+    """``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
+
+    `parallel` 0 is the number of CPUs.
+    """
+
+    python_path: str | None
+    parallel: int
+    max_parallel_refs: int
+    reference_timeout: float
+
+
+@dataclass(frozen=True)
+class Cache:
+    """``[cache]``; bytes, and the folder (None: ``.gpuemu-cache`` in the root)."""
+
+    size_limit: int
+    dir: Path | None
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """``[daemon]``."""
+
+    socket_path: Path | None
+    log_level: str
+    max_connections: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """``[storage]`` of the daemon."""
+
+    db_path: Path | None
+    max_results: int
+    max_baselines: int
+    retention_days: int
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What the environment variables say; see `environment` in ``load``.
+
+    Attributes
+    ----------
+    config : str
+        ``GPUEMU_CONFIG``; empty: search upward.
+    socket : str
+        ``GPUEMU_SOCKET``; empty: as configured.
+    log_level : str
+        ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty: as configured.
+    no_color : bool
+        ``NO_COLOR`` or ``GPUEMU_NO_COLOR`` holds anything.
+    """
+
+    config: str = ""
+    socket: str = ""
+    log_level: str = ""
+    no_color: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that the files say.
+
+    Attributes
+    ----------
+    root : Path
+        The workspace: folder of the project file, absolute and resolved.
+    files : tuple of ConfigFile
+        All files that were looked at, missing ones too, so that their appearance is noticed.
+    targets : mapping of str to tuple of str
+        The user's names; targets within targets are expanded.
+    warnings : tuple of Problem
+        What was wrong and did no harm.
+    """
+
+    root: Path
+    files: tuple[ConfigFile, ...]
+    project: Project
+    validation: Validation
+    ops: tuple[OpConfig, ...]
+    kernels: tuple[KernelConfig, ...]
+    policies: Policies
+    ci: Ci
+    targets: Mapping[str, tuple[str, ...]]
+    cache: Cache
+    execution: Execution
+    daemon: Daemon
+    storage: Storage
+    environment: Environment = Environment()
+    warnings: tuple[Problem, ...] = ()
+
+    def op(self, name: str) -> OpConfig:
+        """The op of that name; UsageError ``unknown-op`` when there is none."""
+        for op in self.ops:
+            if op.name == name:
+                return op
+        names = tuple(op.name for op in self.ops)
+        raise UsageError(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, names)))
+
+    def kernel(self, name: str) -> KernelConfig:
+        """The kernel of that name; UsageError ``unknown-kernel`` when there is none."""
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        names = tuple(kernel.name for kernel in self.kernels)
+        raise UsageError(
+            Problem("unknown-kernel", f"no kernel {name!r}", did_you_mean(name, names))
+        )

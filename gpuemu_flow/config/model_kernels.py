@@ -1,0 +1,98 @@
+"""``[[kernels]]`` as frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.types import Json, Tolerance
+
+
+@dataclass(frozen=True)
+class ArtifactChecks:
+    """Limits that the lint holds for one kernel; None: no limit.
+
+    Attributes
+    ----------
+    given : frozenset of str
+        Which of the limits the kernel itself names; the others are defaults, over which
+        ``[policies]`` goes.
+    """
+
+    max_registers: int | None
+    max_spills: int | None
+    max_spill_bytes: int | None
+    max_local_memory_bytes: int | None
+    max_shared_memory: int | None
+    max_instructions: int | None
+    min_occupancy: float | None
+    tensor_cores: bool
+    forbidden_instructions: tuple[str, ...]
+    required_patterns: tuple[str, ...]
+    given: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Build:
+    """How a kernel is compiled: architectures (``sm_80``), flags, or a command of the user's."""
+
+    arch: tuple[str, ...]
+    flags: tuple[str, ...]
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """A Triton kernel that is compiled without a GPU."""
+
+    path: Path
+    kernel: str
+    signature: Mapping[str, str]
+    constants: Mapping[str, Json]
+    num_warps: int | None
+    num_stages: int | None
+
+
+@dataclass(frozen=True)
+class Allow:
+    """A lint rule that a kernel may break, and why; `line` is where that is written."""
+
+    rule: str
+    reason: str
+    line: int
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """One kernel.
+
+    Attributes
+    ----------
+    source, ptx, cubin : Path or None
+        Absolute; `ptx` and `cubin` need not exist yet when `build.command` makes them.
+    reference : str
+        As written; nothing is done with it.
+    threads_per_block : int or None
+    dynamic_shared_memory : int or None
+        Bytes per block.
+    skip_reason : str
+        Why there is nothing to lint; empty when there is.
+    """
+
+    name: str
+    file: str
+    line: int
+    source: Path | None
+    ptx: Path | None
+    cubin: Path | None
+    reference: str
+    tolerances: Mapping[str, Tolerance]
+    invariants: tuple[str, ...]
+    checks: ArtifactChecks
+    build: Build
+    triton: TritonKernel | None
+    threads_per_block: int | None
+    dynamic_shared_memory: int | None
+    allow: tuple[Allow, ...]
+    skip_reason: str

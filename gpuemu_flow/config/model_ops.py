@@ -1,0 +1,143 @@
+"""``[[ops]]`` and their programs as frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.types import STRATEGIES, Json, Tolerance
+
+
+@dataclass(frozen=True)
+class ProgramRef:
+    """An op or reference that can be run.
+
+    Attributes
+    ----------
+    kind : str
+        ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
+        `module`. ``command``: an executable of the JSON protocol.
+    path : Path or None
+        Absolute and resolved file of the program; None for a callable of an installed package
+        and for a command found on ``PATH``.
+    module : str
+        Dotted module of a callable written as ``pkg.mod:function``.
+    function : str
+        Of a callable.
+    argv : tuple of str
+        Of a command: executable and arguments.
+    portable_argv : tuple of str
+        `argv` with paths of the workspace made relative: the form that belongs in action keys.
+    text : str
+        As written.
+    relative : str
+        `path` relative to the workspace, likewise.
+    files : tuple of Path
+        Files that the program is known to consist of: `path`, and of a command each argument
+        that names a file of the workspace.
+    file, line : str, int
+        Where it is written.
+    """
+
+    kind: str
+    path: Path | None = None
+    module: str = ""
+    function: str = ""
+    argv: tuple[str, ...] = ()
+    portable_argv: tuple[str, ...] = ()
+    text: str = ""
+    relative: str = ""
+    files: tuple[Path, ...] = ()
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class OpConfig:
+    """One op with every default filled in.
+
+    Attributes
+    ----------
+    name : str
+    schema : OpSchema
+        Dims, inputs and outputs.
+    file, line : str, int
+        Where it is defined.
+    op : ProgramRef or None
+        None when there is no implementation that can be run here; then `skip_reason` says why.
+    reference : ProgramRef
+    input_names : tuple of str
+        The first is the primary input.
+    execution_mode : str
+        ``client_side``, ``daemon_orchestrated`` or ``script_based``.
+    kwargs : mapping
+        Keyword arguments as TOML values.
+    env : mapping of str to str
+    depends : tuple of str
+        Globs relative to the workspace root (absolute only when outside of it).
+    timeout : float
+        Seconds per case.
+    memory_limit : int or None
+        Bytes.
+    isolation : str
+        ``fork``, ``spawn`` or ``warm``.
+    mutates : tuple of str
+        Inputs that the op may change.
+    deterministic : bool
+    dtypes, layouts, strategies : tuple of str
+        Canonical names; groups of strategies are expanded.
+    cases : int
+        Cases per dtype.
+    fuzz_iterations : int
+    tolerance : str
+        For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
+        defaults. ``explicit`` is ``table`` chosen because the file gives tolerances.
+    tolerances : mapping of str to Tolerance
+        Only those that the file gives, by dtype, the op's over those of ``[validation]``.
+    nan_policy, inf_policy : str
+        ``match``, ``strict`` or ``ignore``.
+    invariants : tuple of str
+    shape_preserved_input : str or None
+        Input whose shape the output must have, when the invariant was asked for in its table form.
+    frameworks : tuple of str
+    xla_compatible : bool
+    reference_dtype : str or None
+        Wider dtype that the reference answers in.
+    skip_reason : str
+        Why `run` cannot check the op; not empty exactly when `op` is None. A skipped op never
+        counts as passed.
+    """
+
+    name: str
+    reference: ProgramRef
+    schema: OpSchema
+    op: ProgramRef | None = None
+    file: str = ""
+    line: int = 0
+    input_names: tuple[str, ...] = ("input",)
+    execution_mode: str = "script_based"
+    kwargs: Mapping[str, Json] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    depends: tuple[str, ...] = ()
+    timeout: float = 60.0
+    memory_limit: int | None = None
+    isolation: str = "fork"
+    mutates: tuple[str, ...] = ()
+    deterministic: bool = True
+    dtypes: tuple[str, ...] = ("float32",)
+    layouts: tuple[str, ...] = ("contiguous", "strided", "transposed", "offset")
+    strategies: tuple[str, ...] = STRATEGIES
+    cases: int = 24
+    fuzz_iterations: int = 100
+    tolerance: str = "auto"
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    nan_policy: str = "match"
+    inf_policy: str = "match"
+    invariants: tuple[str, ...] = ()
+    shape_preserved_input: str | None = None
+    frameworks: tuple[str, ...] = ()
+    xla_compatible: bool = True
+    reference_dtype: str | None = None
+    skip_reason: str = ""

@@ -1,0 +1,54 @@
+"""Names of ops, kernels, targets and tasks, and how a task's name is read."""
+
+from __future__ import annotations
+
+from gpuemu_flow.types import DTYPES
+
+OP_STAGES = ("generate", "op", "reference", "compare", "diff")
+KERNEL_STAGES = ("build", "lint", "diff")
+STAGES = tuple(dict.fromkeys((*OP_STAGES, *KERNEL_STAGES)))
+GROUPS = ("quick", "lint", "all")
+
+
+def name_fault(name: str) -> str:
+    """Why an op, kernel or target cannot have this name; empty when it can.
+
+    A task is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject
+    may itself hold colons (``aten::softmax``), as long as the parts can be told apart: it must not
+    begin with a stage, nor end with a dtype.
+    """
+    first, _, last = name.split(":", 1)[0], "", name.rsplit(":", 1)[-1]
+    if name in STAGES or name in GROUPS:
+        return "is the name of a stage or group"
+    if ":" in name and first in STAGES:
+        return f"begins with the stage {first!r}, as tasks do"
+    if ":" in name and last in DTYPES:
+        return f"ends with the dtype {last!r}, as tasks do"
+    if name.startswith(("-", "/", ":")) or name.endswith(("/", ":")):
+        return "begins or ends with a sign that separates names"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return "has an empty part, '.' or '..' between slashes"
+    return ""
+
+
+def split_task(name: str) -> tuple[str, str, str] | None:
+    """Stage, subject and last part of a task's name.
+
+    The last part is empty for ``STAGE:SUBJECT``; None when `name` does not begin with a stage.
+    Whether a last part that is no dtype belongs to the subject, only the known names tell.
+
+    Examples
+    --------
+    >>> split_task("compare:aten::softmax:float32")
+    ('compare', 'aten::softmax', 'float32')
+    >>> split_task("lint:softmax_kernel")
+    ('lint', 'softmax_kernel', '')
+    """
+    stage, colon, rest = name.partition(":")
+    if stage not in STAGES or not colon or not rest:
+        return None
+    subject, colon, last = rest.rpartition(":")
+    if not colon or not subject:
+        return stage, rest, ""
+    is_arch = last.startswith("sm_")
+    return (stage, subject, last) if last in DTYPES or is_arch else (stage, rest, "")

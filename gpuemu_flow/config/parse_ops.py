@@ -1,0 +1,263 @@
+"""``[[ops]]``, from checked keys to the model, with the defaults of ``[validation]`` filled in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from gpuemu_flow.cases.schema import (
+    WARNING_SLUGS,
+    OpSchema,
+    default_schema,
+    parse_schema,
+    plain_shapes_schema,
+)
+from gpuemu_flow.config.model import Execution, OpConfig, Validation
+from gpuemu_flow.config.model_ops import ProgramRef
+from gpuemu_flow.config.names import name_fault
+from gpuemu_flow.config.parse_modules import Modules
+from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, report_policy_conflict
+from gpuemu_flow.config.paths import Workspace
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.programs import Programs
+from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.tables_ops import OP
+from gpuemu_flow.config.values import INVALID
+from gpuemu_flow.numerics.tolerances import resolve
+from gpuemu_flow.types import INVARIANTS, Json, Tolerance
+
+CLIENT_MODES = ("client_side", "daemon_orchestrated")
+
+Table = Mapping[str, Json]
+
+
+def unique_names(items: list[Json], key: str, out: Reporter) -> None:
+    """Report names that cannot be told from tasks, and names given twice."""
+    first: dict[str, int] = {}
+    for place, item in enumerate(items):
+        name = item.get("name") if item is not INVALID else None
+        if name is None:
+            continue
+        where = (key, place, "name")
+        fault = name_fault(name)
+        if fault:
+            out.add("config-reserved-name", where, f"the name {shown(name)} {fault}")
+        if name in first:
+            line = out.line((key, first[name], "name"))
+            text = f"{key} has two entries named {shown(name)}; the first is in line {line}"
+            out.add("config-duplicate-name", where, text, "rename one of them")
+        first.setdefault(name, place)
+
+
+@dataclass
+class OpParser:
+    """Parses the ops of the file that defines them.
+
+    Attributes
+    ----------
+    workspace : Workspace
+    out : Reporter
+    validation, execution
+        Where the defaults come from.
+    shared_table : mapping
+        ``[validation]`` as it is written, which tells a default from a written value.
+    """
+
+    workspace: Workspace
+    out: Reporter
+    validation: Validation
+    execution: Execution
+    shared_table: Table
+    programs: Programs = field(init=False)
+    modules: Modules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.programs = Programs(self.workspace, self.out)
+        self.modules = Modules(self.programs)
+
+    def parse_all(self, items: list[Json]) -> list[OpConfig]:
+        """All ops that could be made sense of; what is wrong with the others is reported."""
+        unique_names(items, "ops", self.out)
+        parsed = []
+        for place, table in enumerate(items):
+            if self.out.hopeless:
+                break
+            op = self.parse(table, ("ops", place)) if table is not INVALID else None
+            if op is not None:
+                parsed.append(op)
+        return parsed
+
+    def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
+        """One op; None when a problem was reported that leaves nothing to build."""
+        reference = None
+        if "reference" in table:
+            reference = self.programs.parse(table["reference"], (*where, "reference"))
+        mode, op, skip_reason = self.implementation(table, where)
+        names, schema = self.inputs(table, where)
+        self.check_names(table, names, op, where)
+        depends = self.depends(table, where)
+        for kind in ("nan", "inf"):
+            report_policy_conflict(table, kind, where, self.out)
+        if "name" not in table or reference is None or schema is None:
+            return None
+        tolerance, tolerances = self.tolerances(table)
+        invariants, shape_input = _invariants(table.get("invariants", []), names)
+        values, shared = OP.values(table), self.validation
+        return OpConfig(
+            name=table["name"],
+            reference=reference,
+            schema=schema,
+            op=op,
+            file=self.out.file,
+            line=self.out.line(where),
+            input_names=names,
+            execution_mode=mode,
+            kwargs=values["kwargs"],
+            env=values["env"],
+            depends=depends,
+            timeout=float(values["timeout"] or self.execution.reference_timeout),
+            memory_limit=values["memory_limit"],
+            isolation=values["isolation"],
+            mutates=tuple(values["mutates"]),
+            deterministic=values["deterministic"],
+            dtypes=tuple(values["dtypes"] or shared.dtypes),
+            layouts=tuple(values["layouts"] or shared.layouts),
+            strategies=tuple(values["strategies"] or shared.strategies),
+            cases=values["cases"] or shared.cases,
+            fuzz_iterations=values["fuzz_iterations"] or shared.fuzz_iterations,
+            tolerance=tolerance,
+            tolerances=tolerances,
+            nan_policy=policy_of(table, "nan") or shared.nan_policy,
+            inf_policy=policy_of(table, "inf") or shared.inf_policy,
+            invariants=invariants,
+            shape_preserved_input=shape_input,
+            frameworks=tuple(values["frameworks"]),
+            xla_compatible=values["xla_compatible"],
+            reference_dtype=values["reference_dtype"],
+            skip_reason=skip_reason,
+        )
+
+    def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
+        """Execution mode, the program under test, and why it cannot be run here."""
+        if "op" in table and "op_script" in table:
+            text = "both op and op_script are given"
+            self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
+        key = "op" if "op" in table else "op_script" if "op_script" in table else ""
+        script = self.programs.parse(table[key], (*where, key)) if key else None
+        module, reason = None, ""
+        if "module" in table:
+            module, reason = self.modules.callable_of(
+                table["module"], table.get("name", ""), (*where, "module")
+            )
+        mode = table.get("execution_mode") or ("script_based" if key else "client_side")
+        if mode == "script_based":
+            op = script or module
+            if op is None:
+                text = "execution_mode is script_based, but there is no op or op_script"
+                reason = f"{text}; {reason}" if reason else text
+            return mode, op, "" if op else reason
+        op = script if script is not None and script.kind == "callable" else module
+        if op is None:
+            text = f"execution_mode is {mode}: the op runs in a client, which submits its outputs"
+            reason = f"{text}; {reason}" if reason else text
+        return mode, op, "" if op else reason
+
+    def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
+        """Input names and schema; where only one is given, the other follows from it."""
+        names = tuple(table.get("input_names", ()))
+        repeated = {n for n in names if names.count(n) > 1}
+        for name in sorted(repeated):
+            place = (*where, "input_names")
+            text = f"two inputs are named {shown(name)}"
+            self.out.add("config-duplicate-name", place, text)
+        names = tuple(dict.fromkeys(names))
+        if "schema" in table:
+            below = (*where, "schema")
+
+            def report(path: KeyPath, slug: str, message: str, hint: str) -> None:
+                warning = slug in WARNING_SLUGS
+                self.out.add(slug, (*below, *path), message, hint, warning=warning)
+
+            schema = parse_schema(table["schema"], names, report)
+            if not names and schema is not None:
+                names = tuple(tensor.name for tensor in schema.inputs)
+            return names or ("input",), schema
+        names = names or ("input",)
+        plain = self.validation.shapes
+        if plain is None:
+            return names, default_schema(names)
+        lists = plain.batch_sizes, plain.sequence_lengths, plain.hidden_dims
+        return names, plain_shapes_schema(names, *lists, plain.edge_cases)
+
+    def check_names(
+        self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath
+    ) -> None:
+        """Hold keyword arguments, mutated inputs and keyword calls against the input names."""
+        for name in table.get("kwargs", {}):
+            if name in names:
+                text = f"kwargs has {shown(name)}, which is an input"
+                self.out.add("config-conflict", (*where, "kwargs", name), text, "rename one")
+        for name in table.get("mutates", ()):
+            if name not in names:
+                text = f"mutates names {shown(name)}, which is no input"
+                hint = self.out.nearest(name, names, or_all=True)
+                self.out.add("config-value", (*where, "mutates"), text, hint)
+        for name in names:
+            if op is not None and op.kind == "callable" and not name.isidentifier():
+                text = f"input {shown(name)} is no identifier: the callable gets one dict of inputs"
+                self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
+
+    def depends(self, table: Table, where: KeyPath) -> tuple[str, ...]:
+        """The globs, relative to the workspace root."""
+        globs = []
+        for place, pattern in enumerate(table.get("depends", ())):
+            here = (*where, "depends", place)
+            parts = PurePosixPath(pattern).parts
+            if any("**" in part and part != "**" for part in parts):
+                text = f"{shown(pattern)}: '**' must stand alone between slashes"
+                self.out.add("config-value", here, text)
+                continue
+            fixed = []
+            for part in parts:
+                if any(c in part for c in "*?["):
+                    break
+                fixed.append(part)
+            free = parts[len(fixed) :]
+            # A glob may be a plain file name; then its folder is what must lie inside.
+            if (
+                ".." in free
+                or self.workspace.resolve("/".join(fixed) or ".", here, self.out) is None
+            ):
+                if ".." in free:
+                    self.out.add("config-value", here, f"{shown(pattern)}: '..' after a wildcard")
+                continue
+            absolute = os.path.normpath(self.workspace.base.joinpath(pattern))
+            relative = os.path.relpath(absolute, self.workspace.root)
+            globs.append(absolute if relative.startswith("..") else relative)
+        return tuple(dict.fromkeys(globs))
+
+    def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
+        """The mode for dtypes without a tolerance, and the explicit ones.
+
+        An op that says ``tolerance`` itself has only its own explicit ones beside it.
+        """
+        shared = self.validation
+        own = partial_tolerances(table.get("tolerances", {}))
+        below = partial_tolerances(self.shared_table.get("tolerances", {}))
+        explicit = {dtype: resolve(dtype, own, below) for dtype in own}
+        if "tolerance" in table:
+            return table["tolerance"], explicit
+        written = "tolerance" in self.shared_table or not own
+        return shared.tolerance if written else "explicit", {**shared.tolerances, **explicit}
+
+
+def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+    """Invariants in the order of the vocabulary; the table form of one of them means an input."""
+    if isinstance(given, dict):
+        asked = {name for name, wanted in given.items() if wanted}
+        shape_input = names[0] if "shape_preserved" in asked else None
+    else:
+        asked, shape_input = set(given), None
+    return tuple(name for name in INVARIANTS if name in asked), shape_input

@@ -1,0 +1,134 @@
+"""Paths of a configuration file: resolved against its folder, and kept inside the workspace."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.errors import nearest
+
+MAX_SIBLINGS = 2000
+
+
+def exists(path: Path) -> bool:
+    """Whether there is anything at `path`; False, too, where looking is refused."""
+    try:
+        return path.exists()
+    except OSError:  # a folder without permission, a name that is too long
+        return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether `path` is a regular file; False, too, where looking is refused."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+@dataclass
+class Workspace:
+    """What paths are checked against while one file is read.
+
+    Attributes
+    ----------
+    root : Path
+        Absolute and resolved folder of the project's configuration file.
+    base : Path
+        Absolute folder of the file that is being read; relative paths start here.
+    home : Path
+        What ``~`` means, where it means anything.
+    allow_outside : bool
+        Whether the user has said ``allow_outside = true``.
+    probed : set of Path
+        Files that were looked for in vain and whose appearance would change the configuration.
+    """
+
+    root: Path
+    base: Path
+    home: Path = Path("/")
+    allow_outside: bool = False
+    probed: set[Path] = field(default_factory=set)
+
+    def inside(self, path: Path) -> bool:
+        """Whether a resolved path is in the workspace or beside the file that names it.
+
+        A user's own defaults file may name files of its own folder; the check is there so that
+        a project that was downloaded cannot reach out of its folder.
+        """
+        return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
+
+    def relative(self, path: Path) -> str:
+        """`path` without machine-dependent parts: relative to the root, else its name."""
+        if path.is_relative_to(self.root):
+            return path.relative_to(self.root).as_posix()
+        return path.name
+
+    def resolve(
+        self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
+    ) -> Path | None:
+        """The absolute path that `text` names, links resolved; None once a problem is reported.
+
+        Parameters
+        ----------
+        anywhere : bool
+            Whether any place is allowed, and ``~`` is the home folder (sockets, databases).
+        """
+        written = Path(text)
+        if anywhere and written.parts[:1] == ("~",):
+            written = self.home.joinpath(*written.parts[1:])
+        try:
+            path = Path(os.path.realpath(self.base / written))
+        except (OSError, ValueError, RuntimeError) as error:
+            out.add("config-value", where, f"{dotted(where)} is not a usable path: {error}")
+            return None
+        if anywhere or self.allow_outside or self.inside(path):
+            return path
+        link = " through a link" if self.inside(Path(os.path.normpath(self.base / written))) else ""
+        out.add(
+            "config-path-outside",
+            where,
+            f"{dotted(where)} = {shown(text)} leads outside the workspace{link}",
+            "move it inside, or set allow_outside = true under [project]",
+        )
+        return None
+
+    def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
+        """Like `resolve`, for a file that must exist."""
+        path = self.resolve(text, where, out)
+        if path is None:
+            return None
+        fault = self.file_fault(path)
+        if fault:
+            hint = self.beside(path)
+            out.add("config-path-missing", where, f"{dotted(where)} = {shown(text)} {fault}", hint)
+            return None
+        return path
+
+    @staticmethod
+    def file_fault(path: Path) -> str:
+        """Why `path` cannot be read as a file; empty when it can."""
+        try:
+            if path.is_dir():
+                return "is a folder"
+            if not path.exists():
+                return "does not exist"
+            if not path.is_file():
+                return "is not a regular file"
+            return "" if os.access(path, os.R_OK) else "cannot be read"
+        except OSError as error:
+            return f"cannot be looked at: {error.strerror}"
+
+    def beside(self, path: Path) -> str:
+        """A hint that names the file most like the missing one in its folder."""
+        try:
+            with os.scandir(path.parent) as entries:
+                names = tuple(e.name for e in islice(entries, MAX_SIBLINGS))
+        except OSError:
+            return "relative paths start at the folder of the file that names them"
+        best = nearest(path.name, names)
+        return f"did you mean {self.relative(path.parent / best)!r}?" if best else ""

@@ -1,0 +1,245 @@
+"""From the text of ``op``, ``op_script``, ``module`` or ``reference`` to a program that can run."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.config.model_ops import ProgramRef
+from gpuemu_flow.config.paths import Workspace, exists, is_file
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.types import Json
+
+_INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
+_FILE_FUNCTION = re.compile(r"(.+\.py):(.*)", re.DOTALL)
+_MODULE_FUNCTION = re.compile(r"([^/\\:\s]+):([^/\\:\s]*)")
+
+
+@dataclass
+class Programs:
+    """Parses the programs of one file.
+
+    Attributes
+    ----------
+    workspace : Workspace
+    out : Reporter
+    """
+
+    workspace: Workspace
+    out: Reporter
+
+    def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
+        """A program from its value in the file; None once a problem is reported."""
+        if isinstance(value, dict):
+            return KINDS[value["kind"]](self, value, where) if "kind" in value else None
+        if isinstance(value, list):
+            return self.command(value, where)
+        text = value.strip()
+        stripped = _INTERPRETER.sub("", text, count=1)
+        by_file = _FILE_FUNCTION.fullmatch(stripped)
+        if by_file:
+            return self.function_of_file(by_file[1], by_file[2], where, text)
+        if stripped.endswith(".py"):
+            return self.script(stripped, where, text)
+        by_module = _MODULE_FUNCTION.fullmatch(stripped)
+        if by_module:
+            return self.function_of_module(by_module[1], by_module[2], where, text)
+        return self.executable(stripped, where, text, python=stripped != text)
+
+    def ref(
+        self,
+        kind: str,
+        where: KeyPath,
+        text: str,
+        path: Path | None = None,
+        *,
+        module: str = "",
+        function: str = "",
+        argv: tuple[str, ...] = (),
+        files: tuple[Path, ...] = (),
+    ) -> ProgramRef:
+        return ProgramRef(
+            kind=kind,
+            path=path,
+            module=module,
+            function=function,
+            argv=argv,
+            portable_argv=tuple(map(self.portable, argv)),
+            text=text,
+            relative=self.workspace.relative(path) if path else "",
+            files=files or ((path,) if path else ()),
+            file=self.out.file,
+            line=self.out.line(where),
+        )
+
+    def portable(self, argument: str) -> str:
+        """An argument without the place of the workspace."""
+        path = Path(argument)
+        return self.workspace.relative(path) if path.is_absolute() else argument
+
+    def script(self, name: str, where: KeyPath, text: str) -> ProgramRef | None:
+        path = self.workspace.existing_file(name, where, self.out)
+        return self.ref("script", where, text, path) if path else None
+
+    def function_of_file(
+        self, name: str, function: str, where: KeyPath, text: str
+    ) -> ProgramRef | None:
+        path = self.workspace.existing_file(name, where, self.out)
+        if not self.identifier(function, where) or path is None:
+            return None
+        return self.ref("callable", where, text, path, function=function)
+
+    def function_of_module(
+        self, module: str, function: str, where: KeyPath, text: str
+    ) -> ProgramRef | None:
+        if not all(_is_name(part) for part in module.split(".")):
+            fault = f"{dotted(where)}: {shown(module)} is no dotted module path"
+            self.out.add("config-value", where, fault, "pkg.mod:function or path.py:function")
+            return None
+        if not all(self.identifier(part, where) for part in function.split(".")):
+            return None
+        path = self.module_file(module, where)
+        if path is None and self.is_workspace_package(module):
+            fault = f"{dotted(where)}: no module {module} in the workspace"
+            self.out.add("config-path-missing", where, fault)
+            return None
+        return self.ref("callable", where, text, path, module=module, function=function)
+
+    def module_file(self, module: str, where: KeyPath) -> Path | None:
+        """File of a module that lies in the workspace; None: it is installed, or missing."""
+        stem = Path(*module.split("."))
+        for place in (stem.with_suffix(".py"), stem / "__init__.py"):
+            path = self.workspace.root / place
+            if is_file(path):
+                return self.workspace.resolve(str(path), where, self.out)
+            self.workspace.probed.add(path)
+        return None
+
+    def is_workspace_package(self, module: str) -> bool:
+        """Whether the top of a dotted module path is a package or module of the workspace."""
+        top = self.workspace.root / module.split(".", maxsplit=1)[0]
+        return any(map(is_file, (top.with_suffix(".py"), top / "__init__.py")))
+
+    def identifier(self, name: str, where: KeyPath) -> bool:
+        if _is_name(name):
+            return True
+        fault = f"{dotted(where)}: {shown(name)} is no name of a function"
+        self.out.add("config-value", where, fault, "write it as path.py:function")
+        return False
+
+    def executable(
+        self, name: str, where: KeyPath, text: str, *, python: bool
+    ) -> ProgramRef | None:
+        path = self.workspace.resolve(name, where, self.out)
+        if path is None:
+            return None
+        if not exists(path) and any(c.isspace() for c in name):
+            try:
+                words = shlex.split(text)
+            except ValueError:
+                words = text.split()
+            fault = f"{dotted(where)}: there is no file {shown(name)}"
+            listed = "[" + ", ".join(f'"{w}"' for w in words) + "]"
+            self.out.add("config-path-missing", where, fault, f"for arguments write {listed}")
+            return None
+        path = self.workspace.existing_file(name, where, self.out)
+        if path is None:
+            return None
+        if python:
+            return self.ref("script", where, text, path)
+        return self.runnable(path, where, text, (str(path),))
+
+    def runnable(
+        self, path: Path, where: KeyPath, text: str, argv: tuple[str, ...]
+    ) -> ProgramRef | None:
+        if not os.access(path, os.X_OK):
+            fault = f"{dotted(where)}: {shown(text)} is not executable"
+            hint = f"chmod +x {shlex.quote(self.workspace.relative(path))}"
+            self.out.add("config-not-executable", where, fault, hint)
+            return None
+        return self.ref("command", where, text, path, argv=argv, files=(path,))
+
+    def command(self, argv: list[str], where: KeyPath) -> ProgramRef | None:
+        """A list: executable and arguments, run as they stand, without a shell."""
+        text = shlex.join(argv)
+        if not argv[0].strip():
+            self.out.add("config-value", where, f"{dotted(where)} names an empty executable")
+            return None
+        files = [found for found in map(self.file_argument, argv[1:]) if found]
+        if "/" not in argv[0]:
+            path = files[0] if files else None
+            return self.ref("command", where, text, path, argv=tuple(argv), files=tuple(files))
+        path = self.workspace.existing_file(argv[0], where, self.out)
+        if path is None:
+            return None
+        ref = self.runnable(path, where, text, (str(path), *argv[1:]))
+        if ref is None:
+            return None
+        return self.ref(
+            "command", where, text, path, argv=ref.argv, files=tuple(dict.fromkeys((path, *files)))
+        )
+
+    def file_argument(self, argument: str) -> Path | None:
+        """The workspace's file that an argument names, whose content then counts as the program."""
+        if not argument or argument.startswith("-"):
+            return None
+        try:
+            path = Path(os.path.realpath(self.workspace.base / argument))
+        except (OSError, ValueError):
+            return None
+        return path if self.workspace.inside(path) and is_file(path) else None
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _script_kind(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    if not _needs(programs, table, where, ("path",)):
+        return None
+    return programs.script(table["path"], (*where, "path"), table["path"])
+
+
+def _callable_kind(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    source = "path" if "path" in table else "module"
+    if not _needs(programs, table, where, (source, "function")):
+        return None
+    parse = programs.function_of_file if source == "path" else programs.function_of_module
+    text = f"{table[source]}:{table['function']}"
+    return parse(table[source], table["function"], (*where, source), text)
+
+
+def _command_kind(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    if not _needs(programs, table, where, ("argv",)):
+        return None
+    return programs.command(table["argv"], (*where, "argv"))
+
+
+def _needs(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath, names: tuple[str, ...]
+) -> bool:
+    for name in names:
+        if name not in table:
+            fault = f"{dotted(where)} of kind {table['kind']!r} lacks the key {name!r}"
+            programs.out.add("config-missing-key", where, fault)
+    return all(name in table for name in names)
+
+
+# A new kind of program is a name in `vocabulary.PROGRAM_KINDS` and a function here.
+KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | None]] = {
+    "script": _script_kind,
+    "callable": _callable_kind,
+    "command": _command_kind,
+}

@@ -1,0 +1,143 @@
+"""From a file to its checked keys: bytes, encoding, TOML syntax, positions and types."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tomli
+
+from gpuemu_flow.config.positions import MAX_DEPTH, MAX_TOKEN, scan
+from gpuemu_flow.config.report import Reporter, shortened
+from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.types import Json
+
+MAX_BYTES = 4 << 20
+
+_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass
+class Source:
+    """One configuration file as it was read.
+
+    Attributes
+    ----------
+    path : Path
+        Absolute.
+    digest : str
+        SHA-256 in hex of what was read; empty when there is no such file.
+    tree : dict
+        Checked keys under their proper names; only those that the file gives.
+    out : Reporter
+        What was found wrong so far.
+    """
+
+    path: Path
+    out: Reporter
+    digest: str = ""
+    tree: dict[str, Json] = field(default_factory=dict)
+
+
+def read_source(path: Path, shown_as: str) -> Source:
+    """Read and check one file; a missing file gives an empty source without a problem."""
+    source = Source(path, Reporter(shown_as))
+    data = _read_bytes(source)
+    if data is None:
+        return source
+    source.digest = hashlib.sha256(data).hexdigest()
+    text = _decode(data, source.out)
+    if text is None:
+        return source
+    raw = parse_toml(text, source.out)
+    if raw is not None:
+        source.tree = FILE.check(raw, (), source.out)
+    return source
+
+
+def _read_bytes(source: Source) -> bytes | None:
+    """The file's bytes; None when it is missing, no regular file, unreadable or too large."""
+    try:
+        # Opening a named pipe would wait for a writer for ever.
+        descriptor = os.open(source.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                source.out.add("config-unreadable", (), "the configuration is not a regular file")
+                return None
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        text = f"the configuration cannot be read: {error.strerror or error}"
+        source.out.add("config-unreadable", (), text)
+        return None
+    if len(data) > MAX_BYTES:
+        text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
+        source.out.add("config-too-large", (), text, "is this the right file?")
+        return None
+    return data
+
+
+def _decode(data: bytes, out: Reporter) -> str | None:
+    if data.startswith(_UTF16):
+        out.add("config-encoding", (), "the file is UTF-16", "save it as UTF-8")
+        return None
+    if data.startswith(b"\xef\xbb\xbf"):
+        out.problem_at("config-encoding", 1, "the file begins with a byte order mark",
+                       "save it as UTF-8 without BOM")  # fmt: skip
+        return None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        fault = f"byte 0x{byte:02x} is not UTF-8"
+        out.problem_at("config-encoding", line, fault, "save the file as UTF-8")
+        return None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        out.problem_at("config-encoding", line, "the file holds a NUL character", "remove it")
+        return None
+    return text
+
+
+def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
+    """The raw tables of a text; sets the positions of `out`. None once a problem is reported."""
+    found = scan(text)
+    out.positions = found
+    if found.too_deep:
+        fault = f"keys or brackets nest deeper than {MAX_DEPTH}"
+        out.problem_at("config-syntax", found.too_deep, fault)
+        return None
+    if found.too_long:
+        fault = f"a key or number has more than {MAX_TOKEN} characters"
+        out.problem_at("config-syntax", found.too_long, fault)
+        return None
+    try:
+        return tomli.loads(text)
+    except tomli.TOMLDecodeError as error:
+        _syntax_problem(error, text, out)
+    except (ValueError, RecursionError, OverflowError) as error:
+        out.problem_at("config-syntax", 0, shortened(str(error)))
+    return None
+
+
+def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
+    """Report where tomli stopped; at the end of the text, what was left open says more."""
+    message = str(error)
+    place = _PLACE.search(message)
+    line, hint = 0, ""
+    if place:
+        message = message[: place.start()]
+        line = int(place[1]) if place[1] else text.rstrip().count("\n") + 1
+        hint = f"column {place[2]}" if place[2] else ""
+        if not place[1] and out.positions.unclosed:
+            line = out.positions.unclosed
+            hint = "what is opened here is never closed"
+    message = message.removesuffix(".")
+    out.problem_at("config-syntax", line, f"not valid TOML: {shortened(message)}", hint)

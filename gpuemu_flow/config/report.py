@@ -1,0 +1,126 @@
+"""Collects every problem of one configuration file, each with its file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from gpuemu_flow.config.positions import KeyPath, Positions
+from gpuemu_flow.errors import Problem, did_you_mean, nearest
+
+MAX_PROBLEMS = 200
+MAX_SHOWN = 80
+MAX_COMPARED = 50_000  # names, over all hints of a file
+MAX_WARNINGS = 2_000  # a file with more is not taken for a configuration
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as a user would write it: ``ops[0].schema.dims``; empty for the whole file."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += ("." if text else "") + shortened(part)
+    return text
+
+
+def shortened(text: str) -> str:
+    """`text` without control characters and cut to a length that fits a message."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: MAX_SHOWN * 2])
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """A value as TOML would have it, shortened for a message."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return repr(shortened(value))
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "an integer of more than 30 digits"
+    if isinstance(value, (list, dict)):
+        return "[…]" if isinstance(value, list) else "{…}"
+    return shortened(str(value))
+
+
+@dataclass
+class Reporter:
+    """Where the problems of one file go.
+
+    Attributes
+    ----------
+    file : str
+        As it is shown to the user.
+    positions : Positions
+        Lines of the file's keys.
+    problems : list of Problem
+        In the order found, at most `MAX_PROBLEMS` errors and as many warnings.
+    aliases : dict
+        From the path of a key's proper name to the path that the file really has.
+    """
+
+    file: str
+    positions: Positions = field(default_factory=Positions)
+    problems: list[Problem] = field(default_factory=list)
+    aliases: dict[KeyPath, KeyPath] = field(default_factory=dict)
+    untold_errors: int = 0
+    untold_warnings: int = 0
+    compared: int = 0
+    _told_warnings: int = 0
+
+    def line(self, path: KeyPath) -> int:
+        """The line of a key, whichever of its names the file uses, or of its nearest ancestor."""
+        for end in range(len(path), 0, -1):
+            written = self.aliases.get(path[:end])
+            if written is not None:
+                return self.positions.line((*written, *path[end:]))
+        return self.positions.line(path)
+
+    def add(
+        self, slug: str, path: KeyPath, message: str, hint: str = "", *, warning: bool = False
+    ) -> None:
+        """Report a problem of the key at `path`."""
+        self.problem_at(slug, self.line(path), message, hint, warning=warning)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether there is so much wrong that looking further says nothing more."""
+        return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
+
+    def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
+        """A hint that names the known name most like `name`; with `or_all` at least those known.
+
+        Finding it takes long among many names, so that after `MAX_COMPARED` there are no hints.
+        """
+        self.compared += len(known)
+        if self.compared > MAX_COMPARED:
+            return ""
+        name, names = name[:MAX_SHOWN], tuple(known)
+        return did_you_mean(name, names) if or_all or nearest(name, names) else ""
+
+    def problem_at(
+        self, slug: str, line: int, message: str, hint: str = "", *, warning: bool = False
+    ) -> None:
+        """Report a problem of a line; 0 is the file as a whole."""
+        if warning and self._told_warnings >= MAX_PROBLEMS:
+            self.untold_warnings += 1
+            return
+        if not warning and len(self.problems) - self._told_warnings >= MAX_PROBLEMS:
+            self.untold_errors += 1
+            return
+        self._told_warnings += warning
+        self.problems.append(Problem(slug, message, hint, self.file, line, warning))
+
+    def collected(self, *, strict: bool = False) -> list[Problem]:
+        """All problems by line; under `strict` every warning is an error."""
+        out = sorted(self.problems, key=lambda problem: problem.line)
+        if self.untold_errors:
+            text = f"{self.untold_errors} more errors in this file are not shown"
+            out.append(Problem("config-too-many", text, "", self.file))
+        if self.untold_warnings:
+            text = f"{self.untold_warnings} more warnings in this file are not shown"
+            mild = self.untold_warnings <= MAX_WARNINGS
+            out.append(Problem("config-too-many", text, "", self.file, warning=mild))
+        return [replace(problem, warning=False) for problem in out] if strict else out

@@ -1,0 +1,33 @@
+"""Writes ``schemas/gpuemu.schema.json``, the JSON Schema of gpuemu.toml, from the tables of keys.
+
+Editors use it; gpuemu-flow's own checks are stricter and say more (``python -m
+gpuemu_flow.config.schema_export > schemas/gpuemu.schema.json``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.types import Json
+
+
+def json_schema() -> dict[str, Json]:
+    """The JSON Schema, draft 7."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "gpuemu.schema.json",
+        "title": "gpuemu.toml",
+        "description": "Configuration of a gpuemu-flow workspace; unknown keys are warned of.",
+        **FILE.schema(),
+    }
+
+
+def schema_text() -> str:
+    """`json_schema` as the file that is checked in."""
+    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_text())

@@ -1,0 +1,89 @@
+"""An op's own share of the configuration, in the canonical form that action keys are made of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.types import Json
+
+
+def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
+    """What of an op's configuration decides its results, as plain JSON, split by whom it affects.
+
+    The op's name, lines, files of the configuration and absolute paths are left out: none of them
+    changes a result. The content of the programs is not here either, only where they lie.
+
+    Parameters
+    ----------
+    op : OpConfig
+    dtype : str, optional
+        Of explicit tolerances, keep only this dtype's.
+
+    Returns
+    -------
+    dict
+        ``op`` and ``reference``: each program; ``program``: what both run with; ``cases``: which
+        cases are made; ``compare``: how outputs are judged.
+    """
+    explicit = {
+        name: {"atol": t.atol, "rtol": t.rtol}
+        for name, t in op.tolerances.items()
+        if dtype in (None, name)
+    }
+    return {
+        "op": {
+            "ref": _program(op.op) if op.op else None,
+            "mutates": sorted(op.mutates),
+            "deterministic": op.deterministic,
+        },
+        "reference": {"ref": _program(op.reference), "dtype": op.reference_dtype},
+        "program": {
+            "input_names": list(op.input_names),
+            "output_names": [tensor.name for tensor in op.schema.outputs],
+            "kwargs": _plain(op.kwargs),
+            "env": dict(op.env),
+            "timeout": op.timeout,
+            "memory_limit": op.memory_limit,
+            "isolation": op.isolation,
+        },
+        "cases": {
+            "schema": _plain(asdict(op.schema)),
+            "layouts": list(op.layouts),
+            "strategies": list(op.strategies),
+            "count": op.cases,
+        },
+        "compare": {
+            "tolerance": op.tolerance,
+            "tolerances": explicit,
+            "nan_policy": op.nan_policy,
+            "inf_policy": op.inf_policy,
+            "invariants": list(op.invariants),
+            "shape_preserved_input": op.shape_preserved_input,
+            "mutates": sorted(op.mutates),
+            "deterministic": op.deterministic,
+            "reference_dtype": op.reference_dtype,
+        },
+    }
+
+
+def _program(ref: ProgramRef) -> dict[str, Json]:
+    return {
+        "kind": ref.kind,
+        "path": ref.relative,
+        "module": ref.module,
+        "function": ref.function,
+        "argv": list(ref.portable_argv),
+    }
+
+
+def _plain(value: Json) -> Json:
+    """Tuples as lists, and infinities in a form that JSON has and no other value takes."""
+    if isinstance(value, dict):
+        return {str(name): _plain(element) for name, element in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(element) for element in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    return value

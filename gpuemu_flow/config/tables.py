@@ -1,0 +1,300 @@
+"""The whole configuration file as data: validation, JSON Schema and reference page come from it."""
+
+from __future__ import annotations
+
+from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
+from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
+from gpuemu_flow.config.tables_ops import CASES, OP, SECONDS, TOLERANCE_MODE
+from gpuemu_flow.config.values import (
+    U64_MAX,
+    Bool,
+    Choice,
+    Either,
+    Integer,
+    ListOf,
+    Number,
+    TableOf,
+    Text,
+)
+from gpuemu_flow.config.vocabulary import (
+    DTYPE_LIST,
+    FRAMEWORK,
+    LAYOUT_SET,
+    LOG_LEVEL,
+    NAME,
+    PATH,
+    POLICY,
+    STRATEGY_SET,
+    TOLERANCES,
+    WORD,
+)
+
+DEFAULT_SEED = 42
+SIZE = Integer(0, 2**31 - 1)
+SIZES = ListOf(SIZE, 0, 1000)
+SHAPE = ListOf(SIZE, 0, 16, distinct=False)
+JOBS = Integer(0, 4096)
+
+PROJECT = Section(
+    (
+        Key("name", Text(longest=200), "Name of the workspace.", default="unnamed"),
+        Key("version", Text(longest=100), "Its version.", default="0.0.0"),
+        Key("framework", FRAMEWORK, "Picks the adapter.", default="pytorch"),
+        Key(
+            "allow_outside",
+            Bool(),
+            "Lets paths lead outside the workspace; else each of them is an error.",
+            default=False,
+            ours=True,
+        ),
+    ),
+    "a table",
+)
+
+SHAPES = Section(
+    (
+        Key("batch_sizes", SIZES, "First dim."),
+        Key("sequence_lengths", SIZES, "Second dim.", aliases=("seq_lengths",)),
+        Key("hidden_dims", SIZES, "Third dim.", ours=True),
+        Key(
+            "edge_cases",
+            ListOf(Either((SIZE, SHAPE)), 0, 1000),
+            "Whole shapes that are drawn now and then; a number is a 1-d shape.",
+        ),
+    ),
+    "a table of sizes",
+)
+
+VALIDATION = Section(
+    (
+        Key("dtypes", DTYPE_LIST, "Dtypes to check, under any of their names.", ["float32"]),
+        Key(
+            "check_nan",
+            Bool(),
+            "Written as `true`: any NaN in the output fails where all inputs are finite "
+            "(`strict`); `false`: `match`.",
+            default_text="`nan_policy` decides",
+        ),
+        Key(
+            "check_inf",
+            Bool(),
+            "The same for infinities.",
+            default_text="`inf_policy` decides",
+        ),
+        Key(
+            "nan_policy",
+            POLICY,
+            "`match`: NaN exactly where the reference has NaN; `strict`: no NaN at all; `ignore`.",
+            default_text='`"match"`',
+            ours=True,
+        ),
+        Key(
+            "inf_policy",
+            POLICY,
+            "The same for infinities, their sign included.",
+            default_text='`"match"`',
+            ours=True,
+        ),
+        Key(
+            "seed",
+            Integer(0, U64_MAX),
+            "Master seed. `0` is drawn anew for every run; absent, it is fixed, because equal "
+            "inputs must give equal results.",
+            DEFAULT_SEED,
+        ),
+        Key(
+            "tolerances",
+            TOLERANCES,
+            "Per dtype: a number (absolute, rtol 0) or `{ atol, rtol }`; a missing member comes "
+            "from the documented table.",
+        ),
+        Key(
+            "tolerance",
+            TOLERANCE_MODE,
+            "For dtypes without an explicit tolerance: `auto` derives one from the reference, "
+            "`table` takes the documented defaults.",
+            default_text='`"auto"`; `"table"` if `tolerances` is given',
+            ours=True,
+        ),
+        Key("shapes", SHAPES, "Exactly these shapes, for ops without a schema."),
+        Key(
+            "layouts",
+            LAYOUT_SET,
+            "Memory layouts: a list of names, or the documented table of booleans (in which the "
+            "documented three are on unless turned off).",
+            ["contiguous", "strided", "transposed", "offset"],
+        ),
+        Key("cases", CASES, "Cases per op and dtype.", 24, ours=True),
+        Key(
+            "strategies",
+            STRATEGY_SET,
+            "Value strategies, or the groups `core` and `stress`.",
+            ["core", "stress"],
+            aliases=("strategy", "value_distribution"),
+            ours=True,
+        ),
+        Key("fuzz_iterations", CASES, "Cases of `fuzz`.", 100, ours=True),
+    ),
+    "a table",
+)
+
+_WARN_ABOVE = Key("warn_above", COUNT, "Warn above this.")
+COUNT_LIMITS = Section((Key("max", COUNT, "Fail above this."), _WARN_ABOVE), "max and warn_above")
+BYTE_LIMITS = Section(
+    (Key("max_bytes", COUNT, "Fail above this."), _WARN_ABOVE), "max_bytes and warn_above"
+)
+
+POLICIES = Section(
+    (
+        Key(
+            "fail_on_regression",
+            Bool(),
+            "A regression makes the command exit with 1.",
+            default=True,
+        ),
+        Key(
+            "warn_threshold",
+            Number(0.0, 1.0),
+            "Warn when a passing case uses more than this share of its tolerance. A value of at "
+            "most 0.25 has the other documented meaning, relative growth, and sets "
+            "`regression_threshold`.",
+            default=0.8,
+        ),
+        Key(
+            "regression_threshold",
+            Number(0.0),
+            "Relative growth of an error that counts as a regression.",
+            default_text="`ci.regression_threshold`, else 0.1",
+            ours=True,
+        ),
+        Key("registers", COUNT_LIMITS, "Limits for kernels without their own."),
+        Key("spills", COUNT_LIMITS, "The same for spill instructions."),
+        Key("local_memory", BYTE_LIMITS, "The same for stack bytes."),
+        Key(
+            "rules",
+            TableOf(
+                WORD,
+                Choice(
+                    ("off", "info", "warning", "error"),
+                    noun="severity",
+                    aliases={"warn": "warning"},
+                ),
+                "a table of rule = severity",
+            ),
+            "Severity of lint rules.",
+            default={},
+            ours=True,
+        ),
+    ),
+    "a table",
+)
+
+CI = Section(
+    (
+        Key("quick_dtypes", DTYPE_LIST, "Dtypes of `quick`.", ["float32"]),
+        Key("quick_shapes", ListOf(SHAPE, 0, 1000), "Shapes of `quick`.", [[2, 128]]),
+        Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
+        Key(
+            "parallel_jobs",
+            JOBS,
+            "Parallel jobs of `ci`; 0 is the number of CPUs.",
+            1,
+            aliases=("parallel",),
+        ),
+        Key("fuzz_iterations", CASES, "Cases per op of `ci`.", 200),
+        Key(
+            "quick",
+            Section(
+                (
+                    Key("fuzz_iterations", CASES, "Cases per op of a quick run.", 10),
+                    Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`, and over it."),
+                ),
+                "a table",
+            ),
+            "The quick run.",
+        ),
+        Key("regression_threshold", Number(0.0), "See `policies.regression_threshold`."),
+    ),
+    "a table",
+)
+
+CACHE = Section(
+    (
+        Key(
+            "size_limit",
+            ByteSize(1 << 20),
+            "Size at which the least recently used blobs are collected.",
+            10_000_000_000,
+            ours=True,
+        ),
+        Key(
+            "dir",
+            PATH,
+            "Where the cache lies, inside the workspace.",
+            default_text="`.gpuemu-cache`",
+            ours=True,
+        ),
+    ),
+    "a table",
+)
+
+EXECUTION = Section(
+    (
+        Key(
+            "python_path",
+            PATH,
+            "The interpreter of scripts and callables: a path, or a program on `PATH`.",
+            default_text="the interpreter that runs gpuemu-flow",
+        ),
+        Key("parallel", JOBS, "Parallel jobs; 0 is the number of CPUs.", 0, ours=True),
+        Key("max_parallel_refs", Integer(1, 4096), "References that run at once.", 4),
+        Key("reference_timeout", SECONDS, "Seconds per case, for ops without a `timeout`.", 60),
+    ),
+    "a table",
+)
+
+DAEMON = Section(
+    (
+        Key(
+            "socket_path",
+            PATH,
+            "Socket of the daemon; `GPUEMU_SOCKET` goes over it.",
+            default_text="`~/.gpuemu/gpuemu.sock`",
+        ),
+        Key("log_level", LOG_LEVEL, "`trace`, `debug`, `info`, `warn` or `error`.", "info"),
+        Key("max_connections", Integer(1, 65536), "Clients at once.", 16),
+    ),
+    "a table",
+)
+
+STORAGE = Section(
+    (
+        Key("db_path", PATH, "Where the daemon keeps results.", default_text="`~/.gpuemu/db`"),
+        Key("max_results", COUNT, "Results kept.", 10000),
+        Key("max_baselines", COUNT, "Baselines kept.", 100),
+        Key("retention_days", COUNT, "Days that results are kept.", 30),
+    ),
+    "a table",
+)
+
+FILE = Section(
+    (
+        Key("project", PROJECT, "The workspace."),
+        Key("validation", VALIDATION, "What all ops are checked with."),
+        Key("policies", POLICIES, "What counts as a failure."),
+        Key("ci", CI, "Quick and thorough runs."),
+        Key(
+            "targets",
+            TableOf(NAME, ListOf(WORD, 0, 10_000), "a table of name = list of targets"),
+            "Names of your own for lists of ops, tasks, groups and other targets.",
+            default={},
+            ours=True,
+        ),
+        Key("execution", EXECUTION, "How programs are run."),
+        Key("cache", CACHE, "The cache of the workspace."),
+        Key("daemon", DAEMON, "The daemon."),
+        Key("storage", STORAGE, "The daemon's results."),
+        Key("ops", Tables(OP, "[[ops]]"), "The ops to check."),
+        Key("kernels", Tables(KERNEL, "[[kernels]]"), "The kernels to build and lint."),
+    )
+)

@@ -1,0 +1,206 @@
+"""The keys of ``[[ops]]``."""
+
+from __future__ import annotations
+
+from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
+from gpuemu_flow.config.values import Bool, Choice, Integer, ListOf, Number, TableOf, Text
+from gpuemu_flow.config.vocabulary import (
+    DTYPE_LIST,
+    FLOAT_DTYPE,
+    FRAMEWORK,
+    INVARIANT_SET,
+    ISOLATIONS,
+    LAYOUT_SET,
+    MODE_ALIASES,
+    MODES,
+    NAME,
+    PATH,
+    POLICY,
+    PROGRAM,
+    SCHEMA,
+    STRATEGY_SET,
+    TOLERANCES,
+    WORD,
+)
+
+MAX_SECONDS = 1_000_000.0
+MAX_CASES = 1_000_000
+LEAST_MEMORY = 1 << 20
+
+AS_VALIDATION = "as `[validation]` says"
+
+TOLERANCE_MODE = Choice(("auto", "table"), noun="tolerance")
+CASES = Integer(1, MAX_CASES)
+SECONDS = Number(0.0, MAX_SECONDS, above=True)
+
+OP = Section(
+    (
+        Key("name", NAME, "Unique name; see [Names](#names).", required=True),
+        Key(
+            "op",
+            PROGRAM,
+            "The implementation under test; see [Programs](#programs).",
+            ours=True,
+        ),
+        Key(
+            "op_script",
+            PROGRAM,
+            "The documented spelling of `op` for scripts of the JSON protocol; give one of them.",
+        ),
+        Key(
+            "module",
+            Text(what="a dotted module path", longest=512),
+            "Where the implementation of a `client_side` op lives: `pkg.mod`, `pkg.mod:function` "
+            "or `path.py:function`. Without a function, the one of the op's name is meant. It is "
+            "run as a callable when it is found in the workspace or names a function; otherwise "
+            "the op is skipped by `run`, and counted as skipped.",
+        ),
+        Key(
+            "reference",
+            PROGRAM,
+            "The trusted implementation; see [Programs](#programs).",
+            required=True,
+        ),
+        Key(
+            "input_names",
+            ListOf(WORD, 0, 64, distinct=False),
+            "Names of the inputs, in order; the first is the primary one. Any printable text for "
+            "scripts; identifiers for callables that take inputs by keyword.",
+            default_text='`["input"]`, or the inputs of `schema` in their order',
+        ),
+        Key(
+            "execution_mode",
+            Choice(MODES, noun="execution mode", aliases=MODE_ALIASES),
+            "Where the op runs: `client_side`, `daemon_orchestrated` (also spelled `daemon_side`) "
+            "or `script_based`. `run` skips, and counts, ops of the first two unless a callable "
+            "is named.",
+            default_text="`script_based` if `op` or `op_script` is given, else `client_side`",
+        ),
+        Key("frameworks", ListOf(FRAMEWORK), "Frameworks that the op is written for.", default=[]),
+        Key(
+            "tolerances",
+            TOLERANCES,
+            "Per dtype: a number (absolute, rtol 0) or `{ atol, rtol }`; a missing member is "
+            "inherited. Over those of `[validation]`.",
+            default_text=AS_VALIDATION,
+        ),
+        Key(
+            "tolerance",
+            TOLERANCE_MODE,
+            "`auto` or `table` for the dtypes without an explicit tolerance of this op.",
+            default_text=AS_VALIDATION,
+            ours=True,
+        ),
+        Key(
+            "invariants",
+            INVARIANT_SET,
+            "A list of names, or a table of `name = true`. `shape_preserved` means the shape of "
+            "the reference's output in a list, that of the primary input in a table.",
+            default=[],
+        ),
+        Key(
+            "check_nan",
+            Bool(),
+            '`true`: any NaN in the output fails (`nan_policy = "strict"`); `false`: `match`.',
+            default_text=AS_VALIDATION,
+        ),
+        Key(
+            "check_inf",
+            Bool(),
+            "`true`: any infinity in the output fails; `false`: `match`.",
+            default_text=AS_VALIDATION,
+        ),
+        Key("nan_policy", POLICY, "Over `check_nan`.", default_text=AS_VALIDATION, ours=True),
+        Key("inf_policy", POLICY, "Over `check_inf`.", default_text=AS_VALIDATION, ours=True),
+        Key("xla_compatible", Bool(), "Whether XLA can compile the op.", default=True),
+        Key(
+            "schema",
+            SCHEMA,
+            "Symbolic dims, inputs and outputs, or the name of a built-in schema; see "
+            "[Schemas](#schemas).",
+            default_text="one `elementwise` tensor per input name",
+            aliases=("op_schema",),
+            ours=True,
+        ),
+        Key(
+            "kwargs",
+            FreeValue("a table of keyword arguments", only_table=True),
+            "Keyword arguments, typed for callables, strings on protocol v1. No name may be an "
+            "input's.",
+            default={},
+            ours=True,
+        ),
+        Key("dtypes", DTYPE_LIST, "Dtypes to check.", default_text=AS_VALIDATION, ours=True),
+        Key("layouts", LAYOUT_SET, "Memory layouts.", default_text=AS_VALIDATION, ours=True),
+        Key(
+            "strategies",
+            STRATEGY_SET,
+            "Value strategies or groups of them.",
+            default_text=AS_VALIDATION,
+            aliases=("strategy", "value_distribution"),
+            ours=True,
+        ),
+        Key("cases", CASES, "Cases per dtype.", default_text=AS_VALIDATION, ours=True),
+        Key(
+            "fuzz_iterations",
+            CASES,
+            "Cases of `fuzz`.",
+            default_text=AS_VALIDATION,
+            ours=True,
+        ),
+        Key(
+            "reference_dtype",
+            FLOAT_DTYPE,
+            "The wider type that the reference answers in; compared unrounded.",
+            ours=True,
+        ),
+        Key(
+            "timeout",
+            SECONDS,
+            "Seconds per case; a batch may take their sum.",
+            default_text="`execution.reference_timeout`",
+            ours=True,
+        ),
+        Key(
+            "memory_limit",
+            ByteSize(LEAST_MEMORY),
+            "Address space of the op's process.",
+            default_text="none",
+            ours=True,
+        ),
+        Key(
+            "env",
+            TableOf(
+                Text(r"[^=]+", "a name without '='", longest=256),
+                Text(what="a string", empty=True, longest=32768),
+                "a table of strings",
+            ),
+            "Environment variables of the op and its reference.",
+            default={},
+            ours=True,
+        ),
+        Key(
+            "depends",
+            ListOf(PATH, 0, 1000),
+            "Globs of files that the op or reference reads; part of the action key.",
+            default=[],
+            ours=True,
+        ),
+        Key(
+            "isolation",
+            Choice(ISOLATIONS, noun="isolation"),
+            "`fork` per batch, `spawn` a fresh interpreter, or keep one process `warm`.",
+            default="fork",
+            ours=True,
+        ),
+        Key("mutates", ListOf(WORD), "Inputs that the op may change.", default=[], ours=True),
+        Key(
+            "deterministic",
+            Bool(),
+            "`false` for ops whose equal calls may differ.",
+            default=True,
+            ours=True,
+        ),
+    ),
+    "a table",
+)

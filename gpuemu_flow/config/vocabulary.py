@@ -1,0 +1,135 @@
+"""Value types that speak of dtypes, layouts, strategies, tolerances, invariants and programs."""
+
+from __future__ import annotations
+
+from gpuemu_flow.config.keys import FreeValue, Key, Section
+from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, Number, TableOf, Text, Then
+from gpuemu_flow.types import (
+    DTYPE_ALIASES,
+    DTYPES,
+    INVARIANTS,
+    LAYOUTS,
+    STRATEGIES,
+    STRATEGY_GROUPS,
+    Json,
+)
+
+MODES = ("client_side", "daemon_orchestrated", "script_based")
+MODE_ALIASES = {"daemon_side": "daemon_orchestrated"}
+POLICIES = ("match", "strict", "ignore")
+ISOLATIONS = ("fork", "spawn", "warm")
+FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
+LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
+PROGRAM_KINDS = ("script", "callable", "command")
+
+DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
+DTYPE_LIST = ListOf(DTYPE, at_least=1)
+FLOAT_DTYPE = Choice(("float32", "float64"), "config-value", "reference dtype", DTYPE_ALIASES)
+LAYOUT = Choice(LAYOUTS, "config-unknown-layout", "layout")
+STRATEGY = Choice(
+    (*STRATEGIES, *STRATEGY_GROUPS),
+    "config-unknown-strategy",
+    "strategy",
+    {"nan_injected": "special", "adversarial": "stress", "default": "core"},
+)
+INVARIANT = Choice(INVARIANTS, "config-unknown-invariant", "invariant")
+POLICY = Choice(POLICIES, noun="policy", aliases={"warning": "warn"})
+FRAMEWORK = Choice(
+    FRAMEWORKS, noun="framework", aliases={"torch": "pytorch", "tf": "tensorflow"}, soft=True
+)
+LOG_LEVEL = Choice(LOG_LEVELS, noun="log level", aliases={"warning": "warn"})
+
+PATH = Text(what="a path")
+NAME = Text(r"[A-Za-z0-9_.:/-]+", "a name of letters, digits and _ . : / -", longest=200)
+WORD = Text(longest=128)
+
+DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
+
+
+def _layouts_of_table(table: dict[str, bool]) -> list[str]:
+    """The documented table has three layouts, all of them on unless turned off."""
+    return [n for n in LAYOUTS if table.get(n, n in DOCUMENTED_LAYOUTS)]
+
+
+def _expanded_strategies(names: list[str]) -> list[str]:
+    """Groups replaced by their members, each strategy once, in the order of the vocabulary."""
+    chosen = {member for name in names for member in STRATEGY_GROUPS.get(name, (name,))}
+    return [name for name in STRATEGIES if name in chosen]
+
+
+LAYOUT_SET = Either(
+    (
+        ListOf(LAYOUT, at_least=1),
+        Then(TableOf(LAYOUT, Bool(), "a table of layout = true or false"), _layouts_of_table),
+    )
+)
+STRATEGY_SET = Either(
+    (
+        Then(ListOf(STRATEGY, at_least=1), _expanded_strategies),
+        Then(STRATEGY, lambda name: _expanded_strategies([name])),
+    )
+)
+
+_BOUND = Number(0.0, slug="config-tolerance")
+_TOLERANCE_TABLE = Section(
+    (
+        Key("atol", _BOUND, "Absolute part."),
+        Key("rtol", _BOUND, "Relative part."),
+    ),
+    "a table with atol or rtol or both",
+    at_least_one=True,
+)
+
+
+def _absolute_only(number: float) -> Json:
+    """A bare number is an absolute tolerance: the documented meaning."""
+    return {"atol": number, "rtol": 0.0}
+
+
+TOLERANCES = TableOf(
+    DTYPE,
+    Either((Then(_BOUND, _absolute_only), _TOLERANCE_TABLE)),
+    "a table of dtype = number (absolute) or { atol, rtol }",
+)
+
+INVARIANT_SET = Either(
+    (
+        ListOf(INVARIANT),
+        TableOf(INVARIANT, Bool(), "a table of invariant = true or false"),
+    )
+)
+
+SCHEMA = Either(
+    (
+        Text(what="the name of a built-in schema"),
+        FreeValue("a table of dims, inputs and output", only_table=True),
+    )
+)
+
+PROGRAM = Either(
+    (
+        Text(what="a path, path.py:function, pkg.mod:function or executable"),
+        ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),
+        Section(
+            (
+                Key(
+                    "kind",
+                    Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
+                    "How it is run: `script`, `callable` or `command`.",
+                    required=True,
+                    ours=True,
+                ),
+                Key("path", PATH, "File of a script or callable.", ours=True),
+                Key("module", WORD, "Module of a callable, dotted.", ours=True),
+                Key("function", WORD, "Function of a callable.", ours=True),
+                Key(
+                    "argv",
+                    ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),
+                    "Executable and arguments of a command.",
+                    ours=True,
+                ),
+            ),
+            "a table with a kind",
+        ),
+    )
+)

@@ -1,0 +1,101 @@
+"""Bounds of the ``auto`` tolerance: the quick one, and the envelope, one entry per element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.numerics.dtypes import FloatLimits
+from gpuemu_flow.numerics.judge import BoolArray, Where
+from gpuemu_flow.numerics.ulp import Float64Array, spacing
+
+FACTOR = 8.0
+"""Multiple of the measured error that a right op may show."""
+
+FLOOR_SHARE = 0.125
+"""How the quick bound's affine form divides two ulp into a constant and a relative part."""
+
+
+def growth(longest_dim: int) -> float:
+    """``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
+    return 1.0 + math.sqrt(longest_dim) / 8.0
+
+
+def unit(fmt: FloatLimits) -> float:
+    """Relative size of one rounding: float32's epsilon, also for narrower outputs, whose ops
+    compute in float32 and round once; float64's own for float64."""
+    return fmt.eps if fmt.name == "float64" else 2.0**-23
+
+
+def least(fmt: FloatLimits) -> float:
+    """Additive floor: flushing subnormals to zero is no error. float32's or float64's limit."""
+    return 2.0**-1022 if fmt.name == "float64" else 2.0**-126
+
+
+@dataclass(frozen=True)
+class QuickBound:
+    """Never above the envelope, and known without evaluating anything.
+
+    ``8 g u |r| + 2 ulp(r) + least``, without the first term for exact ops.
+
+    Attributes
+    ----------
+    relative : float
+        ``8 g u``, or 0 for exact ops, whose envelope this is.
+    fmt : FloatLimits
+        Format of the output.
+    """
+
+    relative: float
+    fmt: FloatLimits
+
+    @property
+    def proof(self) -> tuple[float, float]:
+        # ulp(r) is at least the smallest subnormal and above |r| * eps / 2, hence at least any
+        # weighted mean of the two.
+        floor = 2.0 * FLOOR_SHARE * self.fmt.smallest_subnormal
+        return floor + least(self.fmt), self.relative + (1.0 - FLOOR_SHARE) * self.fmt.eps
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        with np.errstate(all="ignore"):
+            result: Float64Array = self.relative * np.abs(expected)
+            result += 2.0 * spacing(expected, self.fmt) + least(self.fmt)
+        return result
+
+    def no_verdict(self, where: Where) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class ElementBound:
+    """The envelope of one output, one entry per element in C order.
+
+    Attributes
+    ----------
+    allowed : ndarray of float64, shape (n,), or None
+        None = exact (integers and booleans).
+    unstable : ndarray of bool, shape (n,), or None
+        Elements on which a failure would mean nothing.
+    """
+
+    allowed: Float64Array | None
+    unstable: BoolArray | None
+
+    @property
+    def proof(self) -> None:
+        return None
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        if self.allowed is None:
+            return np.zeros(expected.shape)
+        return self.allowed[where]
+
+    def no_verdict(self, where: Where) -> BoolArray | None:
+        return None if self.unstable is None else self.unstable[where]
+
+
+def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
+    """The quick bound of an output in that format, for inputs of at most `longest_dim` a dim."""
+    return QuickBound(0.0 if exact_op else FACTOR * growth(longest_dim) * unit(fmt), fmt)

@@ -1,0 +1,221 @@
+"""One output of a case: compared under its tolerance, and the failures that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.blocked import Outcome, compare_floats, compare_integers
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.envelope import Envelope
+from gpuemu_flow.numerics.invariants import as_failure, check_invariant
+from gpuemu_flow.numerics.judge import AffineBound, Bound, Rules
+from gpuemu_flow.numerics.statistics import multi_index
+from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.types import DTYPES, Failure, FailureKind, Tolerance
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+QUICK_SHARE = 0.75
+"""Under ``auto`` a case within this share of the quick bound needs no further evaluation."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is asked of an output beside closeness.
+
+    Attributes
+    ----------
+    nan_policy, inf_policy : str
+        ``match``: NaN where the expected value is NaN, Inf where it is the same Inf, nowhere else.
+        ``strict``: besides, no NaN (Inf) at all, unless the case itself feeds NaN or Inf.
+        ``ignore``: elements whose expected value is NaN (Inf) are not judged; nor are those whose
+        actual value is, in a case that feeds NaN or Inf.
+    invariants : tuple of str
+        Names from `types.INVARIANTS`, checked on every output.
+    shape_preserved_input : str or None
+        The table form of ``shape_preserved``: the first output has the shape of this input.
+    """
+
+    nan_policy: str = "match"
+    inf_policy: str = "match"
+    invariants: tuple[str, ...] = ()
+    shape_preserved_input: str | None = None
+
+
+class SpecialInputs:
+    """Whether the case feeds NaN or Inf, looked up once and only when it matters."""
+
+    def __init__(self, inputs: Arrays | None) -> None:
+        self._inputs = inputs or {}
+        self._found: bool | None = None
+
+    def __bool__(self) -> bool:
+        if self._found is None:
+            self._found = any(_has_special(array) for array in self._inputs.values())
+        return self._found
+
+
+def _has_special(array: Array) -> bool:
+    known = DTYPES.get(dtype_name(array.dtype) or "")
+    if known is None or known.kind != "float" or not array.size:
+        return False
+    values = array if array.itemsize > 2 else to_float64(array)
+    # NaN propagates through max and min, Inf is one of the two: two reductions and no mask.
+    return not (np.isfinite(values.max()) and np.isfinite(values.min()))
+
+
+@dataclass(frozen=True)
+class CheckedOutput:
+    """One output's comparison, and the failures that it means."""
+
+    name: str
+    dtype: str
+    actual: Array
+    expected: Array
+    rules: Rules
+    tolerance: Tolerance
+    label: str
+    envelope: Envelope | None
+    outcome: Outcome
+
+    def value_failures(self) -> list[Failure]:
+        totals = self.outcome.totals
+        if not totals.failing_values or totals.worst_value.position is None:
+            return []
+        worst = totals.worst_value
+        index, actual, expected = self._element(totals.worst_value.position)
+        times = f", {worst.share:.4g} times the tolerance" if np.isfinite(worst.share) else ""
+        message = (
+            f"{totals.failing_values} of {totals.count} elements of {self.name!r} exceed "
+            f"{self.label}; worst at {list(index)}: actual {actual:.9g}, "
+            f"expected {expected:.9g}{times}"
+        )
+        kind = FailureKind.TOLERANCE
+        return [Failure(kind, message, self.name, index, expected=expected, actual=actual)]
+
+    def nan_failures(self) -> list[Failure]:
+        totals = self.outcome.totals
+        return self._special_failures(
+            FailureKind.NAN, "NaN", totals.failing_nan, totals.first_nan, self.rules.nan
+        )
+
+    def inf_failures(self) -> list[Failure]:
+        totals = self.outcome.totals
+        return self._special_failures(
+            FailureKind.INF, "Inf", totals.failing_inf, totals.first_inf, self.rules.inf
+        )
+
+    def invariant_failures(self, policy: Policy, special: SpecialInputs) -> list[Failure]:
+        failures = []
+        for invariant in policy.invariants:
+            violation = check_invariant(invariant, self.actual, self.dtype, self.tolerance)
+            if violation is not None:
+                exempt = self._exempt(special)
+                if exempt is not None:
+                    violation = check_invariant(
+                        invariant, self.actual, self.dtype, self.tolerance, exempt
+                    )
+            if violation is not None:
+                failures.append(as_failure(invariant, self.name, violation))
+        return failures
+
+    def _special_failures(
+        self, kind: FailureKind, what: str, number: int, position: int | None, rule: str
+    ) -> list[Failure]:
+        if not number or position is None:
+            return []
+        index, actual, expected = self._element(position)
+        unasked = "which the strict policy forbids" if rule == "strict" else "unlike the reference"
+        message = (
+            f"{number} of {self.actual.size} elements of {self.name!r} are {what}, {unasked}; "
+            f"first at {list(index)}: expected {expected:.9g}"
+        )
+        return [Failure(kind, message, self.name, index, expected=expected, actual=actual)]
+
+    def _element(self, position: int) -> tuple[tuple[int, ...], float, float]:
+        index = multi_index(position, self.actual.shape)
+        return index, float(self.actual[index]), float(self.expected[index])
+
+    def _exempt(self, special: SpecialInputs) -> NDArray[np.bool_] | None:
+        """Elements that no invariant is asked of: without a verdict, or NaN or Inf as fed."""
+        exempt: NDArray[np.bool_] | None = None
+        if self.envelope is not None:
+            bound = self.envelope.full(self.name)
+            unstable = bound.no_verdict(slice(0, self.actual.size))
+            exempt = None if unstable is None else unstable.reshape(self.actual.shape)
+        if self.dtype not in FLOAT_LIMITS:
+            return exempt
+        excused = None
+        if self.rules.clip is not None:
+            # The right value overflows the output's format, whatever the op does.
+            excused = ~(np.abs(self.expected) <= self.rules.clip.max)
+            if not special:
+                excused &= np.isfinite(self.expected)
+        elif special:
+            excused = ~np.isfinite(to_float64(self.expected))
+        if excused is None:
+            return exempt
+        return excused if exempt is None else exempt | excused
+
+
+def compare_output(
+    name: str,
+    actual: Array,
+    expected: Array,
+    dtype: str,
+    tolerance: Mapping[str, Tolerance] | Envelope,
+    policy: Policy,
+    special: SpecialInputs,
+) -> CheckedOutput:
+    fmt = FLOAT_LIMITS.get(dtype)
+    if fmt is None:
+        expected = _as_integers(expected, actual.dtype)
+    rules = _rules(policy, special, fmt if expected.dtype != actual.dtype else None)
+
+    def run(bound: Bound, *, stop: bool = False) -> Outcome:
+        if fmt is None and expected.dtype == actual.dtype:
+            return compare_integers(actual, expected, bound)
+        return compare_floats(actual, expected, bound, rules, fmt, stop_at_failure=stop)
+
+    envelope = tolerance if isinstance(tolerance, Envelope) else None
+    if isinstance(tolerance, Envelope):
+        allowed, label = default_tolerance(dtype), f"the tolerance ({tolerance.label})"
+        outcome = _compare_auto(name, tolerance, run)
+    else:
+        allowed = tolerance.get(dtype) or default_tolerance(dtype)
+        label = f"{allowed.atol:g} + {allowed.rtol:g} * |expected| ({allowed.origin})"
+        outcome = run(AffineBound(allowed.atol, allowed.rtol))
+    return CheckedOutput(name, dtype, actual, expected, rules, allowed, label, envelope, outcome)
+
+
+def _compare_auto(name: str, envelope: Envelope, run: Callable[..., Outcome]) -> Outcome:
+    """Try the quick bound; build the envelope only for what it does not settle."""
+    quick = envelope.quick(name)
+    outcome = run(quick, stop=True)
+    if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:
+        return outcome
+    full = envelope.full(name)
+    return outcome if full == quick and not outcome.stopped else run(full)
+
+
+def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> Rules:
+    fed = policy.nan_policy + policy.inf_policy != "matchmatch" and bool(special)
+    nan = "match" if policy.nan_policy == "strict" and fed else policy.nan_policy
+    inf = "match" if policy.inf_policy == "strict" and fed else policy.inf_policy
+    return Rules(nan, inf, special_inputs=fed, clip=clip)
+
+
+def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
+    """Float64 values of an integer output in its dtype when none is changed by that."""
+    if expected.dtype == dtype:
+        return expected
+    with np.errstate(all="ignore"):
+        cast = expected.astype(dtype)
+    same = np.array_equal(cast.astype(np.float64), expected.astype(np.float64))
+    return cast if same else expected

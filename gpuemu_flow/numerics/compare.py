@@ -1,0 +1,143 @@
+"""Comparison of a case's outputs with the reference's: order of checks, policies, one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuemu_flow.numerics.checked_output import (
+    QUICK_SHARE,
+    Arrays,
+    Policy,
+    SpecialInputs,
+    compare_output,
+)
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.envelope import Envelope
+from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
+from gpuemu_flow.numerics.statistics import combine
+from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
+
+__all__ = ["QUICK_SHARE", "Policy", "check_outputs"]
+
+
+def check_outputs(
+    actual: Arrays,
+    expected: Arrays,
+    *,
+    tolerance: Mapping[str, Tolerance] | Envelope,
+    policy: Policy,
+    expected_dtypes: Mapping[str, str] | None = None,
+    inputs: Arrays | None = None,
+) -> CheckResult:
+    """Check all outputs of one case.
+
+    Parameters
+    ----------
+    actual : mapping of str to ndarray
+        What the op gave; any strides.
+    expected : mapping of str to ndarray
+        What the reference gave; float64 values may stand for a narrower output and are then
+        compared unrounded.
+    tolerance : mapping of dtype name to Tolerance, or Envelope
+        Explicit tolerances; a dtype that is missing has the documented default, integers and
+        booleans are exact then. An `Envelope` is the ``auto`` tolerance.
+    policy : Policy
+    expected_dtypes : mapping of str to str, optional
+        Dtype that each output should have, where `expected` is wider.
+    inputs : mapping of str to ndarray, optional
+        The case's inputs: whether they hold NaN or Inf decides what ``strict`` and ``ignore``
+        mean, and the table form of ``shape_preserved`` needs their shapes. Without them the inputs
+        count as finite.
+
+    Returns
+    -------
+    CheckResult
+        ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
+        looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when no
+        element has a verdict, else ``PASSED``. Failures stand in the order of the checks: values,
+        NaN, Inf, invariants, the table form of ``shape_preserved``. The statistics cover all
+        outputs; see `blocked.compare_floats` for which of them are sampled in large outputs.
+
+    Notes
+    -----
+    Under ``auto`` an output is first tried against the envelope's quick bound, which needs no
+    further evaluation of the reference; `tolerance_used` is then the share of that bound, an upper
+    bound of the share of the envelope, and at most `QUICK_SHARE`.
+    """
+    names = expected_dtypes or {}
+    wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
+    structural = _check_structure(actual, expected, wanted)
+    preserved = _check_preserved(actual, policy, inputs)
+    if structural:
+        return CheckResult(Verdict.ERROR, (*structural, *preserved))
+    special = SpecialInputs(inputs)
+    compared = [
+        compare_output(
+            name, actual[name], expected[name], wanted[name] or "", tolerance, policy, special
+        )
+        for name in expected
+    ]
+    failures = [
+        *(f for output in compared for f in output.value_failures()),
+        *(f for output in compared for f in output.nan_failures()),
+        *(f for output in compared for f in output.inf_failures()),
+        *(f for output in compared for f in output.invariant_failures(policy, special)),
+        *preserved,
+    ]
+    stats = combine([(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared])
+    return CheckResult(_verdict(failures, stats), tuple(failures), stats, _notes(stats, tolerance))
+
+
+def _check_structure(
+    actual: Arrays, expected: Arrays, wanted: Mapping[str, str | None]
+) -> list[Failure]:
+    """Missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    shapes: list[Failure] = []
+    dtypes: list[Failure] = []
+    for name, reference in expected.items():
+        if name not in actual:
+            given = ", ".join(actual) or "none"
+            message = f"output {name!r} is missing; outputs given: {given}"
+            shapes.append(Failure(FailureKind.SHAPE, message, output=name))
+            continue
+        output = actual[name]
+        if output.shape != reference.shape:
+            message = (
+                f"output {name!r} has shape {list(output.shape)}, expected {list(reference.shape)}"
+            )
+            shapes.append(Failure(FailureKind.SHAPE, message, output=name))
+        dtype = dtype_name(output.dtype)
+        if dtype is None or dtype != wanted[name]:
+            message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
+            dtypes.append(Failure(FailureKind.DTYPE, message, output=name))
+    for name in actual:
+        if name not in expected:
+            message = f"output {name!r} is not among the expected ones: {', '.join(expected)}"
+            shapes.append(Failure(FailureKind.SHAPE, message, output=name))
+    return shapes + dtypes
+
+
+def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> list[Failure]:
+    source = policy.shape_preserved_input
+    if source is None or not inputs or source not in inputs or not actual:
+        return []
+    name, output = next(iter(actual.items()))
+    violation = check_shape_preserved(output.shape, source, inputs[source].shape)
+    return [as_failure("shape_preserved", name, violation)] if violation else []
+
+
+def _verdict(failures: list[Failure], stats: ErrorStats) -> Verdict:
+    if failures:
+        return Verdict.FAILED
+    if stats.count and stats.num_no_verdict == stats.count:
+        return Verdict.INCONCLUSIVE
+    return Verdict.PASSED
+
+
+def _notes(stats: ErrorStats, tolerance: Mapping[str, Tolerance] | Envelope) -> tuple[str, ...]:
+    notes = []
+    if isinstance(tolerance, Envelope) and tolerance.label == "auto (weak)":
+        notes.append("tolerance: auto (weak), the reference has no float32 shadow")
+    if stats.num_no_verdict:
+        notes.append(f"no verdict on {stats.num_no_verdict} of {stats.count} elements")
+    return tuple(notes)

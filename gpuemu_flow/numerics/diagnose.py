@@ -1,0 +1,120 @@
+"""Explains a failing output: where its errors lie, and what they have in common.
+
+Everything is derived from the output, the reference's and the inputs of one case; what cases have
+in common is `cases.features`' work. The number of values looked at does not grow with the tensor;
+only counting the failing elements per axis does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.diagnose_inputs import conditions
+from gpuemu_flow.numerics.diagnose_lines import line_relations
+from gpuemu_flow.numerics.diagnose_moves import moves
+from gpuemu_flow.numerics.diagnose_places import places
+from gpuemu_flow.numerics.diagnose_values import values
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.finding import Evidence, Finding
+from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge
+from gpuemu_flow.types import Tolerance
+
+__all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
+
+MOST_FINDINGS = 3
+
+JUDGED_AT_ONCE = 1 << 16
+
+# At most one finding of each: what the wrong values are, where they are, when they are wrong.
+_ASPECTS: tuple[Callable[[Evidence], list[Finding]], ...] = (
+    lambda evidence: [*values(evidence), *line_relations(evidence), *moves(evidence)],
+    places,
+    conditions,
+)
+
+
+def diagnose(
+    actual: NDArray[Any],
+    expected: NDArray[Any],
+    failing: BoolArray | Tolerance | Bound,
+    *,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+    rules: Rules | None = None,
+    limit: int = MOST_FINDINGS,
+) -> tuple[Finding, ...]:
+    """What is to be said of the wrong elements of one output, likeliest first.
+
+    Parameters
+    ----------
+    actual, expected : ndarray
+        One output and the reference's; the reference's may be float64 for a narrower output.
+    failing : ndarray of bool, Tolerance or Bound
+        Which elements fail, or what decides that.
+    inputs : mapping of str to ndarray, optional
+        The case's inputs, for what depends on them.
+    rules : Rules, optional
+        Of NaN and Inf, where `failing` is not a mask.
+    limit : int
+        Most findings.
+
+    Returns
+    -------
+    tuple of Finding
+        Empty when nothing fails, when the shapes differ, or for dtypes outside the vocabulary.
+
+    Examples
+    --------
+    >>> expected = np.arange(1.0, 13.0).reshape(3, 4)
+    >>> [finding.sentence for finding in diagnose(2 * expected, expected, Tolerance(0.0, 1e-6))]
+    ['actual = 2.000 × expected', 'wrong everywhere (12 of 12 elements)']
+    """
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape or not actual.size:
+        return ()
+    if dtype_name(actual.dtype) is None or dtype_name(expected.dtype) is None:
+        return ()
+    if isinstance(failing, Tolerance):
+        failing = AffineBound(failing.atol, failing.rtol)
+    if isinstance(failing, np.ndarray):
+        mask = np.asarray(failing, bool)
+    else:
+        mask = failing_elements(actual, expected, failing, rules or Rules())
+    if mask.shape != actual.shape:
+        return ()
+    known = {n: a for n, a in (inputs or {}).items() if dtype_name(a.dtype) is not None}
+    evidence = Evidence(actual, expected, mask, known)
+    if not evidence.count:
+        return ()
+    with np.errstate(all="ignore"):
+        return _likeliest([aspect(evidence) for aspect in _ASPECTS], limit)
+
+
+def failing_elements(
+    actual: NDArray[Any], expected: NDArray[Any], bound: Bound, rules: Rules
+) -> BoolArray:
+    """The mask of the elements that fail, as the comparison judges them."""
+    flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
+    mask = np.empty(actual.size, bool)
+    for start in range(0, actual.size, JUDGED_AT_ONCE):
+        where = slice(start, min(start + JUDGED_AT_ONCE, actual.size))
+        judged = judge(
+            to_float64(flat_actual[where]), to_float64(flat_expected[where]), bound, where, rules
+        )
+        mask[where] = judged.failed
+    return mask.reshape(actual.shape)
+
+
+def _likeliest(aspects: Sequence[Sequence[Finding]], limit: int) -> tuple[Finding, ...]:
+    """The best finding of each aspect, then what is left, each part by likelihood."""
+
+    def by_likelihood(findings: Sequence[Finding]) -> list[Finding]:
+        return sorted(findings, key=lambda finding: -finding.likelihood)
+
+    ranked = [by_likelihood(found) for found in aspects]
+    best = by_likelihood([found[0] for found in ranked if found])
+    rest = by_likelihood([finding for found in ranked for finding in found[1:]])
+    return tuple([*best, *rest][:limit])

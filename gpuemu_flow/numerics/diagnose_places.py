@@ -1,0 +1,292 @@
+"""Where the wrong elements lie: rows, columns, tails, tiles, diagonals, everywhere.
+
+==================  ==============================================================================
+kind                what is wrong
+==================  ==============================================================================
+``one-element``     a single element
+``everywhere``      nearly all elements
+``line``            one index of an axis: a row, a column, the first or last of them
+``tail``, ``head``  the last or first indices of an axis
+``block``           a stretch of indices in the middle of an axis
+``periodic``        the same indices in every tile of an axis
+``whole-lines``     scattered indices of an axis, each wrong throughout
+``memory-tail``     everything from some element in memory order on
+``diagonal``        a side of the diagonal of the last two axes, or the diagonal itself
+``scattered``       none of these
+==================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.finding import Evidence, Finding, count_along
+from gpuemu_flow.types import Json
+
+TILES = (256, 128, 64, 32, 16, 8)
+LONGEST_PERIOD = 256
+WHOLE = 0.9
+"""Share of a region that must fail for it to be wrong as a whole."""
+STRAY = 0.02
+"""Share of the failing elements that may lie outside of a region."""
+
+
+@dataclass(frozen=True)
+class _Region:
+    """The indices of one axis at which elements fail; ``form`` is a kind or ``some``."""
+
+    axis: int
+    size: int
+    form: str
+    start: int
+    stop: int
+    indices: int
+    period: int = 0
+
+    @property
+    def share(self) -> float:
+        return self.indices / self.size
+
+
+def places(evidence: Evidence) -> list[Finding]:
+    """Findings on where the failing elements lie, likeliest first."""
+    if evidence.total == 1:
+        return []
+    if evidence.count == 1:
+        return [_one_element(evidence)]
+    mask = evidence.mask
+    counts = [count_along(mask, axis) for axis in range(mask.ndim)]
+    regions = [_region(axis, hits) for axis, hits in enumerate(counts) if hits.size > 1]
+    found = []
+    if any(region.form not in ("all", "some") for region in regions):
+        found.append(_by_axes(evidence, regions))
+    lines = [_whole_lines(evidence, region, counts[region.axis]) for region in regions]
+    found += [finding for finding in (*lines, _memory_tail(evidence), _diagonal(evidence)) if finding]
+    share = evidence.count / evidence.total
+    if share >= WHOLE and not any(finding.likelihood > share for finding in found):
+        found.append(_everywhere(evidence, share))
+    found.sort(key=lambda finding: -finding.likelihood)
+    return found or [_scattered(evidence)]
+
+
+def _one_element(evidence: Evidence) -> Finding:
+    index = _multi_index(evidence, int(evidence.failing.positions[0]))
+    last = all(i == size - 1 for i, size in zip(index, evidence.shape, strict=True))
+    first = not any(index)
+    which = "the last element" if last else "the first element" if first else "one element"
+    sentence = f"only {which} of {evidence.total} is wrong, at {index}"
+    return Finding("one-element", sentence, {"index": index, "of": evidence.total}, 0.9)
+
+
+def _everywhere(evidence: Evidence, share: float) -> Finding:
+    sentence = f"wrong everywhere ({evidence.count} of {evidence.total} elements)"
+    numbers = {"failing": evidence.count, "total": evidence.total}
+    return Finding("everywhere", sentence, numbers, 0.5 + 0.1 * share)
+
+
+def _scattered(evidence: Evidence) -> Finding:
+    share = evidence.count / evidence.total
+    sentence = f"{evidence.count} of {evidence.total} elements, scattered ({share:.1%})"
+    return Finding("scattered", sentence, {"failing": evidence.count, "share": share}, 0.2)
+
+
+def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
+    """How the indices of one axis at which elements fail are arranged."""
+    size = hits.size
+    hit = hits > 0
+    strong = hits > STRAY * hits.max()
+    if hits[strong].sum() >= (1.0 - STRAY) * hits.sum():
+        hit = strong
+    indices = np.flatnonzero(hit)
+    start, stop = int(indices[0]), int(indices[-1]) + 1
+    number = indices.size
+    form, period = "some", 0
+    if number == size:
+        form = "all"
+    elif number == 1:
+        form = "line"
+    elif number >= WHOLE * (stop - start):
+        if stop - start > (1.0 - STRAY) * size:
+            form = "head" if start == 0 and stop < size else "tail" if start else "all"
+        elif stop == size:
+            form = "tail"
+        else:
+            form = "head" if start == 0 else "block"
+    else:
+        period = _period(hit, indices)
+        form = "periodic" if period else "some"
+    return _Region(axis, size, form, start, stop, number, period)
+
+
+def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
+    """The shortest period p such that the indices are those of a few remainders modulo p; or 0."""
+    size = hit.size
+    for period in range(2, min(LONGEST_PERIOD, size // 2) + 1):
+        remainders = np.bincount(indices % period, minlength=period)
+        possible = (size - np.arange(period) + period - 1) // period
+        used = remainders > 0
+        if used.sum() > period // 2 or indices.size < 3:
+            continue
+        if indices.size >= WHOLE * possible[used].sum():
+            return period
+    return 0
+
+
+def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding:
+    """One sentence for the axes on which the failing elements are confined to a region."""
+    confined = [region for region in regions if region.form not in ("all", "some")]
+    confined.sort(key=lambda region: region.share)
+    inside = math.prod(region.share for region in confined) * evidence.total
+    density = min(1.0, evidence.count / inside)
+    main = confined[0]
+    where = " and ".join(_describe(evidence, region) for region in confined[:2])
+    extent = "throughout" if density >= WHOLE else f"in {density:.0%} of the elements there"
+    sentence = f"wrong only in {where}, {extent}"
+    numbers: dict[str, Json] = {
+        "axis": main.axis,
+        "size": main.size,
+        "start": main.start,
+        "stop": main.stop,
+        "tile": _tile(main),
+        "period": main.period,
+        "density": density,
+    }
+    # A region that spans most of an axis, or that is hardly filled, says less.
+    likelihood = 0.55 + 0.2 * density + 0.2 * (1.0 - main.share)
+    return Finding(main.form, sentence, numbers, likelihood)
+
+
+def _tile(region: _Region) -> int:
+    """The widest usual tile that a region's border is a multiple of; 0 for none."""
+    border = region.start if region.form == "tail" else region.stop
+    if region.form not in ("tail", "head") or not border:
+        return 0
+    return next((tile for tile in TILES if border % tile == 0), 0)
+
+
+def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
+    """Singular and plural of what an index of an axis is called."""
+    ndim = len(evidence.shape)
+    if ndim == 1:
+        return "element", "elements"
+    if axis == ndim - 1:
+        return "column", "columns"
+    return ("row", "rows") if ndim == 2 else (f"index of axis {axis}", f"indices of axis {axis}")
+
+
+def _describe(evidence: Evidence, region: _Region) -> str:
+    singular, plural = _axis_name(evidence, region.axis)
+    size, start, stop = region.size, region.start, region.stop
+    tile = _tile(region)
+    if region.form == "line":
+        place = {0: "the first ", size - 1: "the last "}.get(start, "")
+        return f"{place}{singular} ({start} of {size})" if place else f"{singular} {start} of {size}"
+    span = f"{plural} {start} to {stop - 1} of {size}"
+    if region.form == "tail":
+        if tile and size - start < tile:
+            return f"{span} (the last, partial tile of {tile})"
+        if tile and start == tile:
+            return f"{span} (all tiles of {tile} but the first)"
+        return f"the last {plural}: {start} to {size - 1} of {size}"
+    if region.form == "head":
+        if tile and size - stop < tile:
+            return f"{span} (all but the last, partial tile of {tile})"
+        if tile:
+            return f"{span} ({stop // tile} × {tile})"
+        return span
+    if region.form == "block":
+        return span
+    residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
+    return f"{plural} {residues} of every {region.period}"
+
+
+def _members(evidence: Evidence, region: _Region) -> list[int]:
+    hits = np.flatnonzero(count_along(evidence.mask, region.axis))
+    return [int(i) for i in hits[:4096]]
+
+
+def _runs(values: list[int]) -> str:
+    """Ascending integers, consecutive ones as ranges; at most four parts are written out."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    shown = [f"{a}" if a == b else f"{a} to {b}" for a, b in runs[:4]]
+    return ", ".join(shown) + (", …" if len(runs) > 4 else "")
+
+
+def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -> Finding | None:
+    """Scattered rows or columns, each wrong throughout."""
+    if region.form not in ("some", "all"):
+        return None
+    full = evidence.total // region.size
+    whole = np.flatnonzero(hits >= WHOLE * full)
+    if full < 4 or not whole.size or whole.size == region.size:
+        return None
+    if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
+        return None
+    _, plural = _axis_name(evidence, region.axis)
+    shown = _runs([int(i) for i in whole[:64]])
+    sentence = f"{whole.size} of {region.size} {plural} are wrong throughout, the others right: {shown}"
+    numbers = {"axis": region.axis, "lines": whole.size, "size": region.size}
+    return Finding("whole-lines", sentence, numbers, 0.75)
+
+
+def _memory_tail(evidence: Evidence) -> Finding | None:
+    """Everything from some element in memory order on, where no row begins there."""
+    first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
+    columns, total = evidence.columns, evidence.total
+    if last < total - 1 or len(evidence.shape) < 2 or first == 0 or first % columns == 0:
+        return None
+    length = total - first
+    if length <= columns or evidence.count < WHOLE * length:
+        # Within one row it is a tail of the columns of the last row.
+        return None
+    tile = next((tile for tile in (32768, 4096, 1024, *TILES) if first % tile == 0), 0)
+    hint = f" = {first // tile} × {tile}" if tile else ""
+    sentence = f"wrong from element {first}{hint} in memory order to the last ({length} elements)"
+    numbers = {"start": first, "length": length, "tile": tile}
+    return Finding("memory-tail", sentence, numbers, 0.85 if tile else 0.7)
+
+
+def _diagonal(evidence: Evidence) -> Finding | None:
+    """One side of the diagonal of the last two axes."""
+    if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < 3 or evidence.count < 3:
+        return None
+    height, width = evidence.shape[-2:]
+
+    def offsets(positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        result: NDArray[np.intp] = positions % width - positions // width % height
+        return result
+
+    wrong = offsets(evidence.failing.positions)
+    low, high = int(wrong.min()), int(wrong.max())
+    sides = {
+        "above the diagonal": low > 0,
+        "on and above the diagonal": low == 0 and high > 0,
+        "below the diagonal": high < 0,
+        "on and below the diagonal": high == 0 and low < 0,
+        "on the diagonal": low == 0 and high == 0,
+    }
+    side = next((name for name, true in sides.items() if true), "")
+    if not side or max(high, -low) < min(height, width) // 2 * (side != "on the diagonal"):
+        return None
+    right = offsets(evidence.passing.positions)
+    there = int(((right >= low) & (right <= high)).sum()) * (
+        (evidence.total - evidence.count) / max(right.size, 1)
+    )
+    density = evidence.count / (evidence.count + there)
+    if density < 0.5:
+        return None
+    sentence = f"wrong only {side} of the last two axes ({density:.0%} of the elements there)"
+    return Finding("diagonal", sentence, {"low": low, "high": high, "density": density}, 0.8 * density)
+
+
+def _multi_index(evidence: Evidence, position: int) -> list[int]:
+    return [int(i) for i in np.unravel_index(position, evidence.shape)]

@@ -1,0 +1,237 @@
+"""The ``auto`` tolerance: how far a right op may stray, measured on the reference alone.
+
+The reference is evaluated in float64 on inputs moved by less than their own rounding, and, where
+its source allows, once more in float32 arithmetic (its *shadow*). What these evaluations differ by
+is what the problem itself makes of rounding errors; a right op, with its own order of operations,
+stays within a small multiple of it. Nothing but the reference is needed, and nothing depends on
+the op, so that a case's envelope may be stored with its expected values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.judge import AffineBound, Bound
+from gpuemu_flow.numerics.measure import Evaluate, Evaluations, measure
+from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
+from gpuemu_flow.numerics.ulp import Float64Array
+
+
+def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float64Array:
+    """A lower bound of the envelope per element: ``8 g u |r| + 2 ulp(r)`` and its floor.
+
+    Parameters
+    ----------
+    expected64 : ndarray of float64
+    dtype : str
+        Canonical float dtype of the output.
+    longest_dim : int
+        Largest dim over all inputs.
+    """
+    return make_quick_bound(FLOAT_LIMITS[dtype], longest_dim, exact_op=False).tolerance(
+        to_float64(expected64), slice(None)
+    )
+
+
+class Envelope:
+    """The ``auto`` tolerance of one case; evaluates the reference when first asked for more.
+
+    Made by `build_envelope`.
+
+    Attributes
+    ----------
+    evaluations : Evaluations or None
+        The reference, with counts of how often it has been evaluated.
+    """
+
+    def __init__(
+        self,
+        inputs: Arrays,
+        expected64: Arrays,
+        evaluate: Evaluate | None,
+        *,
+        formats: Mapping[str, FloatLimits | None],
+        seed: int,
+        exact_op: bool,
+        weak: bool,
+        bounds: Mapping[str, ElementBound] | None,
+    ) -> None:
+        self._inputs = inputs
+        self._expected = expected64
+        self._formats = formats
+        self._seed = seed
+        self._exact_op = exact_op
+        self._weak = weak
+        self._bounds = bounds
+        self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
+        self.evaluations = None if evaluate is None else Evaluations(evaluate)
+
+    @property
+    def label(self) -> str:
+        """``auto``, ``auto (exact)``, or ``auto (weak)`` where the reference has no shadow."""
+        if self._exact_op:
+            return "auto (exact)"
+        return "auto (weak)" if self._weak else "auto"
+
+    def quick(self, name: str) -> Bound:
+        """A bound of an output that needs no evaluation and is never above `full`."""
+        fmt = self._formats[name]
+        if fmt is None:
+            return AffineBound(0.0, 0.0)
+        return make_quick_bound(fmt, self._longest_dim, exact_op=self._exact_op)
+
+    def full(self, name: str) -> Bound:
+        """The envelope itself; the first call evaluates the reference about 16 times.
+
+        For exact ops, and where there is nothing to evaluate with, the quick bound.
+        """
+        return self.bounds().get(name) or self.quick(name)
+
+    def bounds(self) -> Mapping[str, ElementBound]:
+        """All envelopes, to be stored and given back to `build_envelope`; empty for exact ops."""
+        if self._bounds is None:
+            if self._exact_op or self.evaluations is None:
+                self._bounds = {}
+            else:
+                self._bounds, self._weak = measure(
+                    self._inputs,
+                    self._expected,
+                    self.evaluations,
+                    formats=self._formats,
+                    longest_dim=self._longest_dim,
+                    seed=self._seed,
+                    weak=self._weak,
+                )
+        return self._bounds
+
+
+def build_envelope(
+    inputs: Arrays,
+    expected64: Arrays,
+    evaluate: Evaluate | None,
+    *,
+    dtype: str | Mapping[str, str],
+    seed: int,
+    exact_op: bool,
+    weak: bool,
+    bounds: Mapping[str, ElementBound] | None = None,
+) -> Envelope:
+    """The envelope of one case; nothing is evaluated before it is needed.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+        The case's inputs in their own dtypes.
+    expected64 : mapping of str to ndarray
+        The reference's outputs on them, floats as float64.
+    evaluate : Evaluate or None
+        None when there is nothing to evaluate with: only the quick bound is used then.
+    dtype : str or mapping of str to str
+        Canonical dtype of the op's float outputs, or of each output by name. Integer and boolean
+        outputs keep their own.
+    seed : int
+        Decides the perturbations.
+    exact_op : bool
+        See `is_exact_op`.
+    weak : bool
+        The reference has no float32 shadow (an executable without source, or one whose shadow is
+        not faithful, see `shadow_is_faithful`).
+    bounds : mapping of str to ElementBound, optional
+        What `Envelope.bounds` gave for the same arguments earlier.
+    """
+    formats: dict[str, FloatLimits | None] = {}
+    for name, array in expected64.items():
+        is_float = dtype_name(array.dtype) in FLOAT_LIMITS
+        output_dtype = dtype if isinstance(dtype, str) else dtype.get(name, "")
+        formats[name] = FLOAT_LIMITS.get(output_dtype) if is_float else None
+    return Envelope(
+        inputs,
+        expected64,
+        evaluate,
+        formats=formats,
+        seed=seed,
+        exact_op=exact_op,
+        weak=weak,
+        bounds=bounds,
+    )
+
+
+def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
+    """Whether the op only moves, selects and compares values, or computes exactly.
+
+    True when the reference in float64, on float32 inputs, always gives values that float32 can
+    hold. Such an op has no rounding to be excused with: copies, ReLU, max, one-hot, masks.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+    samples : iterable of mapping of str to ndarray
+        Inputs of a few cases, floats of strategy ``normal`` with at most float32's precision.
+
+    Returns
+    -------
+    bool
+        False when there is no sample, or an evaluation fails.
+    """
+    evaluations = Evaluations(evaluate)
+    seen = False
+    for inputs in samples:
+        outputs = evaluations.outputs(widen(inputs), shadow=False)
+        if outputs is None:
+            return False
+        for array in outputs.values():
+            seen = True
+            if dtype_name(array.dtype) not in FLOAT_LIMITS:
+                continue
+            values = to_float64(array)
+            values = values[np.isfinite(values)]
+            if not np.array_equal(values, _round32(values)):
+                return False
+    return seen
+
+
+def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
+    """Whether the float32 shadow really computes in float32, and computes the same thing.
+
+    On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
+    in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it
+    must agree with it to within 2**-10 of the largest value.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+    samples : iterable of mapping of str to ndarray
+        As for `is_exact_op`; not meant for exact ops.
+    """
+    evaluations = Evaluations(evaluate)
+    differs = False
+    for inputs in samples:
+        inputs64 = widen(inputs)
+        plain = evaluations.outputs(inputs64, shadow=False)
+        shadow = evaluations.outputs(as_float32(inputs64), shadow=True)
+        if plain is None or shadow is None or plain.keys() != shadow.keys():
+            return False
+        for name, array in plain.items():
+            if dtype_name(array.dtype) not in FLOAT_LIMITS:
+                continue
+            values, rounded = to_float64(shadow[name]), _round32(to_float64(array))
+            if values.shape != rounded.shape:
+                return False
+            both = np.isfinite(values) & np.isfinite(rounded)
+            scale = float(np.abs(rounded[both]).max(initial=0.0))
+            if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
+                return False
+            differs = differs or not np.array_equal(values[both], rounded[both])
+    return differs
+
+
+def _round32(values: Float64Array) -> Float64Array:
+    with np.errstate(all="ignore"):
+        rounded: Float64Array = values.astype(np.float32).astype(np.float64)
+    return rounded

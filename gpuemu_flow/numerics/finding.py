@@ -1,0 +1,215 @@
+"""What a diagnosis works on and gives back: a sample of one output's elements, and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array
+from gpuemu_flow.types import Json, Shape, number_to_json
+
+Positions = NDArray[np.intp]
+
+SAMPLE = 1 << 15
+"""Most elements of a kind (failing, passing) whose values are looked at."""
+
+LINES, LINE_LENGTH = 128, 256
+"""Most rows (or columns) that are looked at as such, and most elements of each."""
+
+BLOCK = 1 << 20
+"""Elements of the mask that are turned into positions at a time."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is true of the wrong elements of an output.
+
+    Attributes
+    ----------
+    kind : str
+        Stable name, kebab-case; the modules ``diagnose_*`` list theirs.
+    sentence : str
+        For people; starts in lower case and has no full stop.
+    numbers : mapping of str to JSON
+        The same as data: indices, factors, shares.
+    likelihood : float
+        Between 0 and 1: how much of the failure it explains, and how unlikely it is by chance.
+    """
+
+    kind: str
+    sentence: str
+    numbers: Mapping[str, Json] = field(default_factory=dict)
+    likelihood: float = 0.5
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, non-finite numbers as strings."""
+        return {
+            "kind": self.kind,
+            "sentence": self.sentence,
+            "numbers": {name: number_to_json(value) for name, value in self.numbers.items()},
+            "likelihood": round(self.likelihood, 3),
+        }
+
+
+@dataclass(frozen=True)
+class Points:
+    """Some elements of an output.
+
+    Attributes
+    ----------
+    positions : ndarray of intp, shape (n,)
+        Flat, in C order, ascending.
+    actual, expected : ndarray of float64, shape (n,)
+    """
+
+    positions: Positions
+    actual: Float64Array
+    expected: Float64Array
+
+    def where(self, chosen: BoolArray) -> Points:
+        """The points for which `chosen` is set."""
+        return Points(self.positions[chosen], self.actual[chosen], self.expected[chosen])
+
+    def __len__(self) -> int:
+        return self.positions.size
+
+
+class Evidence:
+    """One output's values and which of its elements are wrong; work on it is bounded.
+
+    Parameters
+    ----------
+    actual, expected : ndarray
+        Same shape; dtypes of the vocabulary.
+    failing : ndarray of bool
+        Same shape.
+    inputs : mapping of str to ndarray
+        The case's inputs; may be empty.
+    """
+
+    def __init__(
+        self,
+        actual: NDArray[Any],
+        expected: NDArray[Any],
+        failing: BoolArray,
+        inputs: Mapping[str, NDArray[Any]],
+    ) -> None:
+        self.shape: Shape = actual.shape
+        self.total = actual.size
+        self.mask = np.ascontiguousarray(failing)
+        self.count = int(np.count_nonzero(self.mask))
+        self.inputs = inputs
+        self.dtype = dtype_name(actual.dtype) or ""
+        self.fmt = FLOAT_LIMITS.get(self.dtype)
+        self._actual = actual.reshape(-1)
+        self._expected = expected.reshape(-1)
+
+    @property
+    def columns(self) -> int:
+        """Length of the last axis; a scalar is a row of one element."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows of `columns` elements there are."""
+        return self.total // max(self.columns, 1)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Sizes of all axes of the output and the inputs, without repetition."""
+        shapes = [self.shape, *(array.shape for array in self.inputs.values())]
+        return tuple(dict.fromkeys(size for shape in shapes for size in shape))
+
+    def at(self, positions: Positions) -> Points:
+        """The elements at flat positions."""
+        return Points(positions, self.actual_at(positions), self.expected_at(positions))
+
+    def actual_at(self, positions: Positions) -> Float64Array:
+        return to_float64(self._actual[positions])
+
+    def expected_at(self, positions: Positions) -> Float64Array:
+        return to_float64(self._expected[positions])
+
+    @cached_property
+    def failing(self) -> Points:
+        """Failing elements, spread evenly over all of them."""
+        return self.at(some_positions(self.mask.reshape(-1), self.count))
+
+    @cached_property
+    def passing(self) -> Points:
+        """Passing elements, spread evenly over all of them."""
+        return self.at(some_positions(~self.mask.reshape(-1), self.total - self.count))
+
+    @cached_property
+    def finite(self) -> Points:
+        """The failing elements that are finite on both sides."""
+        points = self.failing
+        return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
+
+    def lines(self, axis: int) -> tuple[Points, BoolArray]:
+        """Some rows (axis -1) or columns (axis -2) with failures, as a grid.
+
+        Returns
+        -------
+        (Points, ndarray of bool)
+            Arrays of shape (lines, elements of a line), and which of them are failing and finite.
+        """
+        rows, columns = self.rows, self.columns
+        grid = self.mask.reshape(rows, columns)
+        counts = count_along(grid, 0 if axis == -1 else 1)
+        ranked = np.flatnonzero(counts)
+        lines = spread(ranked, LINES)
+        members = spread(np.arange(columns if axis == -1 else rows), LINE_LENGTH)
+        stride, step = (columns, 1) if axis == -1 else (1, columns)
+        positions = lines[:, None] * stride + members[None, :] * step
+        flat = self.at(positions.reshape(-1))
+        shape = positions.shape
+        points = Points(positions, flat.actual.reshape(shape), flat.expected.reshape(shape))
+        wrong = self.mask.reshape(-1)[positions]
+        return points, wrong & np.isfinite(points.actual) & np.isfinite(points.expected)
+
+
+def count_along(mask: BoolArray, axis: int) -> NDArray[np.int64]:
+    """How many are set at each index of one axis."""
+    others = tuple(a for a in range(mask.ndim) if a != axis)
+    if not others:
+        return mask.astype(np.int64)
+    counts: NDArray[np.int64] = np.add.reduce(mask.view(np.uint8), axis=others, dtype=np.int64)
+    return counts
+
+
+def spread(values: Positions, limit: int) -> Positions:
+    """At most `limit` of the values: the first, the last, and others spread evenly."""
+    if values.size <= limit:
+        return values
+    return values[np.linspace(0, values.size - 1, limit).astype(np.intp)]
+
+
+def some_positions(mask: BoolArray, count: int) -> Positions:
+    """At most `SAMPLE` positions where a flat mask is set, ascending.
+
+    Ranks are spread evenly and then moved by a golden-ratio sequence: an even step would fall in
+    with the period of the tiles.
+    """
+    if count <= SAMPLE:
+        return np.flatnonzero(mask)
+    turns = np.arange(SAMPLE)
+    jitter = (turns * 0.6180339887498949) % 1.0
+    ranks = np.unique(np.floor((turns + jitter) * (count / SAMPLE)).astype(np.int64))
+    ranks = np.minimum(ranks, count - 1)
+    ranks[0], ranks[-1] = 0, count - 1
+    found: list[Positions] = []
+    before = 0
+    for start in range(0, mask.size, BLOCK):
+        here = np.flatnonzero(mask[start : start + BLOCK])
+        wanted = ranks[(ranks >= before) & (ranks < before + here.size)] - before
+        found.append(here[wanted] + start)
+        before += here.size
+    return np.concatenate(found)

@@ -1,0 +1,242 @@
+"""The exact judgement of elements: which fail, by how much, and which are not judged at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FloatLimits
+from gpuemu_flow.numerics.ulp import Float64Array
+
+Array = NDArray[Any]
+BoolArray = NDArray[np.bool_]
+Where = slice | NDArray[np.intp]
+"""Flat positions (C order) of the elements at hand."""
+
+
+class Bound(Protocol):
+    """The allowed error of one output, element by element.
+
+    Attributes
+    ----------
+    proof : (float, float) or None
+        ``(atol, rtol)`` such that ``atol + rtol * |e|`` never exceeds the element's tolerance: what
+        a block is first tried against. None when every element has to be looked at.
+    """
+
+    @property
+    def proof(self) -> tuple[float, float] | None: ...
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        """Allowed ``|a - e|`` of the elements at `where`, whose expected values are given."""
+        ...
+
+    def no_verdict(self, where: Where) -> BoolArray | None:
+        """Elements at `where` whose failure would mean nothing; None when there are none."""
+        ...
+
+
+@dataclass(frozen=True)
+class AffineBound:
+    """``atol + rtol * |expected|``, the documented formula."""
+
+    atol: float
+    rtol: float
+
+    @property
+    def proof(self) -> tuple[float, float]:
+        return self.atol, self.rtol
+
+    def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
+        result: Float64Array = np.abs(expected) * self.rtol + self.atol
+        return result
+
+    def no_verdict(self, where: Where) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What NaN and Inf mean in one output of one case.
+
+    Attributes
+    ----------
+    nan, inf : str
+        ``match``, ``strict`` or ``ignore``; strict has already been turned into match for a case
+        that feeds NaN or Inf.
+    special_inputs : bool
+        The case feeds NaN or Inf.
+    clip : FloatLimits or None
+        Format of the output when the expected values are wider than it: both sides are clipped to
+        its largest value, so that an overflow that any right op would show is not held against it.
+    """
+
+    nan: str = "match"
+    inf: str = "match"
+    special_inputs: bool = False
+    clip: FloatLimits | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on some elements, one entry per element.
+
+    Attributes
+    ----------
+    error : ndarray of float64
+        ``|actual - expected|``; 0 where NaN or Inf match, infinite where they do not.
+    share : ndarray of float64
+        ``error / tolerance``; 0 where NaN or Inf match, infinite where they do not.
+    failed : ndarray of bool
+        Never set where the element is not judged.
+    finite : ndarray of bool or None
+        Both sides are finite; None = all are.
+    unjudged : ndarray of bool or None
+        No verdict on the element; None = all are judged.
+    """
+
+    error: Float64Array
+    share: Float64Array
+    failed: BoolArray
+    finite: BoolArray | None = None
+    unjudged: BoolArray | None = None
+
+
+def judge(
+    actual: Float64Array, expected: Float64Array, bound: Bound, where: Where, rules: Rules
+) -> Judgement:
+    """Judge elements in float64 by ``|a - e| <= tolerance``, and NaN and Inf by `rules`.
+
+    Parameters
+    ----------
+    actual, expected : ndarray of float64, shape (n,)
+        Values widened without rounding.
+    bound : Bound
+    where : slice or ndarray of intp
+        Their flat positions in the output, for bounds that differ by element.
+    rules : Rules
+
+    Notes
+    -----
+    A finite value never matches NaN or Inf, Inf matches only Inf of its sign, NaN only NaN; the
+    comparison is written so that a NaN error counts as a failure. An element that the bound has no
+    verdict on still passes when it lies within the tolerance given for it.
+    """
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    all_finite = bool(finite.all())
+    with np.errstate(all="ignore"):
+        if rules.clip is not None:
+            expected = _clip_finite(expected, rules.clip.max)
+        tolerance = bound.tolerance(expected, where)
+        error: Float64Array = np.abs(actual - expected)
+        failed: BoolArray = ~(error <= tolerance)
+        share: Float64Array = error / tolerance
+    share[np.isnan(share)] = 0.0  # 0/0, or both out of float64's range: allowed
+    unjudged = bound.no_verdict(where)
+    if not all_finite:
+        at = np.flatnonzero(~finite)
+        special_a, special_e = actual[at], expected[at]
+        matches = _matches(special_a, special_e, tolerance[at], rules)
+        error[at] = share[at] = np.where(matches, 0.0, np.inf)
+        failed[at] = ~matches | _forbidden(special_a, rules)
+        ignored = _ignored(special_a, special_e, rules)
+        if ignored is not None:
+            unjudged = np.zeros(failed.shape, bool) if unjudged is None else unjudged.copy()
+            unjudged[at[ignored]] = True
+    return _without_unjudged(error, share, failed, None if all_finite else finite, unjudged)
+
+
+def _without_unjudged(
+    error: Float64Array,
+    share: Float64Array,
+    failed: BoolArray,
+    finite: BoolArray | None,
+    unjudged: BoolArray | None,
+) -> Judgement:
+    if unjudged is not None:
+        # Only what would have failed lacks a verdict: an element within its tolerance is right,
+        # but its tolerance is a stand-in that has no share to report.
+        share = np.where(unjudged, 0.0, share)
+        unjudged = unjudged & failed
+        failed = failed & ~unjudged
+        if not unjudged.any():
+            unjudged = None
+    return Judgement(error, share, failed, finite, unjudged)
+
+
+def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
+    """Finite values clipped to ±largest; NaN and Inf as they are."""
+    clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
+    return clipped
+
+
+def _matches(
+    actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
+) -> BoolArray:
+    """Where a non-finite pair counts as equal: NaN with NaN, Inf with the same Inf, or overflow."""
+    nan_a, nan_e = np.isnan(actual), np.isnan(expected)
+    matches: BoolArray = (nan_a & nan_e) | (actual == expected)
+    fmt = rules.clip
+    if fmt is not None:
+        overflowed = np.isinf(actual) if fmt.has_inf else np.isinf(actual) | nan_a
+        # Overflow to NaN has no sign of its own: the expected value's stands for it.
+        stand_in = np.copysign(fmt.max, np.where(nan_a, expected, actual))
+        with np.errstate(all="ignore"):
+            near = np.abs(stand_in - expected) <= tolerance
+        matches |= overflowed & np.isfinite(expected) & near
+        if not fmt.has_inf:
+            saturated = actual == np.copysign(fmt.max, expected)
+            matches |= np.isinf(expected) & (nan_a | saturated)
+    return matches
+
+
+def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
+    """Values that fail under a strict policy even where the expected value is the same."""
+    forbidden: BoolArray | bool = False
+    if rules.nan == "strict":
+        forbidden = forbidden | np.isnan(actual)
+    if rules.inf == "strict":
+        forbidden = forbidden | np.isinf(actual)
+    return forbidden
+
+
+def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
+    """Pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
+
+    The expected value decides; a NaN or Inf that only the output has counts as a failure unless
+    the case itself feeds such values.
+    """
+    nan_a, nan_e = np.isnan(actual), np.isnan(expected)
+    ignored = np.zeros(actual.shape, bool)
+    if rules.nan == "ignore":
+        ignored |= nan_e | (nan_a & rules.special_inputs)
+    if rules.inf == "ignore":
+        infinite = np.isinf(expected) | (np.isinf(actual) & rules.special_inputs)
+        ignored |= infinite & ~nan_a & ~nan_e
+    return ignored if ignored.any() else None
+
+
+def judge_integers(actual: Array, expected: Array, bound: Bound, where: Where) -> Judgement:
+    """Judge integers of one dtype; differences are exact, up to the full unsigned 64-bit range.
+
+    Parameters
+    ----------
+    actual, expected : ndarray of one integer dtype, shape (n,)
+    bound : Bound
+        Zero unless a tolerance was given for this integer dtype; evaluated in float64.
+    where : slice or ndarray of intp
+    """
+    wide = np.int64 if actual.dtype.kind == "i" else np.uint64
+    # Modulo 2**64 the larger minus the smaller is the exact distance, whatever the signs.
+    bits_a, bits_e = actual.astype(wide).view(np.uint64), expected.astype(wide).view(np.uint64)
+    distance = np.where(actual > expected, bits_a - bits_e, bits_e - bits_a)
+    error = distance.astype(np.float64)
+    with np.errstate(all="ignore"):
+        tolerance = bound.tolerance(expected.astype(np.float64), where)
+        failed: BoolArray = ~(error <= tolerance)
+        share = error / tolerance
+    share[distance == 0] = 0.0
+    return _without_unjudged(error, share, failed, None, bound.no_verdict(where))

@@ -1,0 +1,145 @@
+"""Inputs moved by less than their rounding: what the ``auto`` tolerance evaluates references on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.ulp import Float64Array
+
+Arrays = Mapping[str, NDArray[Any]]
+
+FLOAT32_SMALLEST_NORMAL = FLOAT_LIMITS["float32"].smallest_normal
+
+
+def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
+    """The inputs with `change` applied to those of float64; integers and booleans as they are."""
+    return {
+        name: change(array) if array.dtype == np.float64 else array
+        for name, array in inputs.items()
+    }
+
+
+def widen(inputs: Arrays) -> Arrays:
+    """All float inputs, of whatever width, as float64."""
+    return {
+        name: to_float64(array) if dtype_name(array.dtype) in FLOAT_LIMITS else array
+        for name, array in inputs.items()
+    }
+
+
+class Perturbation:
+    """Seeded relative changes of a case's inputs.
+
+    Parameters
+    ----------
+    inputs64 : mapping of str to ndarray
+        Floats as float64; see `widen`.
+    seed : int
+        Of the case; every draw has its own stream below it.
+    unit : float
+        Largest relative change, one rounding.
+
+    Notes
+    -----
+    Only what is finite and not zero changes. No method modifies `inputs64`.
+    """
+
+    def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
+        self._inputs = inputs64
+        self._rng = SeededRng(seed)
+        self._unit = unit
+
+    def independent(self, draw: int, scale: float = 1.0) -> Arrays:
+        """Each element times ``1 + d``, d uniform in ±`scale` units, independent of the others."""
+        rng = self._rng.derive(f"auto/independent/{draw}")
+        width = scale * self._unit
+
+        def change(values: Float64Array) -> Float64Array:
+            deltas = (2.0 * rng.f64(values.size) - 1.0) * width
+            moved: Float64Array = values * (1.0 + deltas.reshape(values.shape))
+            return moved
+
+        return map_floats(self._inputs, change)
+
+    def keyed(self, draw: int) -> Arrays:
+        """As `independent` with one unit, but equal values move alike, in all inputs.
+
+        Ties stay ties and a difference of equal values stays zero, so that only what rounding can
+        change is changed.
+        """
+        key = np.uint64(self._rng.derive(f"auto/keyed/{draw}").gen_u64())
+
+        def change(values: Float64Array) -> Float64Array:
+            words = _mix(values.reshape(-1).view(np.uint64) ^ key).reshape(values.shape)
+            uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+            moved: Float64Array = values * (1.0 + (2.0 * uniform - 1.0) * self._unit)
+            return moved
+
+        return map_floats(self._inputs, change)
+
+    def scaled(self) -> Arrays:
+        """Every element times ``1 + unit``."""
+        return map_floats(self._inputs, lambda values: values * (1.0 + self._unit))
+
+    def flushed(self) -> Arrays | None:
+        """Float32 subnormals replaced by zero; None when the inputs hold none."""
+        found = False
+
+        def change(values: Float64Array) -> Float64Array:
+            nonlocal found
+            subnormal = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
+            if not subnormal.any():
+                return values
+            found = True
+            return np.where(subnormal, 0.0, values)
+
+        changed = map_floats(self._inputs, change)
+        return changed if found else None
+
+    def magnitudes(self, factor: float = 1.0) -> Arrays:
+        """``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
+
+        def change(values: Float64Array) -> Float64Array:
+            changed: Float64Array = np.where(np.isfinite(values), factor * np.abs(values), values)
+            return changed
+
+        return map_floats(self._inputs, change)
+
+
+def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
+    """Inputs for the float32 shadow, optionally in column-major order.
+
+    Another memory order makes numpy's reductions add in another order.
+    """
+
+    def change(values: Float64Array) -> NDArray[np.float32]:
+        with np.errstate(all="ignore"):
+            return values.astype(np.float32, order="F" if fortran else "C")
+
+    return map_floats(inputs64, change)
+
+
+def largest_magnitude(inputs64: Arrays) -> float:
+    """The largest finite magnitude over all float64 inputs; 0 when there is none."""
+    largest = 0.0
+    for values in inputs64.values():
+        if values.dtype == np.float64:
+            sizes = np.abs(values[np.isfinite(values)])
+            largest = max(largest, float(sizes.max(initial=0.0)))
+    return largest
+
+
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's finalizer, a bijection (Steele, Lea and Flood, 2014); overwrites `words`."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words

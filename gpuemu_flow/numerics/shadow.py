@@ -1,0 +1,210 @@
+"""The float32 shadow of a reference: its source with float64 replaced by float32.
+
+References often ask for float64 by name; called with float32 inputs they then compute in float64
+all the same. Their shadow does the same steps in float32, and so shows what rounding does to them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_NAMES = {"float64": "float32", "complex128": "complex64"}
+_DTYPE_STRINGS = {
+    "float64": "float32",
+    "complex128": "complex64",
+    "double": "float32",
+    "f8": "f4",
+    "d": "f",
+    "c16": "c8",
+    "D": "F",
+}
+_DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not given by name
+    "astype": 0,
+    "dtype": 0,
+    "type": 0,
+    "to": 0,
+    "zeros": 1,
+    "ones": 1,
+    "empty": 1,
+    "array": 1,
+    "asarray": 1,
+    "ascontiguousarray": 1,
+    "frombuffer": 1,
+    "full": 2,
+}
+_STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """Bytes ``start:end`` of one source line, in UTF-8, and what takes their place."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+
+
+def shadow_source(source: str) -> str | None:
+    """The source with float64 arithmetic turned into float32, line by line where it was.
+
+    Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
+    imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
+    by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where a dtype is
+    expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and their like),
+    the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the builtin
+    ``float``. Comments, docstrings, formatting and line numbers stay.
+
+    Parameters
+    ----------
+    source : str
+        Python source.
+
+    Returns
+    -------
+    str or None
+        None when the source does not parse or nothing was there to replace.
+
+    Notes
+    -----
+    Arithmetic on Python's own floats (``float(x)``, ``x.item()``, ``math.exp``) stays in float64;
+    `envelope.shadow_is_faithful` finds out whether that decides the result.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reference's own escapes are not our business
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    try:
+        edits = list(_Finder(source, tree).edits())
+    except RecursionError:
+        return None
+    if not edits:
+        return None
+    return _apply(source, edits)
+
+
+class _Finder:
+    """Finds the places to edit in one parsed source."""
+
+    def __init__(self, source: str, tree: ast.Module) -> None:
+        self._lines = _split_lines(source)
+        self._tree = tree
+        self._torch = _torch_names(tree)
+        self._parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        self._skipped = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)  # positions inside f-strings are wrong before 3.12
+            for inner in ast.walk(node)
+        }
+
+    def edits(self) -> Iterator[_Edit]:
+        dtype_nodes = dict(self._dtype_expressions())
+        called_bare = {
+            id(node.func)
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Call) and not node.args and not node.keywords
+        }
+        for node in ast.walk(self._tree):
+            if id(node) in self._skipped:
+                continue
+            if isinstance(node, ast.Name):
+                yield from self._name(node, dtype_nodes.get(id(node)))
+            elif isinstance(node, ast.Attribute):
+                yield from self._attribute(node, called_bare=id(node) in called_bare)
+            elif isinstance(node, ast.ImportFrom):
+                yield from self._imports(node)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield from self._string(node, expects_dtype=id(node) in dtype_nodes)
+
+    def _dtype_expressions(self) -> Iterator[tuple[int, str]]:
+        """Expressions (their ids) where a dtype is expected, and how float32 is written there."""
+        for node in ast.walk(self._tree):
+            if not isinstance(node, ast.Call):
+                continue
+            root: ast.expr = node.func
+            while isinstance(root, (ast.Attribute, ast.Call)):
+                root = root.value if isinstance(root, ast.Attribute) else root.func
+            module = root.id if isinstance(root, ast.Name) and root.id in self._torch else ""
+            text = f"{module}.float32" if module else "'float32'"
+            yield from ((id(k.value), text) for k in node.keywords if k.arg == "dtype")
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            position = _DTYPE_ARGUMENT.get(called)
+            if position is not None and position < len(node.args):
+                # Tensor.to and Tensor.type are torch's, whatever they are called on.
+                if called in ("to", "type") and self._torch:
+                    text = f"{min(self._torch)}.float32"
+                yield id(node.args[position]), text
+
+    def _name(self, node: ast.Name, as_dtype: str | None) -> Iterator[_Edit]:
+        if node.id in _NAMES and node.id not in self._parameters:
+            yield self._replace(node, len(node.id.encode()), _NAMES[node.id])
+        elif node.id == "float" and as_dtype is not None:
+            yield self._replace(node, len("float"), as_dtype)
+
+    def _attribute(self, node: ast.Attribute, *, called_bare: bool) -> Iterator[_Edit]:
+        new = _NAMES.get(node.attr)
+        if node.attr == "double":
+            new = "float" if called_bare else "float32"
+        if new is None or node.end_lineno is None or node.end_col_offset is None:
+            return
+        end = node.end_col_offset
+        yield _Edit(node.end_lineno, end - len(node.attr.encode()), end, new)
+
+    def _imports(self, node: ast.ImportFrom) -> Iterator[_Edit]:
+        for alias in node.names:
+            if alias.name in _NAMES:
+                yield self._replace(alias, len(alias.name), _NAMES[alias.name])
+
+    def _string(self, node: ast.Constant, *, expects_dtype: bool) -> Iterator[_Edit]:
+        value = str(node.value)
+        order = value[:1] if expects_dtype and value[:1] in "<>=|" else ""
+        name = value[len(order) :]
+        if name not in _DTYPE_STRINGS or not (expects_dtype or name in _NAMES):
+            return
+        if node.lineno != node.end_lineno or node.end_col_offset is None:
+            return
+        line = self._lines[node.lineno - 1]
+        literal = line[node.col_offset : node.end_col_offset].decode()
+        match = _STRING_LITERAL.fullmatch(literal)
+        if match is None or match["text"] != value:
+            return
+        start = node.col_offset + len(literal[: match.start("text")].encode())
+        text = order + _DTYPE_STRINGS[name]
+        yield _Edit(node.lineno, start, start + len(value.encode()), text)
+
+    def _replace(self, node: ast.Name | ast.alias, length: int, text: str) -> _Edit:
+        return _Edit(node.lineno, node.col_offset, node.col_offset + length, text)
+
+
+def _torch_names(tree: ast.Module) -> set[str]:
+    """The names that the torch module is imported under."""
+    return {
+        alias.asname or "torch"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "torch" or (alias.name.startswith("torch.") and not alias.asname)
+    }
+
+
+def _split_lines(source: str) -> list[bytes]:
+    """Lines as the parser counts them, with their ends, in the encoding that it counts columns in.
+
+    Form feeds and Unicode separators end no line of Python, unlike for ``str.splitlines``.
+    """
+    return re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
+
+
+def _apply(source: str, edits: list[_Edit]) -> str:
+    lines = _split_lines(source)
+    for edit in sorted(edits, key=lambda e: (e.line, e.start), reverse=True):
+        line = lines[edit.line - 1]
+        lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]
+    return b"".join(lines).decode()

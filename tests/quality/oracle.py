@@ -1,0 +1,135 @@
+"""The tool's own machinery, pointed at planted bugs and at correct variants: what does it find?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.engine.fuzz import FULL_CHECKS, checks_for
+from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Trial, open_trials
+from gpuemu_flow.types import Verdict
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN_CASES = 24
+BAD = (Verdict.FAILED, Verdict.ERROR)
+
+
+def copy_workspace(folder: Path) -> Path:
+    """A copy of the repository's own workspace."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(REPOSITORY / "gpuemu.toml", folder)
+    for part in ("scripts", "schemas"):
+        shutil.copytree(
+            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.cu")
+        )
+    return folder
+
+
+def subjects(folder: Path, op: str) -> list[OpSubject]:
+    """An op of a workspace in all of its dtypes."""
+    workspace = Workspace(folder, environ={"HOME": str(folder)})
+    workspace.cache.create()
+    found = [op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op)]
+    workspace.cache.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first case that did not pass, or none; and how many cases were tried."""
+
+    tried: int
+    trial: Trial | None = None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a case failed."""
+        return self.trial is not None
+
+
+def designed(subject: OpSubject, seed: int) -> Iterator[Any]:
+    """The cases of a default run, as ``run`` plans them, with the checks that it makes."""
+    cases = iterate_cases(
+        subject.schema,
+        seed=seed,
+        dtype=subject.subject.dtype,
+        strategies=subject.strategies,
+        layouts=subject.layouts,
+    )
+    for case in islice(cases, RUN_CASES):
+        yield case, FULL_CHECKS
+
+
+def fuzzed(count: int) -> Callable[[OpSubject, int], Iterator[Any]]:
+    """The cases of ``fuzz -n count`` that fall to one dtype of several."""
+
+    def cases(subject: OpSubject, seed: int) -> Iterator[Any]:
+        stream = iterate_cases(
+            subject.schema,
+            seed=seed,
+            dtype=subject.subject.dtype,
+            strategies=subject.strategies,
+            layouts=subject.layouts,
+        )
+        for number, case in enumerate(islice(stream, count)):
+            yield case, checks_for(number)
+
+    return cases
+
+
+def search(
+    pool: Pool,
+    op_subjects: list[OpSubject],
+    cases: Callable[[OpSubject, int], Iterator[Any]] = designed,
+    seed: int = 42,
+    **compare: Any,
+) -> Finding:
+    """Try cases until one fails.
+
+    Keyword arguments replace entries of the op's ``compare`` configuration.
+    """
+    tried = 0
+    for item in op_subjects:
+        subject = replace(item.subject, compare={**item.subject.compare, **compare})
+        with open_trials(pool, subject) as trials:
+            for case, checks in cases(item, seed):
+                tried += 1
+                trial = trials.judge(case, checks)
+                if trial.result.verdict in BAD:
+                    return Finding(tried, trial)
+    return Finding(tried)
+
+
+def search_all(
+    folder: Path,
+    variants: list[tuple[str, str, Callable[[Path], object]]],
+    cases: Callable[[OpSubject, int], Iterator[Any]] = designed,
+    seed: int = 42,
+    **compare: Any,
+) -> dict[str, Finding]:
+    """`search` for each (id, op, function that changes a workspace copy), two at a time."""
+    staging = folder / "staging"
+    staging.mkdir(parents=True, exist_ok=True)
+
+    def one(number: int, op: str, change: Callable[[Path], object]) -> Finding:
+        copy = copy_workspace(folder / f"copy{number}")
+        change(copy)
+        finding = search(pool, subjects(copy, op), cases, seed, **compare)
+        shutil.rmtree(copy)
+        return finding
+
+    with Pool(2 * SESSIONS_PER_TRIAL, staging=staging) as pool, ThreadPoolExecutor(2) as threads:
+        jobs = {
+            name: threads.submit(one, n, op, change)
+            for n, (name, op, change) in enumerate(variants)
+        }
+        return {name: job.result() for name, job in jobs.items()}

@@ -1,0 +1,60 @@
+"""The oracle finds planted bugs and leaves correct ops alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from controls import CONTROLS, install
+from mutants import KINDS, MUTANTS, plant
+from oracle import Finding, fuzzed, search_all
+
+from gpuemu_flow.engine.subjects import op_names
+from gpuemu_flow.engine.workspace import Workspace
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    """Every mutant under the cases and checks of a default run."""
+    variants = [(m.id, m.op, partial(plant, m)) for m in MUTANTS]
+    return search_all(tmp_path_factory.mktemp("mutants"), variants)
+
+
+def test_there_are_enough_mutants_of_every_kind() -> None:
+    assert len(MUTANTS) >= 60
+    assert len({m.op for m in MUTANTS}) >= 12
+    assert {m.kind for m in MUTANTS} == set(KINDS)
+
+
+def test_a_default_run_kills_95_percent(default_run: dict[str, Finding]) -> None:
+    survivors = [name for name, finding in default_run.items() if not finding.killed]
+    assert len(survivors) <= 0.05 * len(MUTANTS), survivors
+
+
+def test_fuzzing_500_cases_kills_98_percent(
+    default_run: dict[str, Finding], tmp_path: Path
+) -> None:
+    left = [m for m in MUTANTS if not default_run[m.id].killed]
+    variants = [(m.id, m.op, partial(plant, m)) for m in left]
+    found = search_all(tmp_path, variants, fuzzed(500))
+    survivors = [name for name, finding in found.items() if not finding.killed]
+    assert len(survivors) <= 0.02 * len(MUTANTS), survivors
+
+
+def test_correct_variants_pass_a_default_run(tmp_path: Path) -> None:
+    variants = [(c.id, c.op, partial(install, c)) for c in CONTROLS]
+    found = search_all(tmp_path, variants)
+    alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+    assert alarms == {}
+
+
+def test_the_workspaces_ops_pass_on_other_seeds(tmp_path: Path) -> None:
+    ops = op_names(Workspace(Path(__file__).parents[2]))
+    variants = [(op, op, lambda _: None) for op in ops]
+    for seed in (1, 2):
+        found = search_all(tmp_path, variants, fuzzed(60), seed=seed)
+        alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+        assert alarms == {}
