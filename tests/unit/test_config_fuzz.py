@@ -94,6 +94,11 @@ def test_large_hostile_files_are_answered(tmp_path: Path) -> None:
     size = 1 << 18
     hostile = {
         "targets": "[targets]\na = [" + ", ".join(f'"x{i}"' for i in range(9000)) + "]\n",
+        "circles": "[targets]\nt0 = []\n"
+        + "".join(f't{i} = ["t{i - 1}", "t{i + 1}"]\n' for i in range(1, size // 32)),
+        "targets of targets": "[targets]\n"
+        + "".join(f't{i} = ["t{i + 1}", "x{i}"]\n' for i in range(4000))
+        + "t4000 = []\n",
         "unknown keys": "".join(f"k{i} = 1\n" for i in range(size // 12)),
         "ops": "[[ops]]\n" * (size // 8),
         "unknown schema keys": '[[ops]]\nname = "a"\nreference = "x"\n[ops.schema]\n'

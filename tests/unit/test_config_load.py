@@ -149,7 +149,10 @@ def test_errors_of_all_files_are_reported_at_once(workspace: ConfigWorkspace) ->
     ]
 
 
-def test_xdg_config_home_is_respected_when_absolute(workspace: ConfigWorkspace) -> None:
+def test_xdg_config_home_is_respected_when_absolute(
+    workspace: ConfigWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace.home)
     workspace.write_home("xdg/gpuemu/config.toml", "[validation]\ncases = 9\n")
     workspace.write(NAMED)
     environ = {**workspace.environ, "XDG_CONFIG_HOME": str(workspace.home / "xdg")}

@@ -95,6 +95,8 @@ def test_tolerances_of_both_shapes(workspace: ConfigWorkspace) -> None:
         ("", "tolerances.float16 = 1", "explicit", {"float16"}),
         ("tolerances.float32 = 1\n", "tolerances.float16 = 1", "explicit", {"float32", "float16"}),
         ("", 'tolerance = "auto"\ntolerances.float16 = 1', "auto", {"float16"}),
+        ("tolerances.float32 = 1\n", 'tolerance = "table"', "table", {"float32"}),
+        ("tolerances.float32 = 1\n", 'tolerance = "auto"', "auto", {"float32"}),
         ('tolerance = "auto"\n', "tolerances.float16 = 1", "auto", set()),
         ('tolerance = "auto"\ntolerances.int8 = 1\n', "tolerances.float16 = 1", "auto", {"int8"}),
     ],
@@ -180,6 +182,7 @@ def test_execution_modes(workspace: ConfigWorkspace) -> None:
         ('module = "my_ops.activations"', None, ""),
         ('module = "elsewhere.softmax"', None, ""),
         ('module = "math:exp"', "callable", "exp"),
+        ('module = "math:exp"\nop_script = "scripts/softmax.py"', "script", ""),
         ('module = "elsewhere.softmax"\nop_script = "scripts/softmax.py"', "script", ""),
         ('module = "my_ops.softmax"\nexecution_mode = "script_based"', "callable", "softmax"),
         (

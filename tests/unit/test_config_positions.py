@@ -135,7 +135,8 @@ SCALARS = st.one_of(
     st.sampled_from(
         ["1", "-0.5e3", "inf", "true", "0x1F", "1_000", "07:32:00", "1979-05-27",
          "1979-05-27 07:32:00Z", '""', "''", '"""a"b""c\n[x]\nk = 1\n"""', "'''it's ''q\n#'''",
-         '"\\"#]"', '""""two quotes""\n"""', "'''''a\n'''", '"""\\\n  x"""', '"""x\\\\"""']
+         '"\\"#]"', '""""two quotes""\n"""', "'''''a\n'''", '"""\\\n  x"""', '"""x\\\\"""',
+         '"""ends with one""""', '"""with two"""""', "'''with two'''''"]
     ),
     PLAIN_TEXT.map(json.dumps),
 )  # fmt: skip

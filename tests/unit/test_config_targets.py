@@ -33,6 +33,13 @@ def test_a_chain_of_many_targets_is_followed_without_recursion(workspace: Config
     assert [slug for _, slug in workspace.errors(circle)] == ["config-target-cycle"]
 
 
+def test_targets_that_stand_for_too_much_are_an_error(workspace: ConfigWorkspace) -> None:
+    ops = "".join(f'[[ops]]\nname = "op{i}"\nreference = "bin/reference"\n' for i in range(1100))
+    chain = "".join(f't{i} = ["t{i + 1}", "op{i}"]\n' for i in range(1100))
+    text = f'[project]\nname = "x"\n[targets]\n{chain}t1100 = []\n{ops}'
+    assert workspace.errors(text) == [(3, "config-too-large")]
+
+
 def test_a_target_may_name_an_op_that_has_errors_of_its_own(workspace: ConfigWorkspace) -> None:
     text = SOFTMAX.replace("ref_softmax", "missing")
     target = '[targets]\na = ["softmax", "compare:softmax:float32"]\n'
