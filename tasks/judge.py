@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.diagnose import diagnose
+from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import (
     Envelope,
     build_envelope,
     is_exact_op,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.store.blobs import SUFFIX
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -104,21 +107,46 @@ class Judge:
             name: self._dtype(name, actual.get(name), values) for name, values in expected.items()
         }
         automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
-        return check_outputs(
+        tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
+        result = check_outputs(
             actual,
             expected,
-            tolerance=self._envelope(case, inputs, expected, dtypes)
-            if automatic
-            else self._tolerances,
+            tolerance=tolerance or self._tolerances,
             policy=self._policy,
             expected_dtypes=dtypes,
             inputs=inputs,
         )
+        if result.verdict is not Verdict.FAILED:
+            return result
+        findings = self._findings(result, actual, expected, inputs, tolerance)
+        return replace(result, notes=(*findings, *result.notes))
+
+    def _findings(
+        self,
+        result: CheckResult,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        envelope: Envelope | None,
+    ) -> list[str]:
+        """What is to be said of the wrong elements beside their numbers."""
+        outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
+        sentences = []
+        for name in outputs:
+            dtype = dtype_name(actual[name].dtype) or ""
+            explicit = self._tolerances.get(dtype) or default_tolerance(dtype)
+            bound = envelope.full(name) if envelope is not None else explicit
+            prefix = f"{name}: " if len(actual) > 1 else ""
+            sentences += [
+                prefix + finding.sentence
+                for finding in diagnose(actual[name], expected[name], bound, inputs=inputs)
+            ]
+        return sentences
 
     def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
-        allowed = self._expected_dtypes.get(name) or [expected.dtype.name]
-        own = actual.dtype.name if actual is not None else ""
-        return own if own in allowed else allowed[0]
+        allowed = self._expected_dtypes.get(name) or [dtype_name(expected.dtype) or ""]
+        own = dtype_name(actual.dtype) if actual is not None else None
+        return own if own is not None and own in allowed else allowed[0]
 
     def _envelope(
         self, case: Case, inputs: Arrays, expected: Arrays, dtypes: Mapping[str, str]

@@ -66,3 +66,8 @@ def wants_color() -> bool:
     """Whether standard output is a terminal and no one asked for plain text."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
     return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"
+
+
+def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of options that may be repeated and may hold commas."""
+    return tuple(word.strip() for value in values for word in value.split(",") if word.strip())

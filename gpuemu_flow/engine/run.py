@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from doit.control import TaskControl
@@ -23,6 +19,7 @@ from doit.task import Stream, Task
 from gpuemu_flow.engine.deps import FlowDependency, TaskStates
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
@@ -185,7 +182,7 @@ class Executor:
             num_process=min(self._jobs, len(order)),
         )
         try:
-            with _signals(self._interrupt):
+            with on_signals(self._interrupt):
                 self._runner.run_all(control.task_dispatcher())
         except KeyboardInterrupt:
             self._interrupt()
@@ -220,21 +217,3 @@ class Executor:
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()
-
-
-@contextmanager
-def _signals(on_signal: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM end the run in good order: states saved, workers gone."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handler(_number: int, _frame: FrameType | None) -> None:
-        on_signal()
-
-    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, old in previous.items():
-            signal.signal(number, old)

@@ -52,7 +52,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """A count with its noun, in the plural unless it is one."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -124,7 +125,7 @@ def render_failures(failures: Sequence[CaseFailure], style: Style) -> list[str]:
         smallest = min(members, key=lambda f: (f.case.numel, f.case.index))
         verdict = style.verdict(smallest.result.verdict)
         dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
-        lines.append(f"{verdict} {op}: {kind} in {_plural(len(members), 'case')} ({dtypes})")
+        lines.append(f"{verdict} {op}: {kind} in {plural(len(members), 'case')} ({dtypes})")
         lines += [f"  {line}" for line in _case_lines(smallest)]
         lines.append("")
     return lines
@@ -157,7 +158,7 @@ def totals_line(report: RunReport) -> str:
         parts.append(f"{tasks.failed} failed")
     if tasks.skipped:
         parts.append(f"{tasks.skipped} skipped")
-    return f"{_plural(tasks.total, 'task')}: {', '.join(parts)}; {verdicts_line(report)}"
+    return f"{plural(tasks.total, 'task')}: {', '.join(parts)}; {verdicts_line(report)}"
 
 
 def verdicts_line(report: RunReport) -> str:
@@ -172,8 +173,8 @@ def up_to_date_line(report: RunReport) -> str:
     """What the next run prints when nothing changed."""
     cases = sum(result.passed for result in report.results)
     return (
-        f"up to date: {_plural(report.tasks.total, 'task')}; "
-        f"{verdicts_line(report)} ({_plural(cases, 'case')})"
+        f"up to date: {plural(report.tasks.total, 'task')}; "
+        f"{verdicts_line(report)} ({plural(cases, 'case')})"
     )
 
 
@@ -227,7 +228,7 @@ def render_plan(
                 lines += [f"  {reason_line(*reason)}" for reason in reasons.get(name, ())]
     current = sum(state == "current" for state in status.values())
     would = sum(state == "pending" for state in status.values())
-    lines.append(f"{_plural(would, 'task')} may run, {current} current")
+    lines.append(f"{plural(would, 'task')} may run, {current} current")
     return "\n".join(lines)
 
 

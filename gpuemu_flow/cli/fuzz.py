@@ -1,0 +1,123 @@
+"""``gpuemu-flow fuzz``: many cases of an op, the failures grouped by what causes them."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from gpuemu_flow.cli.options import SEED, canonical_dtypes, format_option, split_words, wants_color
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
+
+
+class Duration(click.ParamType):
+    """Seconds, or a number with ms, s, m or h."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The value in seconds."""
+        found = _TIME.fullmatch(str(value).strip())
+        seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+        if seconds <= 0:
+            self.fail(f"{value!r} is no time such as 60s, 5m or 1h", param, ctx)
+        return seconds
+
+
+class ShapeList(click.ParamType):
+    """Shapes such as ``8x128x512,1x7``."""
+
+    name = "shapes"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[int, ...], ...]:
+        """The shapes as tuples."""
+        if isinstance(value, tuple):
+            return value
+        shapes = []
+        for text in str(value).split(","):
+            if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip()):
+                self.fail(f"{text!r} is no shape such as 8x128x512", param, ctx)
+            shapes.append(tuple(int(d) for d in text.split("x")))
+        return tuple(shapes)
+
+
+@click.command()
+@click.argument("ops", nargs=-1, metavar="[OP]...")
+@click.option("-o", "--op", "more_ops", multiple=True, help="An op, as an option.")
+@click.option("-n", "-i", "--iterations", type=click.IntRange(1), help="Cases per op.")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
+@click.option("--strategy", "strategies", multiple=True, help="Value strategies or groups.")
+@click.option("--layout", "layouts", multiple=True, help="Memory layouts.")
+@click.option("--shapes", type=ShapeList(), default=(), help="Exactly these, as 8x128x512,…")
+@click.option("-x", "--fail-fast", is_flag=True, help="Stop an op at its first failure.")
+@click.option("--time", "time_limit", type=Duration(), help="Stop an op after this, as 60s.")
+@click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
+@click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
+@click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")
+@format_option("text", "json")
+def fuzz(
+    ops: tuple[str, ...],
+    more_ops: tuple[str, ...],
+    iterations: int | None,
+    seed: int | None,
+    dtypes: tuple[str, ...],
+    strategies: tuple[str, ...],
+    layouts: tuple[str, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    fail_fast: bool,
+    time_limit: float | None,
+    minimize: bool,
+    jobs: int | None,
+    force: bool,
+    output_format: str,
+) -> None:
+    """Try many seeded cases of ops (without names: of all)."""
+    from gpuemu_flow.cli.fuzz_progress import fuzz_display  # noqa: PLC0415
+    from gpuemu_flow.engine.fuzz import FuzzOptions  # noqa: PLC0415
+    from gpuemu_flow.engine.fuzz_session import fuzz_ops  # noqa: PLC0415
+    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import fuzz_text, json_writer, text  # noqa: PLC0415
+
+    workspace = Workspace()
+    options = FuzzOptions(
+        iterations=iterations,
+        seed=seed,
+        dtypes=canonical_dtypes(dtypes),
+        strategies=split_words(strategies),
+        layouts=split_words(layouts),
+        shapes=shapes,
+        fail_fast=fail_fast,
+        time_limit=time_limit,
+        jobs=jobs if jobs is not None else int(workspace.settings["jobs"]),
+        force=force,
+    )
+    live = wants_color() and output_format == "text"
+    with cancel_on_signals() as cancel, fuzz_display(live=live) as display:
+        reports = fuzz_ops(
+            workspace,
+            (*ops, *more_ops),
+            options,
+            minimize=minimize,
+            on_start=display.start,
+            on_case=display.case,
+            cancel=cancel,
+        )
+    if output_format == "json":
+        objects = [report.to_json() for report in reports]
+        click.echo(
+            json_writer.dumps(
+                objects[0] if len(objects) == 1 else {"schema_version": 1, "ops": objects}
+            )
+        )
+    else:
+        style = text.Style(wants_color())
+        click.echo("\n".join(fuzz_text.render(report, style) for report in reports))
+    raise SystemExit(fuzz_text.exit_code(reports))

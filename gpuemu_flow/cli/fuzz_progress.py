@@ -1,0 +1,68 @@
+"""The live display of a fuzz run on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpuemu_flow.engine.fuzz import Judged
+from gpuemu_flow.types import Verdict
+
+REDRAW_SECONDS = 0.1
+
+
+class FuzzDisplay:
+    """Counts cases; shows nothing without a terminal."""
+
+    def __init__(self, live: Any = None) -> None:
+        self._live = live
+        self._op = ""
+        self._wanted: int | None = None
+        self._begin = self._drawn = 0.0
+        self._done = self._failed = 0
+        self._worst = 0.0
+        self._classes: set[tuple[str, str, str]] = set()
+
+    def start(self, op: str, wanted: int | None) -> None:
+        """An op begins."""
+        self._op, self._wanted = op, wanted
+        self._begin = time.monotonic()
+        self._done = self._failed = 0
+        self._worst = 0.0
+        self._classes = set()
+
+    def case(self, judged: Judged) -> None:
+        """A case was judged."""
+        self._done += 1
+        result = judged.result
+        if result.verdict in (Verdict.FAILED, Verdict.ERROR):
+            self._failed += 1
+        elif result.verdict is Verdict.PASSED:
+            self._worst = max(self._worst, result.stats.tolerance_used)
+        case = judged.case
+        self._classes.add((case.shape_class, case.layout, case.strategy))
+        now = time.monotonic()
+        if self._live is not None and now - self._drawn >= REDRAW_SECONDS:
+            self._drawn = now
+            elapsed = max(now - self._begin, 1e-9)
+            total = f"/{self._wanted}" if self._wanted else ""
+            self._live.update(
+                f"{self._op}  {self._done}{total} cases  {self._done / elapsed:.0f} cases/s  "
+                f"{elapsed:.1f} s  {self._failed} failures  worst margin {self._worst:.0%}  "
+                f"{len(self._classes)} combinations of shape, layout and values"
+            )
+
+
+@contextmanager
+def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
+    """A display, live on a terminal."""
+    if not live:
+        yield FuzzDisplay()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.live import Live  # noqa: PLC0415
+
+    with Live(console=Console(), refresh_per_second=10, transient=True) as display:
+        yield FuzzDisplay(display)

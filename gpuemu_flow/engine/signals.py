@@ -1,0 +1,43 @@
+"""SIGINT and SIGTERM as an event, so that whatever runs ends in good order."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def on_signals(react: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGINT and SIGTERM call `react`; a second one ends the process as usual.
+
+    Does nothing outside of the main thread, where Python handles no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = False
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        nonlocal seen
+        if seen:
+            raise KeyboardInterrupt
+        seen = True
+        react()
+
+    previous = {n: signal.signal(n, handler) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def cancel_on_signals() -> Iterator[threading.Event]:
+    """An event that a signal sets."""
+    cancel = threading.Event()
+    with on_signals(cancel.set):
+        yield cancel

@@ -1,0 +1,120 @@
+"""What fuzzing an op found, as data for every writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuemu_flow.types import Json, number_to_json
+
+SCHEMA_VERSION = 1
+MARGIN_BUCKETS = 10
+
+
+@dataclass(frozen=True)
+class CauseGroup:
+    """Failures with one kind and one triggering feature.
+
+    Attributes
+    ----------
+    kind : str
+        `types.FailureKind` of the first failure.
+    feature : str
+        What all of them, and hardly any passing case, have in common; empty when nothing was found.
+    failures : tuple of JSON
+        Public failure records, smallest case first.
+    minimized : JSON or None
+        The shrunk case of the smallest one, when asked for.
+    notes : tuple of str
+        What is to be said of the smallest one's wrong elements.
+    """
+
+    kind: str
+    feature: str
+    failures: tuple[Mapping[str, Json], ...]
+    minimized: Mapping[str, Json] | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FuzzReport:
+    """One op's fuzz run.
+
+    Attributes
+    ----------
+    op : str
+    seed : int
+        Master seed.
+    iterations, passed, failed, inconclusive, errors, cached : int
+        Numbers of cases.
+    duration_s, cases_per_s : float
+    worst_margin : float
+        Largest share of the tolerance that a passing case used.
+    margins : tuple of int
+        Passing cases by share of the tolerance used, in tenths.
+    coverage : JSON
+        Counts per dtype, shape class, layout and strategy.
+    gaps : tuple of str
+        What no case exercised.
+    groups : tuple of CauseGroup
+        Smallest case first.
+    interrupted : bool
+    stopped_early : str
+        Why fewer cases ran than were asked for, empty when all did.
+    """
+
+    op: str
+    seed: int
+    iterations: int
+    passed: int
+    failed: int
+    inconclusive: int
+    errors: int
+    cached: int
+    duration_s: float
+    worst_margin: float = 0.0
+    margins: tuple[int, ...] = ()
+    coverage: Mapping[str, Json] = field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+    groups: tuple[CauseGroup, ...] = ()
+    interrupted: bool = False
+    stopped_early: str = ""
+
+    @property
+    def cases_per_s(self) -> float:
+        """Cases per second of wall time."""
+        return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
+
+    def to_json(self) -> dict[str, Json]:
+        """As ``fuzz --format json`` prints it."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "op": self.op,
+            "seed": self.seed,
+            "seed_str": str(self.seed),
+            "iterations": self.iterations,
+            "passed": self.passed,
+            "failed": self.failed,
+            "inconclusive": self.inconclusive,
+            "errors": self.errors,
+            "cached": self.cached,
+            "duration_s": round(self.duration_s, 6),
+            "cases_per_s": round(self.cases_per_s, 3),
+            "worst_margin": number_to_json(self.worst_margin),
+            "margins": list(self.margins),
+            "coverage": dict(self.coverage),
+            "gaps": list(self.gaps),
+            "causes": [
+                {
+                    "kind": group.kind,
+                    "feature": group.feature,
+                    "count": len(group.failures),
+                    "smallest": group.failures[0]["id"],
+                    "minimized": group.minimized["id"] if group.minimized else None,
+                    "notes": list(group.notes),
+                }
+                for group in self.groups
+            ],
+            "failures": [dict(failure) for group in self.groups for failure in group.failures],
+            "interrupted": self.interrupted,
+        }

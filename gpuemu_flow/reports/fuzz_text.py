@@ -1,0 +1,108 @@
+"""Fuzz runs, failures and their minimisation as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpuemu_flow.reports.fuzz_model import CauseGroup, FuzzReport
+from gpuemu_flow.reports.text import Style, duration, number, plural, printable
+from gpuemu_flow.types import Json, Verdict, number_from_json
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def exit_code(reports: Sequence[FuzzReport]) -> int:
+    """0 passed, 1 a case failed, 3 one crashed, 4 nothing was validated, 130 interrupted."""
+    if any(report.interrupted for report in reports):
+        return 130
+    if any(report.failed for report in reports):
+        return 1
+    if any(report.errors for report in reports):
+        return 3
+    return 0 if any(report.passed for report in reports) else 4
+
+
+def histogram(counts: Sequence[int]) -> str:
+    """Counts as a row of bars; what is not zero shows."""
+    most = max(counts, default=0)
+    if not most:
+        return ""
+    return "".join(_BARS[-(-c * (len(_BARS) - 1) // most)] for c in counts)
+
+
+def render(report: FuzzReport, style: Style) -> str:
+    """One op's fuzz run."""
+    counts = [
+        f"{report.passed} passed",
+        *(f"{n} {word}" for n, word in _other_counts(report) if n),
+    ]
+    cached = f", {report.cached} of them cached" if report.cached else ""
+    lines = [
+        f"{style.paint(report.op, '1')}: {plural(report.iterations, 'case')}{cached} in "
+        f"{duration(report.duration_s)} ({report.cases_per_s:.0f}/s), seed {report.seed}: "
+        f"{', '.join(counts)}"
+    ]
+    if report.passed:
+        lines.append(
+            f"  tolerance used by passing cases: at most {report.worst_margin:.0%}  "
+            f"|{histogram(report.margins)}| 0 to 100 %"
+        )
+    if report.coverage:
+        covered = ", ".join(f"{len(v)} {name}" for name, v in report.coverage.items())
+        lines.append(f"  exercised: {covered}")
+    lines += [f"  not exercised: {gap}" for gap in report.gaps]
+    for group in report.groups:
+        lines += ["", *(f"  {line}" for line in _group(group, style))]
+    if report.stopped_early:
+        lines.append(f"  {report.stopped_early}")
+    return "\n".join(lines)
+
+
+def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
+    return [
+        (report.failed, "failed"),
+        (report.inconclusive, "inconclusive"),
+        (report.errors, "in error"),
+    ]
+
+
+def _group(group: CauseGroup, style: Style) -> list[str]:
+    smallest = group.failures[0]
+    verdict = style.verdict(Verdict(smallest["verdict"]))
+    feature = f": {group.feature}" if group.feature else ""
+    lines = [f"{verdict} {group.kind} in {plural(len(group.failures), 'case')}{feature}"]
+    lines += [f"  {line}" for line in failure_lines(smallest)]
+    lines += [f"  {printable(note)}" for note in group.notes]
+    if group.minimized is not None:
+        lines.append("  minimized:")
+        lines += [f"    {line}" for line in failure_lines(group.minimized)]
+    return lines
+
+
+def failure_lines(failure: Mapping[str, Json]) -> list[str]:
+    """A failure record: what it was tried on, what came of it, how to see it again."""
+    shapes = " ".join(f"{name}{shape}" for name, shape in failure["shapes"].items())
+    target = f" of {failure['target']}" if failure["target"] else ""
+    lines = [
+        f"{failure['id']}  {failure['dtype']}  {printable(shapes)}  layout {failure['layout']}  "
+        f"strategy {failure['strategy']}{target}  seed {failure['seed']}",
+        *printable(failure["message"]).splitlines(),
+    ]
+    if failure["cause"]:
+        lines.append(f"cause: {printable(failure['cause'])}")
+    lines.append(f"reproduce: {printable(failure['reproduce'])}")
+    return lines
+
+
+def failure_row(failure: Mapping[str, Json]) -> str:
+    """One line of ``failures``; editors read it, so its form is fixed.
+
+    ``SEED OP MESSAGE [KIND] dtype: D shape: [a, b] max_diff: E seed: SEED``
+    """
+    worst = number_from_json(failure["max_abs"])
+    message = " ".join(printable(failure["message"]).split())
+    return (
+        f"{failure['seed']} {failure['op']} {message} [{failure['kind']}] "
+        f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
+        f"seed: {failure['seed']} id: {failure['id']}"
+    )
