@@ -12,39 +12,31 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
 
 
-class Duration(click.ParamType):
-    """Seconds, or a number with ms, s, m or h."""
-
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The value in seconds."""
-        found = _TIME.fullmatch(str(value).strip())
-        seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-        if seconds <= 0:
-            self.fail(f"{value!r} is no time such as 60s, 5m or 1h", param, ctx)
-        return seconds
+def parse_duration(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> float | None:
+    """Seconds from a number with ms, s, m or h."""
+    if value is None:
+        return None
+    found = _TIME.fullmatch(value.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise click.BadParameter(f"{value!r} is no time such as 60s, 5m or 1h")
+    return seconds
 
 
-class ShapeList(click.ParamType):
+def parse_shapes(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[tuple[int, ...], ...]:
     """Shapes such as ``8x128x512,1x7``."""
-
-    name = "shapes"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[int, ...], ...]:
-        """The shapes as tuples."""
-        if isinstance(value, tuple):
-            return value
-        shapes = []
-        for text in str(value).split(","):
-            if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip()):
-                self.fail(f"{text!r} is no shape such as 8x128x512", param, ctx)
-            shapes.append(tuple(int(d) for d in text.split("x")))
-        return tuple(shapes)
+    shapes = []
+    for text in (value or "").split(","):
+        if value is None:
+            break
+        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip()):
+            raise click.BadParameter(f"{text!r} is no shape such as 8x128x512")
+        shapes.append(tuple(int(d) for d in text.split("x")))
+    return tuple(shapes)
 
 
 @click.command()
@@ -55,9 +47,17 @@ class ShapeList(click.ParamType):
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
 @click.option("--strategy", "strategies", multiple=True, help="Value strategies or groups.")
 @click.option("--layout", "layouts", multiple=True, help="Memory layouts.")
-@click.option("--shapes", type=ShapeList(), default=(), help="Exactly these, as 8x128x512,…")
+@click.option(
+    "--shapes", callback=parse_shapes, metavar="SHAPES", help="Exactly these, as 8x128x512,…"
+)
 @click.option("-x", "--fail-fast", is_flag=True, help="Stop an op at its first failure.")
-@click.option("--time", "time_limit", type=Duration(), help="Stop an op after this, as 60s.")
+@click.option(
+    "--time",
+    "time_limit",
+    callback=parse_duration,
+    metavar="TIME",
+    help="Stop an op after this, as 60s.",
+)
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
 @click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")

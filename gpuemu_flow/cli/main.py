@@ -11,8 +11,12 @@ from gpuemu_flow import __version__
 from gpuemu_flow.cli.clean import clean
 from gpuemu_flow.cli.config import config
 from gpuemu_flow.cli.explain import explain
+from gpuemu_flow.cli.failures import failures
+from gpuemu_flow.cli.fuzz import fuzz
 from gpuemu_flow.cli.graph import graph
 from gpuemu_flow.cli.list import list_tasks
+from gpuemu_flow.cli.minimize import minimize
+from gpuemu_flow.cli.reproduce import reproduce
 from gpuemu_flow.cli.run import run
 from gpuemu_flow.cli.status import status
 from gpuemu_flow.cli.version import version
@@ -31,7 +35,12 @@ def cli() -> None:
     """
 
 
-for command in (run, explain, list_tasks, graph, clean, status, config, version):
+COMMANDS = (
+    run, fuzz, failures, reproduce, minimize, explain, list_tasks, graph, clean, status, config,
+    version,
+)  # fmt: skip
+
+for command in COMMANDS:
     cli.add_command(command)
 
 

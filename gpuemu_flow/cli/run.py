@@ -46,6 +46,7 @@ def run(
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
     from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
@@ -77,6 +78,7 @@ def run(
     with make_listener(live=wants_color() and output_format == "text") as listener:
         outcome = session.run(workspace, options, listener)
     report = build_report(workspace, outcome)
+    record_run(workspace, report)
     code = report.exit_code(fail_on_regression=bool(workspace.settings["fail_on_regression"]))
     if code == 0 and outcome.everything and outcome.all_current(workspace):
         workspace.save_plan(text.up_to_date_line(report))

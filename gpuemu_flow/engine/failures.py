@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -12,16 +13,17 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.minimize import Candidate, failing_position, minimise, minimised_case
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject
+from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.reports.model import RunReport
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, Trial, Trials, open_trials
-from gpuemu_flow.types import Case, CheckResult, Verdict
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 BAD = (Verdict.FAILED, Verdict.ERROR)
@@ -99,15 +101,33 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
 
-def record_run(workspace: Workspace, failures: Iterable[tuple[str, Case, CheckResult]]) -> int:
-    """Record the failing cases of a run; how many."""
+def record_run(workspace: Workspace, report: RunReport) -> int:
+    """Record the failing cases that a run judged (not those that it found judged); how many."""
+    fresh = [r for r in report.results if r.failures and not r.cached]
+    if not fresh:
+        return 0
     log = FailureLog(workspace)
     count = 0
-    for op, case, result in failures:
-        if result.verdict in BAD:
-            log.add(op, case, result, source="run")
-            count += 1
+    for result in fresh:
+        subject = op_subject(workspace, result.op, result.dtype).subject
+        for failure in result.failures:
+            if failure.result.verdict in BAD:
+                log.add(result.op, failure.case, failure.result, source="run", subject=subject)
+                count += 1
+    workspace.cache.close()
     return count
+
+
+def list_failures(
+    workspace: Workspace, op: str | None = None, limit: int | None = None
+) -> list[dict[str, Json]]:
+    """Recorded failures as commands print them, newest first."""
+    if op is not None and op not in op_names(workspace):
+        known = {record.op for record in FailureStore(workspace.cache)}
+        if op not in known:
+            select_ops(workspace, [op])
+    records = FailureStore(workspace.cache).list(op, limit)
+    return [record.to_public_json() for record in records]
 
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
@@ -306,3 +326,14 @@ class _Shrinker:
         trial = self.judge(self._case, candidate.laid_out())
         kinds = {failure.kind.value for failure in trial.result.failures}
         return trial.result.verdict.value == self._record.verdict and self._record.kind in kinds
+
+
+def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
+    """Write a failure as a pytest file that runs without this tool; its path.
+
+    Raises
+    ------
+    StoreError
+        ``failure-inputs-lost``.
+    """
+    raise NotImplementedError

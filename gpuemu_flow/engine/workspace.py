@@ -225,6 +225,7 @@ class Workspace:
             "cache_dir": str(config.cache.dir) if config.cache.dir is not None else "",
             "size_limit": config.cache.size_limit,
             "fail_on_regression": config.policies.fail_on_regression,
+            "fuzz_iterations": config.validation.fuzz_iterations,
             "warn_threshold": config.policies.warn_threshold,
             "random_seed": compiler.random_seed,
             "warnings": [asdict(problem) for problem in config.warnings],

@@ -1,12 +1,13 @@
-"""Fuzz runs, failures and their minimisation as lines for people."""
+"""Fuzz runs as lines for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from gpuemu_flow.reports.failure_text import failure_lines
 from gpuemu_flow.reports.fuzz_model import CauseGroup, FuzzReport
-from gpuemu_flow.reports.text import Style, duration, number, plural, printable
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.reports.text import Style, duration, plural, printable
+from gpuemu_flow.types import Verdict
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -77,32 +78,3 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
         lines.append("  minimized:")
         lines += [f"    {line}" for line in failure_lines(group.minimized)]
     return lines
-
-
-def failure_lines(failure: Mapping[str, Json]) -> list[str]:
-    """A failure record: what it was tried on, what came of it, how to see it again."""
-    shapes = " ".join(f"{name}{shape}" for name, shape in failure["shapes"].items())
-    target = f" of {failure['target']}" if failure["target"] else ""
-    lines = [
-        f"{failure['id']}  {failure['dtype']}  {printable(shapes)}  layout {failure['layout']}  "
-        f"strategy {failure['strategy']}{target}  seed {failure['seed']}",
-        *printable(failure["message"]).splitlines(),
-    ]
-    if failure["cause"]:
-        lines.append(f"cause: {printable(failure['cause'])}")
-    lines.append(f"reproduce: {printable(failure['reproduce'])}")
-    return lines
-
-
-def failure_row(failure: Mapping[str, Json]) -> str:
-    """One line of ``failures``; editors read it, so its form is fixed.
-
-    ``SEED OP MESSAGE [KIND] dtype: D shape: [a, b] max_diff: E seed: SEED``
-    """
-    worst = number_from_json(failure["max_abs"])
-    message = " ".join(printable(failure["message"]).split())
-    return (
-        f"{failure['seed']} {failure['op']} {message} [{failure['kind']}] "
-        f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
-        f"seed: {failure['seed']} id: {failure['id']}"
-    )

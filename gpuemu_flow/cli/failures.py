@@ -1,0 +1,65 @@
+"""``gpuemu-flow failures``: what failed so far, newest first; show or export one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.group(invoke_without_command=True)
+@click.option("-o", "--op", help="Only this op's failures.")
+@click.option("-l", "--limit", type=click.IntRange(1), default=20, show_default=True)
+@format_option("text", "json")
+@click.pass_context
+def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
+    """List recorded failures, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    from gpuemu_flow.engine.failures import list_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
+
+    found = list_failures(Workspace(), op, limit)
+    if output_format == "json":
+        click.echo(json_writer.dumps({"schema_version": 1, "failures": found}))
+    elif not found:
+        click.echo("no failures are recorded")
+    else:
+        click.echo("\n".join(failure_text.failure_row(failure) for failure in found))
+
+
+@failures.command()
+@click.argument("failure", metavar="ID|SEED")
+@format_option("text", "json")
+def show(failure: str, output_format: str) -> None:
+    """Show one failure."""
+    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
+
+    records = find_failures(Workspace(), failure)
+    if output_format == "json":
+        found = [{**r.to_public_json(), "result": r.result} for r in records]
+        click.echo(json_writer.dumps({"schema_version": 1, "failures": found}))
+    else:
+        style = text.Style(wants_color())
+        click.echo("\n\n".join(failure_text.render_failure(r, style) for r in records))
+
+
+@failures.command()
+@click.argument("failure", metavar="ID|SEED")
+@click.option("--pytest", "as_pytest", is_flag=True, help="A test file that numpy alone can run.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
+def export(failure: str, as_pytest: bool, output: Path | None) -> None:
+    """Write a failure as files that stand on their own, and print their path."""
+    from gpuemu_flow.engine.failures import export_pytest, find_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    if not as_pytest:
+        raise click.UsageError("say in which form: --pytest")
+    workspace = Workspace()
+    record = find_failures(workspace, failure)[0]
+    click.echo(str(export_pytest(workspace, record, output)))

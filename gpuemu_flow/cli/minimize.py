@@ -1,0 +1,56 @@
+"""``gpuemu-flow minimize``: the smallest case that fails as a recorded one does."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command()
+@click.argument("failure", metavar="SEED|ID", required=False)
+@click.option("--seed", "seed_option", help="The seed, as an option.")
+@click.option("-o", "--op", help="Only failures of this op.")
+@click.option(
+    "--strategy",
+    type=click.Choice(
+        ["all", "binary-search-dims", "binary-search-values", "shrink-values", "shrink-all"]
+    ),
+    default="all",
+    show_default=True,
+)
+@click.option("--max-iters", "--max_iters", "budget", type=click.IntRange(1), default=2000,
+              show_default=True, help="How often the op may be run.")  # fmt: skip
+@format_option("text", "json")
+def minimize(
+    failure: str | None,
+    seed_option: str | None,
+    op: str | None,
+    strategy: str,
+    budget: int,
+    output_format: str,
+) -> None:
+    """Shrink a failing case by running its op again and again.
+
+    Exit code 0 when it was minimised (the failure stays recorded), 1 when it no longer shows.
+    """
+    from gpuemu_flow.engine import failures  # noqa: PLC0415
+    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
+
+    word = failure or seed_option
+    if not word:
+        raise click.UsageError("give the seed or the id of a failure")
+    known = {"shrink-values": "binary-search-values", "shrink-all": "all"}
+    workspace = Workspace()
+    record = failures.find_failures(workspace, word, op)[0]
+    with cancel_on_signals() as cancel:
+        found = failures.minimise_failure(
+            workspace, record, strategy=known.get(strategy, strategy), budget=budget, cancel=cancel
+        )
+    if output_format == "json":
+        click.echo(json_writer.dumps(failure_text.minimization_to_json(found)))
+    else:
+        click.echo(failure_text.render_minimization(found, text.Style(wants_color())))
+    raise SystemExit(0 if found.minimized is not None else 1)

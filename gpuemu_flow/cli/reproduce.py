@@ -1,0 +1,50 @@
+"""``gpuemu-flow reproduce``: run a recorded failure again and say whether it still fails."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command()
+@click.argument("failure", metavar="SEED|ID", required=False)
+@click.option("--seed", "seed_option", help="The seed, as an option.")
+@click.option("-o", "--op", help="Only failures of this op.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the tensors too.")
+@format_option("text", "json")
+def reproduce(
+    failure: str | None,
+    seed_option: str | None,
+    op: str | None,
+    verbose: bool,
+    output_format: str,
+) -> None:
+    """Run a failing case again on its exact inputs.
+
+    Exit code 1 while it still fails, 0 once mended, 2 when nothing is recorded under the seed.
+    """
+    from gpuemu_flow.engine import failures  # noqa: PLC0415
+    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
+
+    word = failure or seed_option
+    if not word:
+        raise click.UsageError("give the seed or the id of a failure")
+    workspace = Workspace()
+    records = failures.find_failures(workspace, word, op)
+    with cancel_on_signals() as cancel:
+        found = failures.reproduce(workspace, records, cancel=cancel)
+    if output_format == "json":
+        objects = [failure_text.reproduction_to_json(r) for r in found]
+        click.echo(
+            json_writer.dumps(
+                objects[0] if len(objects) == 1 else {"schema_version": 1, "reproductions": objects}
+            )
+        )
+    else:
+        style = text.Style(wants_color())
+        shown = (failure_text.render_reproduction(r, style, verbose=verbose) for r in found)
+        click.echo("\n\n".join(shown))
+    raise SystemExit(1 if any(r.still_fails for r in found) else 0)

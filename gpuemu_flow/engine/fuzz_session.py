@@ -1,0 +1,179 @@
+"""A fuzz command: each op fuzzed, its failures recorded, grouped by cause, and made smaller."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from threading import Event
+
+from gpuemu_flow.cases.features import group
+from gpuemu_flow.engine.failures import FailureLog, minimise_failure
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
+from gpuemu_flow.engine.subjects import OpSubject, select_ops
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reports.fuzz_model import MARGIN_BUCKETS, CauseGroup, FuzzReport
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.tasks.trial import Trial
+from gpuemu_flow.types import CheckResult, Json, Verdict
+
+MINIMIZE_BUDGET = 1000
+
+
+def fuzz_ops(
+    workspace: Workspace,
+    ops: Iterable[str],
+    options: FuzzOptions,
+    *,
+    minimize: bool = False,
+    on_start: Callable[[str, int | None], None] = lambda *_: None,
+    on_case: Callable[[Judged], None] = lambda _: None,
+    cancel: Event | None = None,
+) -> list[FuzzReport]:
+    """Fuzz ops one after another.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    ops : iterable of str
+        None means all that can be run.
+    options : FuzzOptions
+    minimize : bool
+        Shrink the smallest failure of each cause.
+    on_start : callable
+        Told the op and its number of cases, None when only time limits it.
+    on_case : callable
+    cancel : threading.Event, optional
+
+    Raises
+    ------
+    UsageError
+        Unknown ops, dtypes, strategies, layouts or shapes.
+    """
+    cancel = cancel or Event()
+    workspace.cache.create()
+    if options.iterations is None and options.time_limit is None:
+        options = replace(options, iterations=int(workspace.settings["fuzz_iterations"]))
+    reports = []
+    try:
+        for op in select_ops(workspace, ops):
+            if cancel.is_set():
+                break
+            on_start(op, options.iterations)
+            reports.append(
+                _fuzz_op(workspace, op, options, minimize=minimize, on_case=on_case, cancel=cancel)
+            )
+    finally:
+        workspace.cache.close()
+    return reports
+
+
+def _fuzz_op(
+    workspace: Workspace,
+    op: str,
+    options: FuzzOptions,
+    *,
+    minimize: bool,
+    on_case: Callable[[Judged], None],
+    cancel: Event,
+) -> FuzzReport:
+    log = FailureLog(workspace)
+
+    def on_failure(subject: OpSubject, trial: Trial) -> None:
+        log.add(
+            op,
+            trial.case,
+            trial.result,
+            source="fuzz",
+            subject=subject.subject,
+            inputs=trial.inputs,
+        )
+
+    fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)
+    outcome = fuzzer.run()
+    groups = _groups(log, op, outcome)
+    if minimize and not outcome.interrupted:
+        groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
+    passed = [j.result.stats.tolerance_used for j in _with(outcome, Verdict.PASSED)]
+    finite = [share for share in passed if math.isfinite(share)]
+    return FuzzReport(
+        op=op,
+        seed=outcome.seed,
+        iterations=len(outcome.judged),
+        passed=outcome.count(Verdict.PASSED),
+        failed=outcome.count(Verdict.FAILED),
+        inconclusive=outcome.count(Verdict.INCONCLUSIVE),
+        errors=outcome.count(Verdict.ERROR),
+        cached=outcome.cached,
+        duration_s=outcome.duration_s,
+        worst_margin=max(finite, default=0.0),
+        margins=_margins(finite),
+        groups=tuple(groups),
+        interrupted=outcome.interrupted,
+        stopped_early=_stopped_early(outcome, options),
+    )
+
+
+def _with(outcome: FuzzOutcome, verdict: Verdict) -> list[Judged]:
+    return [judged for judged in outcome.judged if judged.result.verdict is verdict]
+
+
+def _margins(shares: list[float]) -> tuple[int, ...]:
+    counts = [0] * MARGIN_BUCKETS
+    for share in shares:
+        counts[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
+    return tuple(counts)
+
+
+def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
+    count = len(outcome.judged)
+    if outcome.interrupted:
+        return f"interrupted after {count} cases; what was judged is kept: run again to go on"
+    if options.iterations is not None and count < options.iterations:
+        why = "its first failure" if options.fail_fast and outcome.failures else "its time limit"
+        return f"stopped at {why} after {count} of {options.iterations} cases"
+    return ""
+
+
+def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
+    """Failures by cause; each record learns its cause."""
+    failing = [j for j in outcome.failures if j.result.failures]
+    results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
+    passing = [j.case for j in _with(outcome, Verdict.PASSED)]
+    found = group(((j.case, j.result.failures[0].kind) for j in failing), passing)
+    causes = []
+    for cause in found:
+        members = [results[c.dtype, c.seed, c.index] for c in cause.members]
+        sentence = cause.feature.sentence if cause.feature is not None else ""
+        records = []
+        for judged in members:
+            known = _record(log, op, judged, sentence)
+            records.append(known.to_public_json())
+        causes.append(
+            CauseGroup(cause.kind.value, sentence, tuple(records), notes=_notes(members[0].result))
+        )
+    return causes
+
+
+def _record(log: FailureLog, op: str, judged: Judged, cause: str) -> FailureRecord:
+    """The stored record of a failing case, told its cause; made anew for a cached verdict."""
+    for record in log.store.find(judged.case.seed, op):
+        if record.case == judged.case.to_json():
+            return log.store.explain(record.id, cause)
+    new_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
+    return log.store.get(new_id)
+
+
+def _notes(result: CheckResult) -> tuple[str, ...]:
+    return tuple(line for note in result.notes for line in note.splitlines()[-12:])
+
+
+def _minimized(
+    workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
+) -> CauseGroup:
+    smallest = log.store.get(str(cause.failures[0]["id"]))
+    found = minimise_failure(
+        workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
+    )
+    shrunk: Json = found.minimized.to_public_json() if found.minimized is not None else None
+    return replace(cause, minimized=shrunk)

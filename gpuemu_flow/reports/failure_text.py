@@ -1,0 +1,153 @@
+"""Recorded failures as lines and as JSON: shown, run again, made smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from gpuemu_flow.reports.text import Style, number, plural, printable
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json
+
+
+def failure_lines(failure: Mapping[str, Json]) -> list[str]:
+    """A failure record: what it was tried on, what came of it, how to see it again."""
+    shapes = " ".join(f"{name}{shape}" for name, shape in failure["shapes"].items())
+    target = f" of {failure['target']}" if failure["target"] else ""
+    lines = [
+        f"{failure['id']}  {failure['dtype']}  {printable(shapes)}  layout {failure['layout']}  "
+        f"strategy {failure['strategy']}{target}  seed {failure['seed']}",
+        *printable(failure["message"]).splitlines(),
+    ]
+    if failure["cause"]:
+        lines.append(f"cause: {printable(failure['cause'])}")
+    lines.append(f"reproduce: {printable(failure['reproduce'])}")
+    return lines
+
+
+def failure_row(failure: Mapping[str, Json]) -> str:
+    """One line of ``failures``; editors read it, so its form is fixed.
+
+    ``SEED OP MESSAGE [KIND] dtype: D shape: [a, b] max_diff: E seed: SEED``
+    """
+    worst = number_from_json(failure["max_abs"])
+    message = " ".join(printable(failure["message"]).split())
+    return (
+        f"{failure['seed']} {failure['op']} {message} [{failure['kind']}] "
+        f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
+        f"seed: {failure['seed']} id: {failure['id']}"
+    )
+
+
+def render_failure(record: FailureRecord, style: Style) -> str:
+    """One recorded failure in full."""
+    public = record.to_public_json()
+    verdict = style.verdict(Verdict(record.verdict))
+    lines = [f"{verdict} {record.op}: {record.kind}, last seen {record.time} by {record.source}"]
+    lines += [f"  {line}" for line in failure_lines(public)]
+    if record.index is not None:
+        place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
+        lines.append(f"  worst element {place}")
+    lines.append(
+        f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
+        f"max ulp {number(record.max_ulp)}"
+    )
+    result = CheckResult.from_json(record.result)
+    lines += [f"  {line}" for note in result.notes for line in printable(note).splitlines()[-12:]]
+    if record.minimized:
+        lines.append(f"  minimized: {record.minimized}")
+    if record.minimized_from:
+        lines.append(f"  minimized from: {record.minimized_from}")
+    return "\n".join(lines)
+
+
+class Reproduced(Protocol):
+    """What the writers need of a failure that was run again."""
+
+    @property
+    def record(self) -> FailureRecord: ...
+    @property
+    def result(self) -> CheckResult: ...
+    @property
+    def still_fails(self) -> bool: ...
+    @property
+    def inputs(self) -> Mapping[str, Any]: ...
+    @property
+    def actual(self) -> Mapping[str, Any]: ...
+    @property
+    def expected(self) -> Mapping[str, Any]: ...
+
+
+def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
+    """Whether a failure still shows, and with `verbose` its tensors."""
+    record, result = found.record, found.result
+    word = "still fails" if found.still_fails else "no longer fails"
+    lines = [f"{style.verdict(result.verdict)} {record.op}: {record.id} {word}"]
+    lines += [f"  {line}" for line in failure_lines(record.to_public_json())]
+    lines += [
+        f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
+    ]
+    lines += [f"  {line}" for note in result.notes for line in printable(note).splitlines()[-12:]]
+    if verbose:
+        for title, tensors in (
+            ("input", found.inputs),
+            ("actual", found.actual),
+            ("expected", found.expected),
+        ):
+            for name, array in tensors.items():
+                lines.append(f"  {title} {name} {array.dtype.name}{list(array.shape)}")
+                lines += [f"    {line}" for line in str(array).splitlines()[:20]]
+    return "\n".join(lines)
+
+
+def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
+    """As ``reproduce --format json`` prints it."""
+    return {
+        "schema_version": 1,
+        "id": found.record.id,
+        "still_fails": found.still_fails,
+        "failure": found.record.to_public_json(),
+        "result": found.result.to_json(),
+    }
+
+
+class Shrunk(Protocol):
+    """What the writers need of a minimisation."""
+
+    @property
+    def original(self) -> FailureRecord: ...
+    @property
+    def minimized(self) -> FailureRecord | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def one_minimal(self) -> bool: ...
+    @property
+    def log(self) -> Sequence[str]: ...
+
+
+def render_minimization(found: Shrunk, style: Style) -> str:
+    """A failure and the smallest case found."""
+    lines = [f"original: {line}" for line in failure_lines(found.original.to_public_json())[:1]]
+    if found.minimized is None:
+        return "\n".join([*lines, "it no longer fails, so there is nothing to minimise"])
+    lines += [f"  {line}" for line in found.log]
+    rest = "" if found.one_minimal else "; the budget ended before nothing could be made smaller"
+    lines.append(f"{plural(found.steps, 'step')}, {plural(found.calls, 'run')} of the op{rest}")
+    lines.append("minimized:")
+    return "\n".join([*lines, render_failure(found.minimized, style)])
+
+
+def minimization_to_json(found: Shrunk) -> dict[str, Json]:
+    """As ``minimize --format json`` prints it."""
+    return {
+        "schema_version": 1,
+        "original": found.original.to_public_json(),
+        "minimized": found.minimized.to_public_json() if found.minimized is not None else None,
+        "steps": found.steps,
+        "calls": found.calls,
+        "one_minimal": found.one_minimal,
+        "log": list(found.log),
+    }
