@@ -7,7 +7,8 @@ only counting the failing elements per axis does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ from gpuemu_flow.numerics.diagnose_inputs import conditions
 from gpuemu_flow.numerics.diagnose_lines import line_relations
 from gpuemu_flow.numerics.diagnose_moves import moves
 from gpuemu_flow.numerics.diagnose_places import places
-from gpuemu_flow.numerics.diagnose_values import values
+from gpuemu_flow.numerics.diagnose_values import special_values, values
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding
-from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge
+from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
 from gpuemu_flow.types import Tolerance
 
 __all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
@@ -28,13 +29,6 @@ __all__ = ["MOST_FINDINGS", "Finding", "diagnose", "failing_elements"]
 MOST_FINDINGS = 3
 
 JUDGED_AT_ONCE = 1 << 16
-
-# At most one finding of each: what the wrong values are, where they are, when they are wrong.
-_ASPECTS: tuple[Callable[[Evidence], list[Finding]], ...] = (
-    lambda evidence: [*values(evidence), *line_relations(evidence), *moves(evidence)],
-    places,
-    conditions,
-)
 
 
 def diagnose(
@@ -90,7 +84,7 @@ def diagnose(
     if not evidence.count:
         return ()
     with np.errstate(all="ignore"):
-        return _likeliest([aspect(evidence) for aspect in _ASPECTS], limit)
+        return _likeliest((aspect(evidence) for aspect in _ASPECTS), limit)
 
 
 def failing_elements(
@@ -99,22 +93,36 @@ def failing_elements(
     """The mask of the elements that fail, as the comparison judges them."""
     flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
     mask = np.empty(actual.size, bool)
+    exact = actual.dtype == expected.dtype and actual.dtype.kind in "iu"
     for start in range(0, actual.size, JUDGED_AT_ONCE):
         where = slice(start, min(start + JUDGED_AT_ONCE, actual.size))
-        judged = judge(
-            to_float64(flat_actual[where]), to_float64(flat_expected[where]), bound, where, rules
-        )
-        mask[where] = judged.failed
+        a, e = flat_actual[where], flat_expected[where]
+        if exact:
+            mask[where] = judge_integers(a, e, bound, where).failed
+        else:
+            mask[where] = judge(to_float64(a), to_float64(e), bound, where, rules).failed
     return mask.reshape(actual.shape)
 
 
-def _likeliest(aspects: Sequence[Sequence[Finding]], limit: int) -> tuple[Finding, ...]:
-    """The best finding of each aspect, then what is left, each part by likelihood."""
+def _of_finite_elements(evidence: Evidence) -> list[Finding]:
+    """What is said of the finite elements explains only their share of the failure."""
+    share = len(evidence.finite) / len(evidence.failing)
+    found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
+    return [replace(finding, likelihood=finding.likelihood * share) for finding in found]
 
-    def by_likelihood(findings: Sequence[Finding]) -> list[Finding]:
-        return sorted(findings, key=lambda finding: -finding.likelihood)
 
-    ranked = [by_likelihood(found) for found in aspects]
-    best = by_likelihood([found[0] for found in ranked if found])
-    rest = by_likelihood([finding for found in ranked for finding in found[1:]])
-    return tuple([*best, *rest][:limit])
+# At most one finding of each: NaN and Inf, what the other wrong values are, where they are, when.
+_ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    special_values,
+    _of_finite_elements,
+    places,
+    conditions,
+)
+
+
+def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:
+    """The best finding of each aspect, likeliest first."""
+    best = [
+        max(found, key=lambda finding: finding.likelihood) for found in map(list, aspects) if found
+    ]
+    return tuple(sorted(best, key=lambda finding: -finding.likelihood)[:limit])

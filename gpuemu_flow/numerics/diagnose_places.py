@@ -24,13 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.finding import Evidence, Finding, count_along
+from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, count_along
 from gpuemu_flow.types import Json
 
-TILES = (256, 128, 64, 32, 16, 8)
 LONGEST_PERIOD = 256
 WHOLE = 0.9
 """Share of a region that must fail for it to be wrong as a whole."""
+LEAST_SQUARE = 8
+MOSTLY, FEWEST_IN_TAIL = 0.6, 8
 STRAY = 0.02
 """Share of the failing elements that may lie outside of a region."""
 
@@ -51,6 +52,12 @@ class _Region:
     def share(self) -> float:
         return self.indices / self.size
 
+    @property
+    def certainty(self) -> float:
+        """1 where so many indices hardly lie together by chance, less for a few of a few."""
+        ways = math.log(self.size) * min(self.indices, self.size - self.indices)
+        return min(1.0, ways / math.log(20.0))
+
 
 def places(evidence: Evidence) -> list[Finding]:
     """Findings on where the failing elements lie, likeliest first."""
@@ -61,11 +68,13 @@ def places(evidence: Evidence) -> list[Finding]:
     mask = evidence.mask
     counts = [count_along(mask, axis) for axis in range(mask.ndim)]
     regions = [_region(axis, hits) for axis, hits in enumerate(counts) if hits.size > 1]
-    found = []
-    if any(region.form not in ("all", "some") for region in regions):
-        found.append(_by_axes(evidence, regions))
-    lines = [_whole_lines(evidence, region, counts[region.axis]) for region in regions]
-    found += [finding for finding in (*lines, _memory_tail(evidence), _diagonal(evidence)) if finding]
+    candidates = [
+        _by_axes(evidence, regions),
+        *(_whole_lines(evidence, region, counts[region.axis]) for region in regions),
+        _memory_tail(evidence, regions),
+        _diagonal(evidence),
+    ]
+    found = [finding for finding in candidates if finding is not None]
     share = evidence.count / evidence.total
     if share >= WHOLE and not any(finding.likelihood > share for finding in found):
         found.append(_everywhere(evidence, share))
@@ -136,12 +145,16 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
     return 0
 
 
-def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding:
+def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     """One sentence for the axes on which the failing elements are confined to a region."""
     confined = [region for region in regions if region.form not in ("all", "some")]
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
     density = min(1.0, evidence.count / inside)
+    if density < WHOLE:
+        confined = [region for region in confined if region.certainty >= 1.0]
+    if not confined or (density < WHOLE and confined[0].share > WHOLE):
+        return None
     main = confined[0]
     where = " and ".join(_describe(evidence, region) for region in confined[:2])
     extent = "throughout" if density >= WHOLE else f"in {density:.0%} of the elements there"
@@ -157,7 +170,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding:
     }
     # A region that spans most of an axis, or that is hardly filled, says less.
     likelihood = 0.55 + 0.2 * density + 0.2 * (1.0 - main.share)
-    return Finding(main.form, sentence, numbers, likelihood)
+    return Finding(main.form, sentence, numbers, likelihood * (0.6 + 0.4 * main.certainty))
 
 
 def _tile(region: _Region) -> int:
@@ -181,27 +194,44 @@ def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
 def _describe(evidence: Evidence, region: _Region) -> str:
     singular, plural = _axis_name(evidence, region.axis)
     size, start, stop = region.size, region.start, region.stop
-    tile = _tile(region)
-    if region.form == "line":
-        place = {0: "the first ", size - 1: "the last "}.get(start, "")
-        return f"{place}{singular} ({start} of {size})" if place else f"{singular} {start} of {size}"
     span = f"{plural} {start} to {stop - 1} of {size}"
-    if region.form == "tail":
-        if tile and size - start < tile:
-            return f"{span} (the last, partial tile of {tile})"
-        if tile and start == tile:
-            return f"{span} (all tiles of {tile} but the first)"
-        return f"the last {plural}: {start} to {size - 1} of {size}"
-    if region.form == "head":
-        if tile and size - stop < tile:
-            return f"{span} (all but the last, partial tile of {tile})"
-        if tile:
-            return f"{span} ({stop // tile} × {tile})"
-        return span
+    if region.form == "line":
+        which = {0: "the first ", size - 1: "the last "}.get(start, "")
+        return f"{which}{singular} {start} of {size}"
+    if region.form == "periodic":
+        residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
+        return f"{plural} {residues} of every {region.period}"
     if region.form == "block":
         return span
-    residues = _runs(sorted({i % region.period for i in _members(evidence, region)}))
-    return f"{plural} {residues} of every {region.period}"
+    hint = _tile_hint(region)
+    return f"{span} ({hint})" if hint else span
+
+
+def _tile_hint(region: _Region) -> str:
+    """What the border of a head or tail tells of the tiles."""
+    return _tail_hint(region) if region.form == "tail" else _head_hint(region)
+
+
+def _tail_hint(region: _Region) -> str:
+    start, length, tile = region.start, region.size - region.start, _tile(region)
+    if start == 1:
+        return "all but the first"
+    if not tile:
+        return f"the last {length}"
+    if length < tile:
+        return f"the last, partial tile of {tile}"
+    return f"all tiles of {tile} but the first{'' if start == tile else f' {start // tile}'}"
+
+
+def _head_hint(region: _Region) -> str:
+    stop, rest, tile = region.stop, region.size - region.stop, _tile(region)
+    if rest == 1:
+        return "all but the last"
+    if not tile:
+        return f"the first {stop}"
+    if rest < tile:
+        return f"all but the last, partial tile of {tile}"
+    return f"the first {'tile' if stop == tile else f'{stop // tile} tiles'} of {tile}"
 
 
 def _members(evidence: Evidence, region: _Region) -> list[int]:
@@ -233,59 +263,69 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
         return None
     _, plural = _axis_name(evidence, region.axis)
     shown = _runs([int(i) for i in whole[:64]])
-    sentence = f"{whole.size} of {region.size} {plural} are wrong throughout, the others right: {shown}"
+    sentence = (
+        f"{whole.size} of {region.size} {plural} are wrong throughout, the others right: {shown}"
+    )
     numbers = {"axis": region.axis, "lines": whole.size, "size": region.size}
     return Finding("whole-lines", sentence, numbers, 0.75)
 
 
-def _memory_tail(evidence: Evidence) -> Finding | None:
+def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
     """Everything from some element in memory order on, where no row begins there."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
-    columns, total = evidence.columns, evidence.total
-    if last < total - 1 or len(evidence.shape) < 2 or first == 0 or first % columns == 0:
+    length = evidence.total - first
+    if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
         return None
-    length = total - first
-    if length <= columns or evidence.count < WHOLE * length:
-        # Within one row it is a tail of the columns of the last row.
+    # Right by chance are elements that the missing store would not have changed.
+    if length < FEWEST_IN_TAIL or evidence.count < MOSTLY * length:
         return None
+    if length > 2 * evidence.columns and regions[-1].form != "all":
+        return None  # columns, not memory
     tile = next((tile for tile in (32768, 4096, 1024, *TILES) if first % tile == 0), 0)
+    if not tile and length <= evidence.columns:
+        return None  # a tail of the columns of the last row
     hint = f" = {first // tile} × {tile}" if tile else ""
     sentence = f"wrong from element {first}{hint} in memory order to the last ({length} elements)"
-    numbers = {"start": first, "length": length, "tile": tile}
-    return Finding("memory-tail", sentence, numbers, 0.85 if tile else 0.7)
+    numbers: dict[str, Json] = {"start": first, "length": length, "tile": tile}
+    return Finding("memory-tail", sentence, numbers, 0.95 if tile else 0.7)
 
 
 def _diagonal(evidence: Evidence) -> Finding | None:
     """One side of the diagonal of the last two axes."""
-    if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < 3 or evidence.count < 3:
+    if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < LEAST_SQUARE or evidence.count < 3:
         return None
     height, width = evidence.shape[-2:]
 
-    def offsets(positions: NDArray[np.intp]) -> NDArray[np.intp]:
+    def distances(positions: NDArray[np.intp]) -> NDArray[np.intp]:
         result: NDArray[np.intp] = positions % width - positions // width % height
         return result
 
-    wrong = offsets(evidence.failing.positions)
+    wrong, right = distances(evidence.failing.positions), distances(evidence.passing.positions)
     low, high = int(wrong.min()), int(wrong.max())
-    sides = {
-        "above the diagonal": low > 0,
-        "on and above the diagonal": low == 0 and high > 0,
-        "below the diagonal": high < 0,
-        "on and below the diagonal": high == 0 and low < 0,
-        "on the diagonal": low == 0 and high == 0,
-    }
-    side = next((name for name, true in sides.items() if true), "")
-    if not side or max(high, -low) < min(height, width) // 2 * (side != "on the diagonal"):
+    if low == 0 and high == 0:
+        side = "on the diagonal"
+    elif low >= 0:
+        side = "on and above the diagonal" if low == 0 else "above the diagonal"
+    elif high <= 0:
+        side = "on and below the diagonal" if high == 0 else "below the diagonal"
+    else:
         return None
-    right = offsets(evidence.passing.positions)
-    there = int(((right >= low) & (right <= high)).sum()) * (
-        (evidence.total - evidence.count) / max(right.size, 1)
-    )
-    density = evidence.count / (evidence.count + there)
-    if density < 0.5:
+
+    def density(low: int, high: int) -> float:
+        there = np.count_nonzero((wrong >= low) & (wrong <= high)) * evidence.count
+        others = np.count_nonzero((right >= low) & (right <= high))
+        others *= evidence.total - evidence.count
+        return float(there * right.size / max(there * right.size + others * wrong.size, 1))
+
+    # A tail of columns lies above the diagonal too, but not beside it.
+    near = min(height, width) // 4
+    beside = density(max(low, -near), min(high, near))
+    filled = density(low, high)
+    if min(beside, filled) < MOSTLY:
         return None
-    sentence = f"wrong only {side} of the last two axes ({density:.0%} of the elements there)"
-    return Finding("diagonal", sentence, {"low": low, "high": high, "density": density}, 0.8 * density)
+    sentence = f"wrong only {side} of the last two axes ({filled:.0%} of the elements there)"
+    numbers = {"low": low, "high": high, "density": filled}
+    return Finding("diagonal", sentence, numbers, 0.9 * filled)
 
 
 def _multi_index(evidence: Evidence, position: int) -> list[int]:

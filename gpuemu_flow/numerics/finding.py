@@ -23,6 +23,9 @@ SAMPLE = 1 << 15
 LINES, LINE_LENGTH = 128, 256
 """Most rows (or columns) that are looked at as such, and most elements of each."""
 
+TILES = (256, 128, 64, 32, 16, 8)
+"""Usual widths of tiles, widest first."""
+
 BLOCK = 1 << 20
 """Elements of the mask that are turned into positions at a time."""
 

@@ -101,8 +101,8 @@ def measure(
     of |r|; S the larger of |r| and, unless the result grows exponentially, the reference at |x|,
     which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
     Numerical Algorithms", 2002, 3.1). There is no verdict where r is finite and the float32 shadow
-    is not, or is not at |x| or, with the same exception, at 1024 |x|; nor where 64 units of noise
-    move the result by more than a quarter of the largest.
+    is not, or is not at 1024 |x| (same exception); nor where 64 units of noise move the result by
+    more than a quarter of the largest.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
@@ -138,7 +138,6 @@ class _Output:
         self.raw = flat
         self.unstable: BoolArray = np.zeros(flat.size, bool)
         self.power_like: BoolArray | bool = True
-        self.defined: BoolArray | bool = True
         if fmt is None:
             return
         self.reference = _clip(to_float64(flat), fmt)
@@ -172,13 +171,13 @@ class _Output:
         size, grown = np.abs(to_float64(at_magnitudes)), np.abs(to_float64(at_headroom))
         # NaN, too, says nothing: |x| then lies outside the op's domain.
         self.power_like = grown <= STEEPEST * size
-        self.defined = ~np.isnan(size)
         np.fmax(self.magnitude, np.where(self.power_like, size, 0.0), out=self.magnitude)
 
-    def exclude_overflow(self, shadow: NDArray[Any], where: BoolArray | bool) -> None:
-        """No verdict on elements of `where` that overflow in the shadow on large inputs."""
+    def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
+        """No verdict where the shadow overflows at large |x| and the result is like a power."""
         if self.fmt is not None:
-            self.unstable |= self.finite & ~np.isfinite(to_float64(shadow)) & where
+            overflows = ~np.isfinite(to_float64(at_headroom))
+            self.unstable |= self.finite & overflows & self.power_like
 
     def bound(self, longest_dim: int, one: float, floor: float) -> ElementBound:
         """The envelope from all that was folded in; S is at least the smaller of `floor` and
@@ -250,12 +249,9 @@ class _Session:
         for draw in (2, 3, 4, 5):
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
-        at_magnitudes = self._evaluate(as_float32(moved.magnitudes()), shadow=True)
-        for name, values in (at_magnitudes or {}).items():
-            self._outputs[name].exclude_overflow(values, self._outputs[name].defined)
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
-            self._outputs[name].exclude_overflow(values, self._outputs[name].power_like)
+            self._outputs[name].exclude_overflow(values)
         return True
 
     def exclude_far_inputs(self) -> None:

@@ -142,7 +142,7 @@ def test_statistics_equal_the_plain_ones(name: str, length: int) -> None:
     assert stats.worst_index == (int(share.argmax()),)
     assert (stats.worst_actual, stats.worst_expected) == (a[share.argmax()], e[share.argmax()])
     assert stats.mean_abs == pytest.approx(error.mean(), rel=2e-4)
-    if length <= statistics.SAMPLE_SIZE:
+    if length <= statistics.EXACT_SIZE:
         ordered = np.sort(error)
         ranks = [int(np.floor(p * (length - 1) + 0.5)) for p in (0.5, 0.9, 0.99)]
         assert [stats.p50_abs, stats.p90_abs, stats.p99_abs] == ordered[ranks].tolist()
@@ -186,6 +186,35 @@ def test_a_block_with_a_special_value_is_never_proven(
         expected[99] = value
     with np.errstate(all="ignore"):
         assert prover.prove(actual, expected) is None
+
+
+def test_an_offset_that_float32_cannot_hold_is_rounded_down() -> None:
+    rtol = 0.6
+    prover = Prover(2.11e-45 * rtol, rtol, np.dtype(np.float32))
+    actual, expected = np.zeros(4, np.float32), np.zeros(4, np.float32)
+    actual[2] = 1.4e-45  # beyond the tolerance of 1.27e-45
+    with np.errstate(all="ignore"):
+        assert prover.prove(actual, expected) is None
+
+
+def test_the_mean_survives_sums_beyond_float32() -> None:
+    expected = np.full(LENGTH, 3e38, np.float32)
+    actual = np.full(LENGTH, 2.5e38, np.float32)
+    totals = run(actual, expected, 0.0, 0.5).totals
+    assert totals.failing == 0
+    assert totals.sum_abs == pytest.approx(LENGTH * 0.5e38, rel=1e-3)
+
+
+def test_the_largest_relative_error_is_found_among_proven_elements() -> None:
+    expected, actual = np.ones(LENGTH, np.float32), np.ones(LENGTH, np.float32)
+    actual[4] += np.float32(1e-6)
+    positions = sample_positions(LENGTH)
+    assert positions is not None
+    hidden = int(np.setdiff1d(np.arange(5, LENGTH), positions)[0])
+    expected[hidden], actual[hidden] = 1e-9, 3e-9
+    outcome = run(actual, expected, 1e-5, 1e-5)
+    assert outcome.totals.max_rel == pytest.approx(2.0)
+    assert outcome.sample.max_rel < 1.0
 
 
 def test_equal_blocks_are_proven_even_without_tolerance() -> None:
@@ -266,8 +295,8 @@ def test_memory_does_not_grow_with_the_output() -> None:
 
 
 def test_sample_takes_one_position_of_each_span() -> None:
-    assert sample_positions(statistics.SAMPLE_SIZE) is None
-    for count in (statistics.SAMPLE_SIZE + 1, 100_000, 1 << 24, (1 << 33) + 5):
+    assert sample_positions(statistics.EXACT_SIZE) is None
+    for count in (statistics.EXACT_SIZE + 1, 100_000, 1 << 24, (1 << 33) + 5):
         positions = sample_positions(count)
         assert positions is not None
         assert np.all(np.diff(positions) >= 0)
@@ -315,7 +344,7 @@ def test_integers_are_exact_at_their_extremes(name: str) -> None:
     assert totals.failing == 9000
     assert totals.max_abs == float(int(info.max) - int(info.min))
     near = high.copy()
-    near[8999] -= 1
+    near[8999] -= near.dtype.type(1)  # numpy 1 goes through float64 for a Python integer
     totals = compare_integers(near, high, AffineBound(0, 0)).totals
     assert (totals.failing, totals.max_abs, totals.worst.position) == (1, 1.0, 8999)
 

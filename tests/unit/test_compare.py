@@ -177,6 +177,13 @@ def test_integers_and_booleans_are_exact(dtype: str, value: int, other: int) -> 
     assert result.stats.max_abs == float(abs(value - other))
 
 
+def test_messages_show_the_digits_that_differ() -> None:
+    integers = check([2**53 + 1], [2**53], dtype="int64")
+    assert "actual 9007199254740993, expected 9007199254740992" in integers.failures[0].message
+    doubles = check([1 + 1e-9], [1.0], dtype="float64")
+    assert "actual 1.0000000010000001, expected 1," in doubles.failures[0].message
+
+
 def test_a_float64_reference_of_an_integer_output_is_exact_too() -> None:
     assert check([3, 4], [3.0, 4.0], dtype="int32", expected_dtype="float64").failures == ()
     assert kinds(check([3, 4], [3.0, 4.5], dtype="int32", expected_dtype="float64")) == [
@@ -253,6 +260,14 @@ def test_special_values_by_policy(
         assert result.stats.num_exceeding == bool(wanted)
         for failure in result.failures:
             assert failure.index == (size // 2,)
+
+
+def test_what_strict_forbids_is_not_counted_among_wrong_values() -> None:
+    result = check([INF, INF, 3.0], [INF, INF, 1.0], inf_policy="strict")
+    value, inf = result.failures
+    assert value.message.startswith("1 of 3 elements")
+    assert inf.message.startswith("2 of 3 elements")
+    assert result.stats.num_exceeding == 3
 
 
 def test_strict_means_match_when_the_inputs_hold_nan_or_inf() -> None:
@@ -358,6 +373,15 @@ def test_invariants_do_not_forbid_what_special_inputs_lead_to() -> None:
     assert kinds(check(broken, broken, invariants=names, inputs=[NAN])) == [FailureKind.INVARIANT]
 
 
+def test_finite_does_not_forbid_the_overflow_of_a_right_result() -> None:
+    right = check([INF], [70000.0], dtype="float16", expected_dtype="float64",
+                  invariants=("finite",), inputs=[1.0])  # fmt: skip
+    assert right.verdict is Verdict.PASSED
+    own = check([INF], [INF], dtype="float16", expected_dtype="float64",
+                invariants=("finite",), inputs=[1.0])  # fmt: skip
+    assert kinds(own) == [FailureKind.INVARIANT]
+
+
 def test_table_form_of_shape_preserved_compares_with_the_named_input() -> None:
     value = {"y": np.zeros((2, 3), np.float32)}
     policy = Policy(shape_preserved_input="x")
@@ -409,6 +433,16 @@ def test_auto_settles_close_results_without_evaluating_the_reference() -> None:
     result, calls = auto(x, np.exp(x))
     assert (result.verdict, calls) == (Verdict.PASSED, 0)
     assert result.stats.tolerance_used <= QUICK_SHARE
+
+
+def test_auto_does_not_report_a_large_share_of_a_mere_lower_bound() -> None:
+    x = np.linspace(1, 2, 100, dtype=np.float32)
+    quick = 8 * (1 + np.sqrt(100) / 8) * 2.0**-23
+    near = (np.exp(x.astype(np.float64)) * (1 + 0.9 * quick)).astype(np.float32)
+    result, calls = auto(x, near)
+    assert result.verdict is Verdict.PASSED
+    assert calls >= 15
+    assert result.stats.tolerance_used < QUICK_SHARE
 
 
 def test_auto_evaluates_the_reference_before_it_fails_anything() -> None:

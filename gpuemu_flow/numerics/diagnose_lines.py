@@ -1,0 +1,136 @@
+"""Rows or columns that are off by a factor or an offset of their own.
+
+A row's own factor is what a wrong denominator, norm or rescaling makes; a column's own factor or
+offset, weights or a bias that are missing or taken from another place.
+Kinds: ``row-factor``, ``row-offset``, ``column-factor``, ``column-offset``, and ``low-rank``: the
+error matrix is a sum of few products of a number per row and a number per column, as terms of a
+matrix product that are missing make it, or a wrong mean before weights are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.numerics.diagnose_values import FEW, fit_factor, fit_offset
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.finding import Evidence, Finding, Points, Positions
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array
+
+Fit = Callable[[Float64Array, Float64Array, int], tuple[float, float] | None]
+
+MOST_LINES = 0.9
+"""Share of the lines (those with enough wrong elements) that must fit."""
+
+LEAST, FREEDOM = 2, 6
+"""Fewest wrong elements of a line, and fewest beyond one per line over all lines."""
+
+LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
+
+
+def line_relations(evidence: Evidence) -> list[Finding]:
+    """Findings on single rows and columns."""
+    if len(evidence.shape) < 2 or evidence.fmt is None or evidence.count < 2 * FEW:
+        return []
+    found = []
+    for axis, name in ((-1, "row"), (-2, "column")):
+        if min(evidence.rows, evidence.columns) < LEAST:
+            continue
+        points, wrong = evidence.lines(axis)
+        number = wrong.sum(axis=1)
+        usable = np.flatnonzero(number >= LEAST)
+        inside = int(number[usable].sum())
+        # One number per line is fitted: what is left over has to carry the conclusion.
+        if usable.size < 2 or inside < 0.5 * wrong.sum() or inside - usable.size < FREEDOM:
+            continue
+        lines = _Lines(name, points, wrong, usable)
+        found += [*_factors(lines), *_offsets(evidence, lines)]
+        if axis == -1 and not found:
+            found += _low_rank(points, wrong)
+    return found
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Some rows or columns as a grid, and which of them have enough wrong elements."""
+
+    name: str
+    points: Points
+    wrong: BoolArray
+    usable: Positions
+
+    def fits(self, fit: Fit) -> list[float]:
+        """The numbers that fit, when nearly all lines have one and they are not all the same."""
+        fits = [
+            fit(self.points.actual[i][self.wrong[i]], self.points.expected[i][self.wrong[i]], LEAST)
+            for i in self.usable
+        ]
+        known = [number for number, _ in (found for found in fits if found is not None)]
+        return known if len(known) >= MOST_LINES * len(fits) and _varied(known) else []
+
+
+def _factors(lines: _Lines) -> Iterator[Finding]:
+    known = lines.fits(fit_factor)
+    if known:
+        low, high = min(known), max(known)
+        sentence = f"each {lines.name} is off by a factor of its own, {low:.3g} to {high:.3g}"
+        yield Finding(f"{lines.name}-factor", sentence, {"low": low, "high": high}, 0.88)
+
+
+def _offsets(evidence: Evidence, lines: _Lines) -> Iterator[Finding]:
+    known = lines.fits(fit_offset)
+    if not known:
+        return
+    low, high = min(known), max(known)
+    sentence = f"each {lines.name} is off by an offset of its own, {low:.3g} to {high:.3g}"
+    source = ""
+    if len(known) == lines.usable.size:
+        first = lines.points.positions[lines.usable, 0]
+        columns = evidence.columns
+        index = first % columns if lines.name == "column" else first // columns
+        source = _source(evidence, np.array(known), index)
+    if source:
+        sentence += f": {source}"
+    numbers = {"low": low, "high": high, "source": source}
+    yield Finding(f"{lines.name}-offset", sentence, numbers, 0.9 if source else 0.86)
+
+
+def _low_rank(points: Points, wrong: BoolArray) -> Iterator[Finding]:
+    """Whether the error matrix has few singular values, which then end all at once."""
+    if min(wrong.shape) < LEAST_RANK or wrong.mean() < 0.5:
+        return
+    error = np.where(wrong, points.actual - points.expected, 0.0)
+    size = float(np.abs(error).max())
+    if not 0.0 < size < LARGEST_ERROR:
+        return
+    singular = np.linalg.svd(error / size, compute_uv=False)
+    most = min(wrong.shape) // 3
+    rank = 1 + int(np.argmin(singular[1 : most + 1] / singular[:most]))
+    if singular[rank] > GAP * singular[rank - 1] or singular[rank - 1] < GAP * singular[0]:
+        return
+    if rank == 1:
+        sentence = "the error is a number of each row times a number of each column (rank 1)"
+    else:
+        sentence = f"the error is a sum of {rank} products of a number per row and one per column "
+        sentence += f"(rank {rank}): so many terms are missing or wrong"
+    yield Finding("low-rank", sentence, {"rank": rank}, 0.75)
+
+
+def _varied(fitted: list[float]) -> bool:
+    """Not all the same number."""
+    return max(fitted) - min(fitted) > 1e-3 * max(abs(number) for number in fitted)
+
+
+def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
+    """The 1-d input that the offsets are a multiple of, in words; or ''."""
+    for name, array in evidence.inputs.items():
+        if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
+            continue
+        values = to_float64(array[index])
+        for factor, words in ((-1.0, f"minus {name}"), (1.0, f"{name} once more")):
+            if np.allclose(offsets, factor * values, rtol=1e-2, atol=1e-3 * np.abs(values).max()):
+                return words
+    return ""

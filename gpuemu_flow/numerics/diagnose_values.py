@@ -1,0 +1,356 @@
+"""What the wrong values are: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
+
+==========================  ======================================================================
+kind                        the failing elements
+==========================  ======================================================================
+``nan``, ``inf``            are NaN (Inf) where the reference is not
+``nan-lost``, ``inf-lost``  are not NaN (Inf) where the reference is
+``saturated``               are the dtype's largest value where the reference is Inf
+``inf-sign``                are Inf of the other sign
+``zeros``, ``constant``     all have one value
+``clipped``                 all have one magnitude
+``flushed``                 are zero where the reference is subnormal
+``factor``, ``offset``      are the right values times, or plus, one number
+``sign``                    have the right magnitude and, in part, the wrong sign
+``narrower``                are all representable in a narrower format
+``rounding``                are a few ulp off, in both directions
+``half-precision``          are off by about one rounding of a 16-bit format, in both directions
+``wrapped``                 are integers that agree modulo a power of two
+==========================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.finding import TILES, Evidence, Finding, Points
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array, spacing
+from gpuemu_flow.types import DTYPES
+
+MOST = 0.95
+"""Share of the failing elements that a relation must hold for."""
+
+FEW = 4
+"""Fewer elements than this can follow any rule by chance."""
+
+LEAST_SHARE = 0.05
+"""Share of the failing elements below which NaN and Inf are not mentioned."""
+
+MOST_ROUNDINGS = 16.0
+"""Units in the last place that values which were rounded to a narrower format may be off by."""
+
+SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
+"""Largest relative uncertainty of a factor with which a common, and any other, name is given it."""
+
+
+def values(evidence: Evidence) -> list[Finding]:
+    """Findings on the values of the failing elements that are finite on both sides."""
+    points = evidence.finite
+    if not len(points):
+        return []
+    if DTYPES[evidence.dtype].kind in ("int", "uint"):
+        return list(_integers(evidence, points))
+    constant = list(_constant(evidence, points))
+    return constant or list(_relations(evidence, points))
+
+
+def special_values(evidence: Evidence) -> Iterator[Finding]:
+    """Findings on NaN and Inf on one side only."""
+    points = evidence.failing
+    actual, expected = points.actual, points.expected
+    nan_a, nan_e = np.isnan(actual), np.isnan(expected)
+    inf_a, inf_e = np.isinf(actual), np.isinf(expected)
+    largest = evidence.fmt.max if evidence.fmt is not None else math.inf
+    saturated = inf_e & (actual == np.copysign(largest, expected))
+    groups = (
+        ("nan", nan_a & ~nan_e, "NaN"),
+        ("inf", inf_a & ~inf_e & ~nan_e, "Inf"),
+        ("nan-lost", nan_e & ~nan_a, ""),
+        ("saturated", saturated, "the dtype's largest value"),
+        ("inf-lost", inf_e & ~inf_a & ~nan_a & ~saturated, ""),
+        ("inf-sign", inf_e & inf_a, "Inf"),
+    )
+    for kind, chosen, what in groups:
+        share = float(np.count_nonzero(chosen)) / len(points)
+        if share < LEAST_SHARE:
+            continue
+        given = what or _values_given(actual[chosen])
+        wanted = _what_is_wanted(expected[chosen], kind)
+        extent = "" if share > MOST else f" in {share:.0%} of the wrong elements"
+        sentence = f"actual is {given} where the reference is {wanted}{extent}"
+        numbers = {"share": share, "value": _common(actual[chosen])}
+        yield Finding(kind, sentence, numbers, 0.3 + 0.65 * share)
+
+
+def _common(values: Float64Array) -> float | None:
+    """The one value that all have; None when they differ."""
+    first = float(values[0])
+    same = np.isnan(values).all() if math.isnan(first) else (values == first).all()
+    return first if same else None
+
+
+def _values_given(values: Float64Array) -> str:
+    common = _common(values)
+    if common is not None:
+        return f"{common:.6g}"
+    finite = values[np.isfinite(values)]
+    if finite.size == values.size:
+        return f"finite ({finite.min():.4g} to {finite.max():.4g})"
+    return "NaN or finite" if finite.size else "not the same"
+
+
+def _what_is_wanted(expected: Float64Array, kind: str) -> str:
+    if kind == "nan-lost":
+        return "NaN"
+    if kind == "inf-sign":
+        return "Inf of the other sign"
+    infinite = np.isinf(expected)
+    if infinite.all():
+        return "Inf" if (expected > 0).all() else "-Inf" if (expected < 0).all() else "±Inf"
+    return "finite" if not infinite.any() else "finite or Inf"
+
+
+def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
+    """One value for all, or zeros in place of the smallest values."""
+    actual, expected = points.actual, points.expected
+    if len(points) < FEW or np.ptp(expected) == 0.0:
+        return
+    zero_share = np.count_nonzero(actual == 0.0) / len(points)
+    if zero_share >= MOST:
+        least = evidence.fmt.smallest_normal if evidence.fmt is not None else 0.0
+        if (np.abs(expected) < least).all():
+            sentence = f"actual is 0 where the reference is subnormal (below {least:.3g})"
+            yield Finding("flushed", sentence, {"below": least}, 0.95)
+            return
+        yield Finding("zeros", "the wrong elements are 0", {"share": zero_share}, 0.9)
+        return
+    common = float(np.median(actual))
+    share = np.count_nonzero(actual == common) / len(points)
+    if share >= MOST:
+        sentence = f"the wrong elements all are {common:.6g}"
+        yield Finding("constant", sentence, {"value": common, "share": share}, 0.85)
+        return
+    size = float(np.median(np.abs(actual)))
+    share = np.count_nonzero(np.abs(actual) == size) / len(points)
+    if share >= MOST and np.abs(expected).min() >= size:
+        name = next((f for f, limits in FLOAT_LIMITS.items() if limits.max == size), "")
+        meaning = f" ({name}'s largest value)" if name else ""
+        sentence = f"the wrong elements are clipped to ±{size:.6g}{meaning}"
+        yield Finding("clipped", sentence, {"value": size, "format": name}, 0.95)
+
+
+def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
+    narrower = _narrower(evidence, points)
+    if narrower is not None:
+        yield narrower
+    factor, offset = _factor(evidence, points), _offset(points)
+    for finding in (factor, offset, _sign(points)):
+        if finding is not None:
+            yield finding
+    if factor is None and offset is None:
+        rounding = _rounding(evidence, points)
+        if rounding is not None:
+            yield rounding
+
+
+def _factor(evidence: Evidence, points: Points) -> Finding | None:
+    """``actual = c * expected``."""
+    fitted = fit_factor(points.actual, points.expected)
+    if fitted is None:
+        return None
+    factor, residual = fitted
+    name = factor_name(factor, evidence.dims, residual)
+    shown = f"{factor:.3f}" if 0.01 < abs(factor) < 1000 else f"{factor:.4g}"
+    meaning = f" ({name})" if name else ""
+    rest = f", to within {residual:.1e}" if residual else ""
+    sentence = f"actual = {shown}{meaning} × expected{rest}"
+    numbers = {"factor": factor, "residual": residual, "meaning": name}
+    return Finding("factor", sentence, numbers, 0.98 if name else 0.93)
+
+
+def fit_factor(
+    actual: Float64Array, expected: Float64Array, least: int = FEW
+) -> tuple[float, float] | None:
+    """The factor between finite values and its relative residual (95th percentile), if one fits.
+
+    It fits when it leaves at most a twentieth of the error that it explains, for nearly all of at
+    least `least` different values.
+    """
+    usable = np.abs(expected) > np.abs(expected).max(initial=0.0) * 2.0**-40
+    actual, expected = actual[usable], expected[usable]
+    if expected.size < least or np.ptp(np.abs(expected)) <= 1e-3 * np.abs(expected).max():
+        return None
+    factor = float(np.median(actual / expected))
+    if not math.isfinite(factor) or factor in (0.0, 1.0):
+        return None
+    rest = np.abs(actual - factor * expected) / np.abs(factor * expected)
+    residual = float(np.quantile(rest, MOST))
+    explained = abs(factor - 1.0) / max(abs(factor), 1.0)
+    return (factor, residual) if residual <= explained / 20 else None
+
+
+def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
+    """What a factor may stand for: a small number, or something made of a dim; or ''."""
+    slack = max(3.0 * residual, 1e-6)
+    for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
+        if slack > most:
+            break
+        for name, value in factors:
+            if abs(factor / value - 1.0) <= slack:
+                return name
+    return ""
+
+
+def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
+    yield from (("sign flipped", -1.0), ("2", 2.0), ("1/2", 0.5), ("10", 10.0), ("1/10", 0.1))
+    for size in dims:
+        if size > 1:
+            yield f"√{size}", math.sqrt(size)
+            yield f"1/√{size}", 1.0 / math.sqrt(size)
+
+
+def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
+    """Ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
+    for size in dims:
+        if size < 2:
+            continue
+        yield f"{size}, a dim", float(size)
+        yield f"1/{size}, a dim", 1.0 / size
+        padded = dict.fromkeys(-(-size // tile) * tile for tile in TILES)
+        for other in (size - 1, *(p for p in padded if p != size)):
+            for top, bottom in ((size, other), (other, size)):
+                yield f"{top}/{bottom}", top / bottom
+                yield f"√({top}/{bottom})", math.sqrt(top / bottom)
+    yield from (("3", 3.0), ("4", 4.0), ("1/3", 1 / 3), ("2/3", 2 / 3), ("3/2", 1.5))
+    yield from (("1/4", 0.25), ("1.1", 1.1), ("log2 e", 1 / math.log(2)), ("ln 2", math.log(2)))
+    yield from (("√2", math.sqrt(2)), ("1/√2", math.sqrt(0.5)))
+
+
+def _offset(points: Points) -> Finding | None:
+    """``actual = expected + c``."""
+    fitted = fit_offset(points.actual, points.expected)
+    if fitted is None:
+        return None
+    offset, residual = fitted
+    sentence = f"actual = expected {'+' if offset > 0 else '−'} {abs(offset):.4g}"
+    if residual:
+        sentence += f", to within {residual:.1e}"
+    return Finding("offset", sentence, {"offset": offset, "residual": residual}, 0.92)
+
+
+def fit_offset(
+    actual: Float64Array, expected: Float64Array, least: int = FEW
+) -> tuple[float, float] | None:
+    """The difference of finite values and its residual (95th percentile), if one fits."""
+    if expected.size < least or np.ptp(expected) == 0.0:
+        return None
+    difference = actual - expected
+    offset = float(np.median(difference))
+    if not math.isfinite(offset) or offset == 0.0:
+        return None
+    residual = float(np.quantile(np.abs(difference - offset), MOST))
+    return (offset, residual) if residual <= abs(offset) / 20 else None
+
+
+def _sign(points: Points) -> Finding | None:
+    """The right magnitudes with signs of their own."""
+    actual, expected = points.actual, points.expected
+    if len(points) < FEW or np.ptp(np.abs(expected)) == 0.0:
+        return None
+    near = np.abs(np.abs(actual) - np.abs(expected)) <= 1e-3 * np.abs(expected)
+    flipped = near & (np.signbit(actual) != np.signbit(expected))
+    share = np.count_nonzero(flipped) / len(points)
+    if share < MOST:
+        return None
+    positive = "positive" if (actual[flipped] > 0).all() else "of the other sign"
+    sentence = f"right in magnitude, but {positive}"
+    return Finding("sign", sentence, {"share": share}, 0.9)
+
+
+def _narrower(evidence: Evidence, points: Points) -> Finding | None:
+    """All representable in a narrower float format, which the right values are not."""
+    if evidence.fmt is None or len(points) < FEW:
+        return None
+    for name in ("float8_e5m2", "bfloat16", "float16", "float32"):
+        fmt = FLOAT_LIMITS[name]
+        if fmt.mantissa_bits >= evidence.fmt.mantissa_bits:
+            continue
+        if _held_by(points.actual, name) >= MOST and _held_by(points.expected, name) < 0.5:
+            error = np.abs(points.actual - points.expected) / spacing(points.expected, fmt)
+            ulps = float(np.median(error))
+            if ulps > MOST_ROUNDINGS:
+                continue
+            sentence = (
+                f"the wrong elements are all exact {name} values, {ulps:.2g} of its ulp off: "
+                f"rounded to {name} on the way"
+            )
+            return Finding("narrower", sentence, {"format": name, "median_ulp": ulps}, 0.9)
+    return None
+
+
+def _held_by(values: Float64Array, name: str) -> float:
+    """Share of the values that a format represents exactly."""
+    rounded = to_float64(values.astype(numpy_dtype(name)))
+    return float(np.count_nonzero(rounded == values)) / values.size
+
+
+def _rounding(evidence: Evidence, points: Points) -> Finding | None:
+    """Errors of either sign, as large as some roundings."""
+    if evidence.fmt is None or len(points) < 2 * FEW:
+        return None
+    error = points.actual - points.expected
+    positive = float(np.count_nonzero(error > 0)) / error.size
+    if not 0.15 <= positive <= 0.85:
+        return None
+    ulps = float(np.median(np.abs(error) / spacing(points.expected, evidence.fmt)))
+    numbers = {"median_ulp": ulps, "positive_share": positive}
+    if ulps <= 64:
+        sentence = f"off by {ulps:.2g} {evidence.dtype} ulp in the median, in both directions: "
+        sentence += "rounding, as of a sum kept in too narrow a format"
+        return Finding("rounding", sentence, numbers, 0.6)
+    half = FLOAT_LIMITS["float16"]
+    if evidence.fmt.mantissa_bits <= half.mantissa_bits:
+        return None
+    scale = _largest_of_row(evidence, points)
+    relative = float(np.median(np.abs(error)[scale > 0] / scale[scale > 0])) if scale.any() else 0.0
+    # What grows with the value is a wrong scale; noise has no part in common with it.
+    common = abs(float(np.corrcoef(error, points.expected)[0, 1]))
+    if not half.eps / 16 <= relative <= half.eps * 4 or not common <= 0.3:
+        return None
+    sentence = f"off by {relative:.1e} of the row's largest value, in both directions: about one "
+    sentence += "rounding of a 16-bit format"
+    return Finding("half-precision", sentence, {**numbers, "relative": relative}, 0.6)
+
+
+def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
+    """Of each point the largest expected magnitude among the points of its row."""
+    rows = points.positions // max(evidence.columns, 1)
+    _, place = np.unique(rows, return_inverse=True)
+    largest = np.zeros(int(place.max()) + 1)
+    np.maximum.at(largest, place, np.abs(points.expected))
+    found: Float64Array = largest[place]
+    return found
+
+
+def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
+    """Integers: a common difference, or agreement modulo a power of two."""
+    if len(points) < FEW:
+        return
+    difference = points.actual - points.expected
+    common = _common(difference)
+    if common is not None:
+        sentence = f"actual = expected {'+' if common > 0 else '−'} {abs(common):.0f}"
+        yield Finding("offset", sentence, {"offset": common, "residual": 0.0}, 0.95)
+    same: BoolArray
+    for bits in (32, 16, 8, 7, 6, 5, 4, 3):
+        same = difference % 2.0**bits == 0.0
+        if same.mean() >= MOST:
+            sentence = f"actual and expected agree modulo {2**bits}: an index or a type wraps there"
+            yield Finding("wrapped", sentence, {"modulus": 2**bits}, 0.9)
+            return
+    yield from _constant(evidence, points)

@@ -1,0 +1,105 @@
+"""How often an op fails over seeds, with the interval in which its true rate lies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from gpuemu_flow.types import Json
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class FailureRate:
+    """Failures among independent cases.
+
+    Attributes
+    ----------
+    failed, total : int
+    low, high : float
+        Wilson's interval for the true rate at `confidence`.
+    confidence : float
+    """
+
+    failed: int
+    total: int
+    low: float
+    high: float
+    confidence: float = CONFIDENCE
+
+    @property
+    def rate(self) -> float:
+        """Share that failed; 0 of 0 is 0."""
+        return self.failed / self.total if self.total else 0.0
+
+    @property
+    def flaky(self) -> bool:
+        """Some failed and some passed."""
+        return 0 < self.failed < self.total
+
+    @property
+    def sentence(self) -> str:
+        """For people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
+        return (
+            f"{self.failed} of {self.total} fail: {_percent(self.rate)} "
+            f"({self.confidence * 100:g} % interval {_percent(self.low)} to {_percent(self.high)})"
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {
+            "failed": self.failed,
+            "total": self.total,
+            "rate": self.rate,
+            "low": self.low,
+            "high": self.high,
+            "confidence": self.confidence,
+        }
+
+
+def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> FailureRate:
+    """The failure rate with Wilson's score interval.
+
+    Parameters
+    ----------
+    failed, total : int
+        ``0 <= failed <= total``. With `total` 0 the interval is 0 to 1: nothing is known.
+    confidence : float
+        Between 0 and 1, both excluded.
+
+    Raises
+    ------
+    ValueError
+        When an argument is outside its range.
+
+    Notes
+    -----
+    With p the rate, n the total and z the normal quantile the ends are
+    ``(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)`` (Wilson, "Probable inference, the law of
+    succession, and statistical inference", 1927): unlike p ± zσ it lies within 0 and 1 and is not
+    empty when nothing failed.
+
+    Examples
+    --------
+    >>> failure_rate(0, 100).sentence
+    '0 of 100 fail: 0.0 % (95 % interval 0.0 % to 3.7 %)'
+    """
+    if not 0 <= failed <= total:
+        raise ValueError(f"{failed} failures among {total} cases")
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"a confidence of {confidence}")
+    if total == 0:
+        return FailureRate(0, 0, 0.0, 1.0, confidence)
+    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
+    p, weight = failed / total, z * z / total
+    middle = p + weight / 2.0
+    reach = math.sqrt(weight * (p * (1.0 - p) + weight / 4.0))
+    low = 0.0 if failed == 0 else max(0.0, (middle - reach) / (1.0 + weight))
+    high = 1.0 if failed == total else min(1.0, (middle + reach) / (1.0 + weight))
+    return FailureRate(failed, total, low, high, confidence)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"

@@ -1,0 +1,262 @@
+"""The wrong tensors of `output_mutants`: each function makes one kind, or None where none shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import DTYPES
+
+Array = NDArray[Any]
+
+TILES = (128, 64, 32, 16, 8)
+LEAST_DEPTH = 64
+"""Fewest terms of a sum whose rounding errors in a narrow dtype are beyond doubt."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The tensor in which a bug is planted.
+
+    Attributes
+    ----------
+    values : ndarray
+        Right values; floats may be wider than `dtype`. At least one element.
+    dtype : str
+        That the tensor has, or will be rounded to.
+    rng : SeededRng
+        Decides what is hit.
+    longest : int
+        Largest dim over all inputs.
+    depths : tuple of int
+        Last dim of each input.
+    """
+
+    values: Array
+    dtype: str
+    rng: SeededRng
+    longest: int
+    depths: tuple[int, ...]
+
+    @property
+    def is_float(self) -> bool:
+        return DTYPES[self.dtype].kind == "float"
+
+    def wide(self) -> NDArray[np.float64]:
+        """A float64 copy of the values."""
+        return np.array(to_float64(self.values), np.float64)
+
+
+Planter = Callable[[Site], "Array | None"]
+
+
+def _axis_size(site: Site, axis: int) -> int:
+    return site.values.shape[axis] if site.values.ndim >= -axis else 0
+
+
+def _partial_tile(size: int) -> tuple[int, int] | None:
+    """Start of the last tile and the tile's width: the widest that leaves a partial one."""
+    for tile in TILES:
+        if size > tile and size % tile:
+            return size - size % tile, tile
+    return None
+
+
+def tail_zeroed(axis: int) -> Planter:
+    """The last, partial tile of an axis is 0."""
+
+    def make(site: Site) -> Array | None:
+        found = _partial_tile(_axis_size(site, axis))
+        if found is None:
+            return None
+        return _zeroed(site, axis, slice(found[0], None))
+
+    return make
+
+
+def last_zeroed(site: Site) -> Array | None:
+    """The last index of the last axis is 0."""
+    return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
+
+
+def only_last_tile(site: Site) -> Array | None:
+    """All but the last tile of the last axis is 0."""
+    size = _axis_size(site, -1)
+    tile = next((tile for tile in TILES if size > tile), 0)
+    if not tile or not site.is_float:
+        return None
+    return _zeroed(site, -1, slice(0, (size - 1) // tile * tile))
+
+
+def _zeroed(site: Site, axis: int, which: slice) -> Array:
+    wrong = np.array(site.values)
+    place = (Ellipsis, which) if axis == -1 else (Ellipsis, which, slice(None))
+    wrong[place] = 0
+    return wrong
+
+
+def shifted(site: Site) -> Array | None:
+    """Every element of the last axis is its neighbour's."""
+    return np.roll(site.values, 1, axis=-1) if _axis_size(site, -1) > 1 else None
+
+
+def last_tile_share(site: Site) -> Array | None:
+    """The share of a sum over the longest dim that its last tile of 32 contributes."""
+    if not site.is_float or site.longest <= 32:
+        return None
+    width = site.longest % 32 or 32
+    return site.wide() * (width / site.longest)
+
+
+def scaled(factor: float) -> Planter:
+    """All values times a factor."""
+
+    def make(site: Site) -> Array | None:
+        return site.wide() * factor if site.is_float else None
+
+    return make
+
+
+def root_scaled(site: Site) -> Array | None:
+    """All values over the root of an input's last dim."""
+    depths = [size for size in site.depths if size > 1]
+    if not depths or not site.is_float:
+        return None
+    return site.wide() / math.sqrt(site.rng.choice(depths))
+
+
+def shifted_a_little(site: Site) -> Array | None:
+    """All values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
+    if not site.is_float:
+        return None
+    return site.wide() * (1.0 - max(2.0**-10, 8.0 * FLOAT_LIMITS[site.dtype].eps))
+
+
+def swapped(site: Site) -> Array | None:
+    """The last two axes swapped; in another shape, by reading the memory in the old order."""
+    if min(_axis_size(site, -1), _axis_size(site, -2)) < 2:
+        return None
+    values = np.ascontiguousarray(site.values)
+    return np.swapaxes(values, -1, -2).reshape(values.shape)
+
+
+def _rows(site: Site) -> Array | None:
+    """A copy of the values as rows, or None where there are not two."""
+    if site.values.ndim < 2 or site.values.shape[-1] == 0:
+        return None
+    rows = np.array(site.values).reshape(-1, site.values.shape[-1])
+    return rows if rows.shape[0] > 1 else None
+
+
+def stale_row(site: Site) -> Array | None:
+    """One row that differs from the row before it is that row."""
+    rows = _rows(site)
+    if rows is None:
+        return None
+    differs = np.flatnonzero(np.logical_or.reduce(rows[1:] != rows[:-1], axis=1))
+    if not differs.size:
+        return None
+    row = int(differs[site.rng.choice_index(differs.size)]) + 1
+    rows[row] = rows[row - 1]
+    return rows.reshape(site.values.shape)
+
+
+def stale_tile(site: Site) -> Array | None:
+    """The second tile of the last axis repeats the first."""
+    size = _axis_size(site, -1)
+    tile = next((tile for tile in TILES if size > tile), 0)
+    if not tile:
+        return None
+    wrong = np.array(site.values)
+    width = min(tile, size - tile)
+    wrong[..., tile : tile + width] = site.values[..., :width]
+    return wrong
+
+
+def stale_element(site: Site) -> Array | None:
+    """One element is another one's value, the most unlike it of a few."""
+    flat = np.array(site.values).reshape(-1)
+    if flat.size < 2:
+        return None
+    place = site.rng.choice_index(flat.size)
+    others = [site.rng.choice_index(flat.size) for _ in range(8)]
+    distance = np.abs(to_float64(flat[others]) - to_float64(flat[place : place + 1]))
+    if not np.isfinite(distance).any():
+        return None
+    flat[place] = flat[others[int(np.nanargmax(np.where(np.isinf(distance), -1, distance)))]]
+    return flat.reshape(site.values.shape)
+
+
+def half_rounded(site: Site) -> Array | None:
+    """Values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
+    if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
+        return None
+    wide = site.wide()
+    finite = np.abs(wide[np.isfinite(wide)])
+    name = "float16" if finite.max(initial=0.0) <= FLOAT_LIMITS["float16"].max else "bfloat16"
+    return to_float64(wide.astype(numpy_dtype(name)))
+
+
+def half_accumulated(site: Site) -> Array | None:
+    """Errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
+
+    In a 32-bit or wider dtype a 16-bit accumulator is meant. The walk's standard deviation is
+    ``√n / 4`` units, of which a sum of n terms of one sign makes more.
+    """
+    if not site.is_float or site.longest < LEAST_DEPTH:
+        return None
+    eps = max(FLOAT_LIMITS[site.dtype].eps, FLOAT_LIMITS["float16"].eps)
+    wide = site.wide()
+    noise = site.rng.normal_f64(wide.size).reshape(wide.shape)
+    wrong: Array = wide * (1.0 + noise * (eps * math.sqrt(site.longest) / 4.0))
+    return wrong
+
+
+def clamped(site: Site) -> Array | None:
+    """Nothing is below 0."""
+    return np.maximum(site.wide(), 0.0) if site.is_float else None
+
+
+def nan_zeroed(site: Site) -> Array | None:
+    """NaN is 0."""
+    wide = site.wide()
+    return np.where(np.isnan(wide), 0.0, wide) if site.is_float and np.isnan(wide).any() else None
+
+
+def saturated(site: Site) -> Array | None:
+    """Inf is the dtype's largest finite value."""
+    wide = site.wide()
+    if not site.is_float or not np.isinf(wide).any():
+        return None
+    return np.where(np.isinf(wide), np.copysign(FLOAT_LIMITS[site.dtype].max, wide), wide)
+
+
+def index_off(site: Site) -> Array | None:
+    """One integer is one too large."""
+    if DTYPES[site.dtype].kind not in ("int", "uint"):
+        return None
+    flat = np.array(site.values).reshape(-1)
+    flat[site.rng.choice_index(flat.size)] += 1
+    return flat.reshape(site.values.shape)
+
+
+def index_wrapped(site: Site) -> Array | None:
+    """Integers are kept in a signed byte."""
+    if DTYPES[site.dtype].kind not in ("int", "uint"):
+        return None
+    return site.values.astype(np.int64).astype(np.int8).astype(np.int64)
+
+
+def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Float inputs as float64, others unchanged."""
+    return {
+        name: to_float64(array) if array.dtype.kind not in "iub" else array
+        for name, array in inputs.items()
+    }

@@ -1,0 +1,216 @@
+"""Trivial candidates: outputs that no checker may accept, however they were come by.
+
+Zeros, a constant, a copy of an input, the previous case's output: if one of them passes where it is
+not right, the oracle is too weak for that op, not the op right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
+from gpuemu_flow.types import DTYPES, Json
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class TrivialCandidate:
+    """Outputs made without doing the work.
+
+    Attributes
+    ----------
+    name : str
+        ``zeros``, ``constant``, ``copy of <input>`` or ``previous output``.
+    outputs : mapping of str to ndarray
+        Of the right shapes and dtypes.
+    """
+
+    name: str
+    outputs: Arrays
+
+
+@dataclass(frozen=True)
+class TrivialResult:
+    """What the op's own check said of one candidate on one case.
+
+    Attributes
+    ----------
+    candidate : str
+    seed : int
+        Of the case.
+    strategy : str
+        Of the case; named when the candidate passed.
+    passed : bool
+    """
+
+    candidate: str
+    seed: int
+    strategy: str
+    passed: bool
+
+
+@dataclass(frozen=True)
+class TrivialReport:
+    """All candidates over all cases.
+
+    Attributes
+    ----------
+    accepted : tuple of str
+        Candidates that passed every case on which they were tried: the oracle is too weak.
+    tried, passed : dict of str to int
+        Per candidate the cases on which it was wrong, and those of them on which it passed.
+    weak_strategies : dict of str to tuple of str
+        Per candidate the strategies of the cases on which it passed.
+    """
+
+    accepted: tuple[str, ...]
+    tried: dict[str, int]
+    passed: dict[str, int]
+    weak_strategies: dict[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {
+            "accepted": list(self.accepted),
+            "candidates": [
+                {
+                    "name": name,
+                    "tried": tried,
+                    "passed": self.passed[name],
+                    "strategies": list(self.weak_strategies[name]),
+                }
+                for name, tried in self.tried.items()
+            ],
+        }
+
+
+def trivial_candidates(
+    inputs: Arrays,
+    expected: Arrays,
+    *,
+    dtypes: Mapping[str, str] | None = None,
+    previous: Arrays | None = None,
+) -> list[TrivialCandidate]:
+    """The candidates that are wrong on this case.
+
+    Parameters
+    ----------
+    inputs, expected : mapping of str to ndarray
+        The case's inputs; the reference's outputs, which may be float64 for narrower ones.
+    dtypes : mapping of str to str, optional
+        Dtype of each output, where `expected` is wider.
+    previous : mapping of str to ndarray, optional
+        The reference's outputs on another case.
+
+    Returns
+    -------
+    list of TrivialCandidate
+        Without those that cannot be made (no input, or no earlier output, has the shapes) and those
+        that are right: zeros where the reference is all zeros. The constant is the median of the
+        finite expected values, which of all constants comes nearest to passing.
+    """
+    wanted = dtypes or {}
+    right = {
+        name: as_dtype(values, wanted.get(name) or values.dtype.name)
+        for name, values in expected.items()
+    }
+    made: dict[str, dict[str, NDArray[Any]] | None] = {
+        "zeros": {name: np.zeros_like(values) for name, values in right.items()},
+        "constant": {
+            name: np.full_like(values, _median(expected[name])) for name, values in right.items()
+        },
+    }
+    for source, array in inputs.items():
+        made[f"copy of {source}"] = _copy(array, right)
+    if previous is not None:
+        made["previous output"] = _earlier(previous, right)
+    return [
+        TrivialCandidate(name, outputs)
+        for name, outputs in made.items()
+        if outputs is not None and not same_outputs(outputs, right)
+    ]
+
+
+def assess(results: Iterable[TrivialResult]) -> TrivialReport:
+    """Fold the results of many cases; a candidate must pass all of its cases to be accepted."""
+    tried: dict[str, int] = {}
+    passed: dict[str, int] = {}
+    strategies: dict[str, dict[str, None]] = {}
+    for result in results:
+        name = result.candidate
+        tried[name] = tried.get(name, 0) + 1
+        passed[name] = passed.get(name, 0) + result.passed
+        weak = strategies.setdefault(name, {})
+        if result.passed:
+            weak[result.strategy] = None
+    accepted = tuple(name for name, count in tried.items() if passed[name] == count)
+    return TrivialReport(
+        accepted, tried, passed, {name: tuple(weak) for name, weak in strategies.items()}
+    )
+
+
+def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Values rounded to a dtype, as an op would store them: beyond its range they become Inf.
+
+    Integers wrap; NaN and Inf become 0 in them.
+    """
+    target = numpy_dtype(dtype)
+    if values.dtype == target:
+        return values
+    with np.errstate(all="ignore"):
+        if DTYPES[dtype].kind != "float" and values.dtype.kind not in "iub":
+            finite = np.where(np.isfinite(to_float64(values)), to_float64(values), 0.0)
+            return np.rint(finite).astype(np.int64).astype(target)
+        return values.astype(target)
+
+
+def same_outputs(first: Arrays, second: Arrays) -> bool:
+    """Whether two sets of outputs are equal value by value; NaN equals NaN, -0 equals 0."""
+    return all(
+        np.array_equal(to_float64(values), to_float64(second[name]), equal_nan=True)
+        for name, values in first.items()
+    )
+
+
+def _median(values: NDArray[Any]) -> float:
+    finite = to_float64(values)[np.isfinite(to_float64(values))]
+    return float(np.median(finite)) if finite.size else 1.0
+
+
+def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
+    """The input in place of each output that it can be reshaped or broadcast to; zeros elsewhere.
+
+    None when it fits no output.
+    """
+    outputs: dict[str, NDArray[Any]] = {}
+    fits = False
+    for name, values in right.items():
+        source: NDArray[Any] | None = None
+        if array.size == values.size:
+            source = array.reshape(values.shape)
+        else:
+            try:
+                source = np.broadcast_to(array, values.shape)
+            except ValueError:
+                source = None
+        fits = fits or source is not None
+        if source is None:
+            outputs[name] = np.zeros_like(values)
+        else:
+            outputs[name] = as_dtype(source, values.dtype.name).copy()
+    return outputs if fits else None
+
+
+def _earlier(previous: Arrays, right: Arrays) -> dict[str, NDArray[Any]] | None:
+    """The earlier outputs in the right dtypes; None unless all shapes are the same."""
+    if previous.keys() != right.keys():
+        return None
+    if any(previous[name].shape != values.shape for name, values in right.items()):
+        return None
+    return {name: as_dtype(previous[name], v.dtype.name).copy() for name, v in right.items()}

@@ -1,0 +1,123 @@
+"""The front's file: it says "nothing changed" only when nothing did."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.engine import plan
+from gpuemu_flow.engine.files import FileTable, stamp_of
+
+ENVIRON = {"HOME": "/nowhere", "PATH": "/bin"}
+SUMMARY = 'up to date: 3 tasks; 1 passed – "quoted" ü\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a.py", "b.py", "sub/c.json"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(name)
+    return tmp_path
+
+
+def written(folder: Path, **changes: object) -> Path:
+    files = {str(p): stamp_of(p) for p in folder.rglob("*.*") if p.is_file()}
+    content = plan.render(
+        identity_text=plan.identity(ENVIRON),
+        summary=SUMMARY,
+        files={**files, **changes.get("files", {})},  # type: ignore[arg-type, dict-item]
+        absent=[str(folder / "user.toml")],
+        folders={str(folder / "sub"): stamp_of(folder / "sub")},  # type: ignore[dict-item]
+    )
+    assert content is not None
+    path = folder / "plan"
+    path.write_bytes(content)
+    return path
+
+
+def test_unchanged_files_give_the_summary(folder: Path) -> None:
+    path = written(folder)
+    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda f: (f / "a.py").write_text("b.py"),
+        lambda f: (f / "sub/c.json").unlink(),
+        lambda f: (f / "user.toml").write_text(""),
+        lambda f: (f / "sub/new").write_text(""),
+        lambda f: os.utime(f / "b.py"),
+        lambda f: (f / "b.py").rename(f / "sub/b.py"),
+    ],
+    ids=["edit", "delete", "appear", "new entry", "touch", "move"],
+)
+def test_any_change_is_noticed(folder: Path, change: object) -> None:
+    path = written(folder)
+    change(folder)  # type: ignore[operator]
+    assert plan.up_to_date(str(path), ENVIRON) is None
+
+
+def test_an_edit_with_restored_mtime_and_size_is_noticed(folder: Path) -> None:
+    path = written(folder)
+    target = folder / "a.py"
+    before = target.stat()
+    target.write_text("A.PY")
+    os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert target.stat().st_mtime_ns == before.st_mtime_ns
+    assert plan.up_to_date(str(path), ENVIRON) is None
+
+
+def test_another_process_environment_is_noticed(folder: Path) -> None:
+    path = written(folder)
+    assert plan.up_to_date(str(path), {**ENVIRON, "HOME": "/elsewhere"}) is None
+    assert plan.up_to_date(str(path), {**ENVIRON, "PATH": "/elsewhere"}) == SUMMARY
+
+
+def test_damage_is_never_believed(folder: Path) -> None:
+    path = written(folder)
+    content = path.read_bytes()
+    for position in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[position] ^= 4
+        path.write_bytes(damaged)
+        assert plan.up_to_date(str(path), ENVIRON) in (None,)
+    for length in (0, 1, 20, len(content) - 1):
+        path.write_bytes(content[:length])
+        assert plan.up_to_date(str(path), ENVIRON) is None
+    assert plan.up_to_date(str(folder / "no such file"), ENVIRON) is None
+
+
+@pytest.mark.parametrize("name", ["new\nline.py", "tab\t.py", "feed\f.py", "\udcff.py"])
+def test_paths_that_the_format_cannot_hold_give_no_plan(folder: Path, name: str) -> None:
+    content = plan.render(
+        identity_text="x",
+        summary="",
+        files={str(folder / name): (1, 1, 1, 1)},
+        absent=[],
+        folders={},
+    )
+    assert content is None
+
+
+def test_the_workspace_is_found_upward(folder: Path) -> None:
+    assert plan.find_workspace(str(folder / "sub")) is None
+    (folder / "gpuemu.toml").write_text("")
+    assert plan.find_workspace(str(folder / "sub")) == str(folder)
+
+
+def test_digests_are_computed_again_only_when_the_stamp_moved(folder: Path) -> None:
+    table = FileTable(folder)
+    first = table.digest("a.py")
+    assert table.digest("a.py") == first
+    assert table.refresh(["a.py", "b.py"]) == {"b.py"}, "b.py was not known before"
+    (folder / "a.py").write_text("changed")
+    assert table.refresh(["a.py", "b.py"]) == {"a.py"}
+    os.utime(folder / "b.py")
+    assert table.refresh(["a.py", "b.py"]) == set()
+    (folder / "a.py").unlink()
+    assert table.refresh(["a.py"]) == {"a.py"}
+    assert table.digest("sub") == "", "a folder is no file"

@@ -1,0 +1,502 @@
+"""The auto tolerance: right implementations pass, planted bugs fail, each rule does its part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from envelope_ops import (
+    F32,
+    REFERENCES,
+    RIGHT,
+    SHAPES,
+    STRATEGIES,
+    WRONG,
+    Arrays,
+    Function,
+    Op,
+    Reference,
+    check,
+    inputs_of,
+    online_softmax,
+    two_pass_layernorm,
+)
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.bounds import ElementBound, QuickBound, make_quick_bound
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
+from gpuemu_flow.numerics.envelope import (
+    build_envelope,
+    is_exact_op,
+    quick_bound,
+    shadow_is_faithful,
+)
+from gpuemu_flow.numerics.perturb import Perturbation, as_float32, widen
+from gpuemu_flow.types import Verdict
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("weak", [False, True])
+@pytest.mark.parametrize("number", range(len(RIGHT)))
+def test_right_implementations_pass(number: int, weak: bool, dtype: str) -> None:
+    name, op = RIGHT[number]
+    reference = Reference(name)
+    for strategy in STRATEGIES:
+        for seed, shape in enumerate(SHAPES):
+            inputs = inputs_of(name, strategy, shape, dtype, seed)
+            result, _ = check(reference, op, inputs, dtype, weak=weak)
+            assert result.verdict is Verdict.PASSED, (strategy, shape, result.failures)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("bug", WRONG)
+def test_planted_bugs_fail(bug: str, dtype: str) -> None:
+    name, op = WRONG[bug]
+    reference = Reference(name)
+    verdicts = [
+        check(reference, op, inputs_of(name, strategy, shape, dtype, seed), dtype)[0].verdict
+        for strategy in STRATEGIES
+        for seed, shape in enumerate(SHAPES[1:])
+    ]
+    assert Verdict.FAILED in verdicts
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_most_right_cases_need_no_further_evaluation(name: str) -> None:
+    reference = Reference(name)
+    op = next(op for other, op in RIGHT if other == name)
+    lazy = 0
+    for seed, shape in enumerate(SHAPES):
+        _, envelope = check(reference, op, inputs_of(name, "normal", shape, "float16", seed),
+                            "float16")  # fmt: skip
+        assert envelope.evaluations is not None
+        lazy += envelope.evaluations.count == 0
+    assert lazy >= 4
+
+
+# The bounds
+
+
+@pytest.mark.parametrize("dtype", FLOAT_LIMITS)
+def test_the_affine_proof_never_exceeds_the_quick_bound(dtype: str) -> None:
+    limits = FLOAT_LIMITS[dtype]
+    exponents = np.linspace(np.log2(limits.smallest_subnormal), np.log2(limits.max) - 1e-9, 4000)
+    values = np.concatenate([[0.0], np.exp2(exponents), np.exp2(np.floor(exponents)), [limits.max]])
+    for bound in (make_quick_bound(limits, 100, exact_op=exact) for exact in (False, True)):
+        atol, rtol = bound.proof
+        tolerance = bound.tolerance(values, slice(None))
+        assert np.all(atol + rtol * values <= tolerance * (1 + 1e-12))
+        assert np.all(atol + rtol * values >= tolerance / 8)
+
+
+@pytest.mark.parametrize("name", ["softmax", "matmul", "layernorm"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_the_quick_bound_never_exceeds_the_envelope(name: str, dtype: str) -> None:
+    reference = Reference(name)
+    inputs = inputs_of(name, "uniform", (5, 129), dtype, 1)
+    expected = reference(widen(inputs))
+    envelope = build_envelope(
+        inputs, expected, reference, dtype=dtype, seed=1, exact_op=False, weak=False
+    )
+    full = envelope.full("y")
+    assert isinstance(full, ElementBound)
+    assert full.allowed is not None
+    longest = max(d for a in inputs.values() for d in a.shape)
+    quick = quick_bound(expected["y"], dtype, longest).reshape(-1)
+    assert np.all(quick <= full.allowed * (1 + 1e-12))
+    assert np.any(full.allowed > 1.5 * quick) or dtype == "float16"
+
+
+def test_quick_bound_is_the_documented_formula() -> None:
+    found = quick_bound(np.array([3.0, -0.5, 0.0]), "float32", 64)
+    g, u = 1 + 8 / 8, 2.0**-23
+    assert found.tolist() == [
+        8 * g * u * 3.0 + 2 * 2.0**-22 + 2.0**-126,
+        8 * g * u * 0.5 + 2 * 2.0**-24 + 2.0**-126,
+        2 * 2.0**-149 + 2.0**-126,
+    ]
+
+
+def test_the_envelope_depends_on_the_seed_alone() -> None:
+    reference = Reference("softmax")
+    inputs = inputs_of("softmax", "normal", (5, 129), "float32", 1)
+    expected = reference(widen(inputs))
+
+    def allowed(seed: int) -> np.ndarray:
+        envelope = build_envelope(
+            inputs, expected, reference, dtype="float32", seed=seed, exact_op=False, weak=False
+        )
+        bound = envelope.bounds()["y"]
+        assert bound.allowed is not None
+        return bound.allowed
+
+    assert np.array_equal(allowed(1), allowed(1))
+    assert not np.array_equal(allowed(1), allowed(2))
+
+
+def test_stored_bounds_need_no_evaluation() -> None:
+    reference = Reference("cumsum")
+    inputs = inputs_of("cumsum", "normal", (3, 200), "float32", 1)
+    expected = reference(widen(inputs))
+    arguments: dict[str, Any] = {"dtype": "float32", "seed": 1, "exact_op": False, "weak": False}
+    first = build_envelope(inputs, expected, reference, **arguments)
+    bounds = first.bounds()
+    calls = reference.calls
+    second = build_envelope(inputs, expected, None, **arguments, bounds=bounds)
+    assert second.full("y") is bounds["y"]
+    assert reference.calls == calls
+
+
+def test_without_anything_to_evaluate_the_quick_bound_decides() -> None:
+    inputs = {"x": np.ones((2, 3), np.float32)}
+    envelope = build_envelope(
+        inputs, {"y": np.ones(3)}, None, dtype="float32", seed=1, exact_op=False, weak=True
+    )
+    assert isinstance(envelope.full("y"), QuickBound)
+
+
+# Perturbations
+
+
+def test_perturbed_inputs_stay_within_one_rounding_and_keep_zeros_and_specials() -> None:
+    values = np.array([1.0, -3.0, 0.0, np.nan, np.inf, -np.inf, 1.0, 1e-40])
+    moved = Perturbation({"x": values, "i": np.arange(3)}, 1, 2.0**-23)
+    for inputs in (moved.independent(0), moved.keyed(0), moved.scaled()):
+        x = inputs["x"]
+        assert np.array_equal(x[2:6], values[2:6], equal_nan=True)
+        changed = np.abs(x[[0, 1, 6, 7]] / values[[0, 1, 6, 7]] - 1)
+        assert np.all((changed > 0) & (changed <= 2.0**-23 * (1 + 1e-6)))
+        assert np.array_equal(inputs["i"], np.arange(3))
+    assert moved.independent(0)["x"][0] != moved.independent(0)["x"][6]
+    assert moved.independent(0)["x"][0] != moved.independent(1)["x"][0]
+    assert np.abs(moved.independent(3, 64.0)["x"][0] - 1) > 2.0**-23
+    assert values[0] == 1.0
+
+
+def test_keyed_draws_move_equal_values_alike_in_all_inputs() -> None:
+    first, second = np.array([[1.5, 2.5], [1.5, 3.5]]), np.array(2.5)
+    moved = Perturbation({"a": first, "b": second}, 1, 2.0**-23).keyed(0)
+    assert moved["a"][0, 0] == moved["a"][1, 0] != 1.5
+    assert moved["a"][0, 1] == moved["b"] != 2.5
+    assert moved["b"].shape == ()
+
+
+def test_flushing_concerns_float32_subnormals_only() -> None:
+    assert Perturbation({"x": np.array([0.0, 1.0])}, 1, 1e-7).flushed() is None
+    flushed = Perturbation({"x": np.array([1e-39, 1.0, 1.2e-38])}, 1, 1e-7).flushed()
+    assert flushed is not None
+    assert flushed["x"].tolist() == [0.0, 1.0, 1.2e-38]
+
+
+def test_magnitudes_leave_masks_alone() -> None:
+    values = np.array([-2.0, -np.inf, np.nan])
+    changed = Perturbation({"x": values}, 1, 1e-7).magnitudes(4.0)["x"]
+    assert np.array_equal(changed, [8.0, -np.inf, np.nan], equal_nan=True)
+
+
+def test_shadow_inputs_are_float32_in_the_order_asked_for() -> None:
+    inputs: Arrays = {"x": np.ones((3, 4)), "i": np.ones((3, 4), np.int64)}
+    plain, fortran = as_float32(inputs), as_float32(inputs, fortran=True)
+    assert plain["x"].dtype == np.float32
+    assert plain["i"].dtype == np.int64
+    assert plain["x"].flags.c_contiguous
+    assert fortran["x"].flags.f_contiguous
+
+
+# No verdict
+
+
+def test_a_float32_overflow_inside_has_no_verdict() -> None:
+    def square_mean(x: np.ndarray) -> np.ndarray:
+        return (x * x).sum(-1) / x.dtype.type(x.shape[-1])
+
+    x = np.array([[1e19, 2e19], [1.0, 2.0]], np.float32)
+    result, _ = check(Function(square_mean), lambda x: np.array([7.0, 2.5]), {"x": x}, "float32")
+    assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 1)
+    wrong, _ = check(Function(square_mean), lambda x: np.array([7.0, 2.6]), {"x": x}, "float32")
+    assert wrong.verdict is Verdict.FAILED
+    only, _ = check(Function(square_mean), lambda x: np.array([7.0]), {"x": x[:1]}, "float32")
+    assert only.verdict is Verdict.INCONCLUSIVE
+    assert "no verdict on 1 of 1" in only.notes[-1]
+
+
+def test_a_result_that_is_all_noise_has_no_verdict() -> None:
+    def difference(x: np.ndarray) -> np.ndarray:
+        return x[..., 0] - x[..., 1]
+
+    x = np.array([[1.0, 1.0 + 2.0**-23]], np.float32)
+    result, _ = check(Function(difference), lambda x: np.zeros(1) + 1e-4, {"x": x}, "float32")
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+def test_an_all_zero_reference_is_conclusive() -> None:
+    def cancel(x: np.ndarray) -> np.ndarray:
+        return x - x[..., :1]
+
+    x = np.full((2, 4), 3.0, np.float32)
+    right, _ = check(Function(cancel), cancel, {"x": x}, "float32")
+    assert (right.verdict, right.stats.num_no_verdict) == (Verdict.PASSED, 0)
+
+    def nonzero(x: np.ndarray) -> np.ndarray:
+        out = np.zeros_like(x)
+        out[:, 1:] = 1e-3  # where noise moves the result, unlike in the first column
+        return out
+
+    wrong, _ = check(Function(cancel), nonzero, {"x": x}, "float32")
+    assert (wrong.verdict, wrong.stats.num_exceeding) == (Verdict.FAILED, 6)
+
+
+def test_an_element_within_the_quick_bound_is_judged_whatever_its_surroundings() -> None:
+    def difference(x: np.ndarray) -> np.ndarray:
+        return x[..., 0] - x[..., 1]
+
+    x = np.array([[1.0, 1.0 + 2.0**-23], [2.0, 2.0 + 2.0**-22]], np.float32)
+    result, _ = check(
+        Function(difference),
+        lambda x: difference(x) * (1 + 8e-7) + np.array([0.0, 1e-4]),
+        {"x": x},
+        "float32",
+    )
+    assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 1)
+    assert result.stats.tolerance_used == 0.0
+
+
+def test_near_overflow_has_no_verdict() -> None:
+    def norm(x: np.ndarray) -> np.ndarray:
+        return np.sqrt((x * x).sum(-1))
+
+    x = np.array([[1e17, 1e17], [1.0, 1.0]], np.float32)
+    result, _ = check(Function(norm), lambda x: norm(x) * [np.inf, 1.0], {"x": x}, "float32")
+    assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 1)
+    far = np.array([[3e38, -3e38, 3e38, -3e38]], np.float32)
+    sums, _ = check(
+        Function(lambda x: x.sum(-1)), lambda x: np.array([np.inf]), {"x": far}, "float32"
+    )
+    assert sums.verdict is Verdict.INCONCLUSIVE
+
+
+def test_nan_that_only_float64_sees_has_no_verdict() -> None:
+    def root(x: np.ndarray) -> np.ndarray:
+        return np.sqrt(x - x * x.dtype.type(1 + 2.0**-30))
+
+    x = np.array([1.0, 2.0], np.float32)
+    result, _ = check(Function(root), lambda x: np.zeros(2), {"x": x}, "float32")
+    assert result.verdict is Verdict.INCONCLUSIVE
+
+
+def test_cancelled_sums_are_measured_by_their_terms() -> None:
+    x = np.array([[1000.0, 1.0, -1000.5], [1.0, 1.0, 1.0]], np.float32)
+    reference = Function(lambda x: x.sum(-1))
+    expected = reference({"x": x.astype(np.float64)})
+    envelope = build_envelope(
+        {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
+    )
+    allowed = envelope.bounds()["y"].allowed
+    assert allowed is not None
+    one = 8 * (1 + np.sqrt(3) / 8) * 2.0**-23
+    assert allowed[0] >= one * 2001.5
+    assert allowed[1] < one * 3 * 4
+
+
+def test_weak_tolerances_allow_for_intermediates_as_large_as_the_inputs() -> None:
+    def cross_entropy(x: np.ndarray) -> np.ndarray:
+        top = x.max(-1, keepdims=True)
+        return np.log(np.exp(x - top).sum(-1)) + top[..., 0] - x[..., 0]
+
+    x = np.full((2, 9), 988.0, np.float32)
+    x[0, 0], x[1, 1] = 1000.0, 1000.0
+    result, envelope = check(Function(cross_entropy), cross_entropy, {"x": x}, "float32", weak=True)
+    assert envelope.evaluations is not None
+    assert envelope.evaluations.count > 0
+    assert result.verdict is Verdict.PASSED
+
+
+def test_float64_ops_are_also_evaluated_in_another_order() -> None:
+    seen: list[bool] = []
+
+    def recorded(x: np.ndarray) -> np.ndarray:
+        seen.append(x.flags.f_contiguous and not x.flags.c_contiguous)
+        return x.sum(-1)
+
+    x = np.random.default_rng(0).standard_normal((4, 50))
+    check(Function(recorded), lambda x: x.sum(-1) + 1e-9, {"x": x}, "float64")
+    assert seen.count(True) == 2
+
+
+def test_exponentials_keep_their_verdict_and_a_relative_tolerance() -> None:
+    x = np.linspace(-80, 80, 64, dtype=np.float32)
+    right, _ = check(Function(np.exp), lambda x: np.exp2(x * F32(1.442695041)), {"x": x}, "float32")
+    assert (right.verdict, right.stats.num_no_verdict) == (Verdict.PASSED, 0)
+    # exp(|x|) says nothing of the error of exp(x) at negative x.
+    wrong, _ = check(Function(np.exp), lambda x: np.exp(x) * (1 + 2e-3), {"x": x}, "float32")
+    assert wrong.stats.num_exceeding > 60
+    deep = np.full(8, -95.0, np.float32)  # exp(95) is beyond float32, exp(-95) is not
+    deepest, _ = check(Function(np.exp), lambda x: x * 0 + 1, {"x": deep}, "float32")
+    assert (deepest.verdict, deepest.stats.num_no_verdict) == (Verdict.FAILED, 0)
+
+
+def test_masked_rows_of_special_inputs_keep_their_verdict() -> None:
+    reference = Reference("softmax")
+    x = np.random.default_rng(0).standard_normal((4, 40)).astype(np.float32)
+    x[0, 5:] = -np.inf
+    x[1, 3] = np.nan
+    x[2, :] = -np.inf
+    right, _ = check(reference, online_softmax, {"x": x}, "float32")
+    assert (right.verdict, right.stats.num_no_verdict) == (Verdict.PASSED, 0)
+
+    def unmasked(x: np.ndarray) -> np.ndarray:
+        return online_softmax(np.maximum(x, F32(-50)))
+
+    wrong, envelope = check(reference, unmasked, {"x": x}, "float32")
+    assert wrong.verdict is Verdict.FAILED
+    assert envelope.evaluations is not None
+    assert envelope.evaluations.failed == 0
+
+
+def test_flushed_subnormal_inputs_are_allowed_for() -> None:
+    def scaled(x: np.ndarray) -> np.ndarray:
+        return x * x.dtype.type(2.0**30)
+
+    x = np.array([1e-39, 1.0], np.float32)
+    flushed, _ = check(
+        Function(scaled), lambda x: np.where(x < 1e-38, 0, x) * 2.0**30, {"x": x}, "float32"
+    )
+    assert flushed.verdict is Verdict.PASSED
+
+
+def test_integer_outputs_are_exact_but_for_what_rounding_decides() -> None:
+    def best(x: np.ndarray) -> np.ndarray:
+        return np.argmax((x * x.dtype.type(1 / 3)).cumsum(-1), -1)
+
+    clear = {"x": np.array([[1.0, 2.0, -9.0]], np.float32)}
+    assert check(Function(best), best, clear, "int64")[0].verdict is Verdict.PASSED
+    wrong, _ = check(Function(best), lambda x: np.array([0]), clear, "int64")
+    assert wrong.verdict is Verdict.FAILED
+
+    def near(x: np.ndarray) -> np.ndarray:
+        return np.argmax(np.stack([x[..., 0] / 3 * 3, x[..., 0]], -1), -1)
+
+    x = np.linspace(1, 2, 200, dtype=np.float32).reshape(-1, 1)
+    unstable, _ = check(Function(near), near, {"x": x}, "int64")
+    assert unstable.verdict is Verdict.PASSED
+    assert unstable.stats.num_no_verdict > 0
+
+
+# References that fail, are weak, exact or not faithful
+
+
+def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
+    reference = Reference("softmax")
+
+    def no_shadow(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        if shadow:
+            raise RunnerError(Problem("reference-failed", "no float32 here"))
+        return reference(inputs)
+
+    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
+    result, envelope = check(no_shadow, lambda x: online_softmax(x) * F32(1.1), inputs, "float32")
+    assert result.verdict is Verdict.FAILED
+    assert envelope.label == "auto (weak)"
+    assert envelope.evaluations is not None
+    assert envelope.evaluations.failed == 1
+    assert "auto (weak)" in result.notes[0]
+    assert "auto (weak)" in result.failures[0].message
+
+
+def test_evaluations_of_another_shape_are_not_used() -> None:
+    reference = Reference("softmax")
+
+    def shrinking(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        output = reference(inputs, shadow=shadow)["y"]
+        return {"y": output[:1] if shadow else output}
+
+    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
+    wrong, envelope = check(shrinking, lambda x: x * 0, inputs, "float32")
+    assert wrong.verdict is Verdict.FAILED
+    assert envelope.label == "auto (weak)"
+
+
+def test_weak_tolerances_have_no_verdict_on_far_inputs() -> None:
+    x = np.array([[1e19, 1.0]], np.float32)
+    for values, verdict in ((x, Verdict.INCONCLUSIVE), (x / 1e9, Verdict.FAILED)):
+        result, _ = check(
+            Function(lambda x: x.sum(-1)), lambda x: x.sum(-1) * 2, {"x": values}, "float32",
+            weak=True,
+        )  # fmt: skip
+        assert result.verdict is verdict
+
+
+def samples() -> list[Arrays]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.standard_normal((5, n)).astype(np.float32)} for n in (7, 64)]
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [
+        (lambda x: np.maximum(x, 0), True),
+        (lambda x: x.T.copy(), True),
+        (lambda x: np.sort(x, -1), True),
+        (lambda x: x > 0, True),
+        (lambda x: x * 2, True),
+        (lambda x: x * 3, False),
+        (lambda x: x.sum(-1), False),
+        (np.exp, False),
+    ],
+)
+def test_exact_ops_are_recognised(function: Op, exact: bool) -> None:
+    assert is_exact_op(Function(function), samples()) is exact
+    assert is_exact_op(Function(function), []) is False
+
+
+def test_exact_ops_allow_two_ulp_and_no_more() -> None:
+    x = np.linspace(-1, 1, 101, dtype=np.float32)
+    reference = Function(lambda x: np.maximum(x, 0))
+    for steps, verdict in ((1, Verdict.PASSED), (3, Verdict.FAILED)):
+        result, envelope = check(
+            reference,
+            lambda x, steps=steps: (np.maximum(x, 0).view(np.int32) + steps).view(np.float32),
+            {"x": x},
+            "float32",
+            exact_op=True,
+        )
+        assert result.verdict is verdict
+        assert envelope.label == "auto (exact)"
+        assert envelope.evaluations is not None
+        assert envelope.evaluations.count == 0
+
+
+def test_a_faithful_shadow_differs_from_rounding_and_is_close() -> None:
+    assert shadow_is_faithful(Reference("softmax"), samples())
+
+    def rounds_only(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        result = np.exp(inputs["x"].astype(np.float64))
+        return {"y": result.astype(np.float32) if shadow else result}
+
+    assert not shadow_is_faithful(rounds_only, samples())
+
+    def something_else(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"y": np.exp(inputs["x"]) * inputs["x"].dtype.type(1.01 if shadow else 1)}
+
+    assert not shadow_is_faithful(something_else, samples())
+
+    def failing(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        raise RunnerError(Problem("reference-failed", "broken"))
+
+    assert not shadow_is_faithful(failing, samples())
+    assert not is_exact_op(failing, samples())
+
+
+def test_float64_outputs_are_held_to_float64_accuracy() -> None:
+    reference = Reference("layernorm")
+    inputs = inputs_of("layernorm", "normal", (4, 128), "float64", 1)
+
+    def in_float64(x: np.ndarray) -> np.ndarray:
+        centred = x - np.cumsum(x, -1)[..., -1:] / x.shape[-1]
+        return centred / np.sqrt(np.cumsum(centred**2, -1)[..., -1:] / x.shape[-1] + 1e-5)
+
+    right, _ = check(reference, in_float64, inputs, "float64")
+    assert right.verdict is Verdict.PASSED
+    in_float32, _ = check(reference, two_pass_layernorm, inputs, "float64")
+    assert in_float32.verdict is Verdict.FAILED
