@@ -57,6 +57,15 @@ class Nature:
     weak: bool
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What the outputs of one case are held against; see `numerics.compare.check_outputs`."""
+
+    tolerance: Mapping[str, Tolerance] | Envelope
+    policy: Policy
+    dtypes: Mapping[str, str]
+
+
 class Judge:
     """Judges the cases of one op and dtype.
 
@@ -103,23 +112,38 @@ class Judge:
         """The verdict on one case's outputs; its inputs are made when they are not given."""
         if inputs is None:
             inputs = materialise(case)
-        dtypes = {
-            name: self._dtype(name, actual.get(name), values) for name, values in expected.items()
-        }
-        automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
-        tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
+        terms = self.terms(case, expected, inputs, actual)
         result = check_outputs(
             actual,
             expected,
-            tolerance=tolerance or self._tolerances,
-            policy=self._policy,
-            expected_dtypes=dtypes,
+            tolerance=terms.tolerance,
+            policy=terms.policy,
+            expected_dtypes=terms.dtypes,
             inputs=inputs,
         )
         if result.verdict is not Verdict.FAILED:
             return result
-        findings = self._findings(result, actual, expected, inputs, tolerance)
+        findings = self._findings(result, actual, expected, inputs, terms.tolerance)
         return replace(result, notes=(*findings, *result.notes))
+
+    def terms(
+        self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
+    ) -> Terms:
+        """What outputs of a case are held against; `actual` chooses among several dtypes."""
+        given = actual or {}
+        dtypes = {
+            name: self._dtype(name, given.get(name), values) for name, values in expected.items()
+        }
+        automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
+        tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
+        return Terms(tolerance or self._tolerances, self._policy, dtypes)
+
+    def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
+        """Dtypes that each output may have, the likeliest first."""
+        return {
+            name: self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
+            for name, values in expected.items()
+        }
 
     def _findings(
         self,
@@ -127,15 +151,18 @@ class Judge:
         actual: Arrays,
         expected: Arrays,
         inputs: Arrays,
-        envelope: Envelope | None,
+        tolerance: Mapping[str, Tolerance] | Envelope,
     ) -> list[str]:
         """What is to be said of the wrong elements beside their numbers."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
             dtype = dtype_name(actual[name].dtype) or ""
-            explicit = self._tolerances.get(dtype) or default_tolerance(dtype)
-            bound = envelope.full(name) if envelope is not None else explicit
+            bound = (
+                tolerance.full(name)
+                if isinstance(tolerance, Envelope)
+                else tolerance.get(dtype) or default_tolerance(dtype)
+            )
             prefix = f"{name}: " if len(actual) > 1 else ""
             sentences += [
                 prefix + finding.sentence
@@ -144,7 +171,7 @@ class Judge:
         return sentences
 
     def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
-        allowed = self._expected_dtypes.get(name) or [dtype_name(expected.dtype) or ""]
+        allowed = self.allowed_dtypes({name: expected})[name]
         own = dtype_name(actual.dtype) if actual is not None else None
         return own if own is not None and own in allowed else allowed[0]
 

@@ -57,6 +57,33 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """A case with its expected outputs and the judge of its op.
+
+    Attributes
+    ----------
+    case : Case
+    inputs, expected : mapping of str to ndarray
+    judge : Judge
+    """
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    judge: Judge
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The likeliest dtype of each output."""
+        allowed = self.judge.allowed_dtypes(self.expected)
+        return {name: names[0] for name, names in allowed.items()}
+
+    def check(self, actual: Arrays) -> CheckResult:
+        """The verdict on outputs."""
+        return self.judge.check(self.case, actual, self.expected, self.inputs)
+
+
+@dataclass(frozen=True)
 class Subject:
     """An op to be tried: its programs and how outputs are judged.
 
@@ -123,10 +150,28 @@ class Trials:
         actual, outcome = self._op.call(inputs, checks=checks, index=case.index, seed=case.seed)
         return self._judged(case, inputs, actual, outcome)
 
+    def prepare(self, case: Case) -> Prepared:
+        """A case's inputs and what the reference makes of them, to judge outputs that were not run.
+
+        Raises
+        ------
+        RunnerError
+            ``reference-failed``.
+        """
+        return self.prepare_arrays(case, materialise(case))
+
+    def prepare_arrays(self, case: Case, inputs: Arrays) -> Prepared:
+        """`prepare` for given inputs."""
+        outputs, outcome = self._expected(inputs)
+        if outcome.error is not None:
+            raise RunnerError(Problem("reference-failed", outcome.error.message))
+        expected = {name: array.copy() for name, array in outputs.items()}
+        return Prepared(case, inputs, expected, self._checker(outcome))
+
     def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
         """Judge outputs that someone else computed."""
         expected, outcome = self._expected(inputs)
-        if not outcome.ok and outcome.error is not None:
+        if outcome.error is not None:
             return run_error_result(FailureKind.REFERENCE, outcome.error)
         kept = {name: array.copy() for name, array in expected.items()}
         return self._checker(outcome).check(case, actual, kept, inputs)
@@ -145,19 +190,6 @@ class Trials:
         return Trial(
             case, result, inputs, actual, expected, outcome.duration_s, reference.duration_s
         )
-
-    def expected(self, inputs: Arrays) -> Arrays:
-        """The reference's outputs, in float64 where it can; views valid until the next call.
-
-        Raises
-        ------
-        RunnerError
-            ``reference-failed``.
-        """
-        outputs, outcome = self._expected(inputs)
-        if outcome.error is not None:
-            raise RunnerError(Problem("reference-failed", outcome.error.message))
-        return outputs
 
     def _expected(self, inputs: Arrays) -> tuple[Arrays, Outcome]:
         if self._widens:

@@ -16,7 +16,7 @@ from gpuemu_flow.artifacts.ptx.operands import split_operands
 MAX_FINDINGS = 20
 """Places that one rule reports per kernel; the rest is summed up in the last."""
 
-_CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)")
+_CALLED = re.compile(r"(?:\([^()]*\)\s*,\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
 
 
 class KernelAnalysis:

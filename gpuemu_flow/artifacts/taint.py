@@ -9,7 +9,7 @@ from collections import Counter, deque
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.ptx.dataflow import Registers
 
-_THREAD_SOURCES = re.compile(r"%(?:tid|laneid|lanemask_\w+|warpid)\b")
+_THREAD_SOURCES = re.compile(r"%(?:tid|laneid|lanemask_\w+|warpid)\b", re.ASCII)
 _UNIFORM_RESULTS = frozenset({"vote", "bar", "barrier", "redux", "match"})
 _VISITS_PER_INSTRUCTION = 50
 _MIN_VISITS = 200_000

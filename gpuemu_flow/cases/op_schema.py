@@ -170,8 +170,8 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     """The schema held to exactly the given shapes, one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
-    (``7x3x5`` for a matmul of M, K, N). Otherwise, when all inputs share one list of dims, it is
-    the shape of each input.
+    (``7x3x5`` for a matmul of M, K, N). Otherwise, when all tensors share one list of dims, as
+    those of an elementwise op do, it is the shape of each input, whatever its rank.
 
     Raises
     ------
@@ -179,14 +179,15 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
         When a shape is neither; the message says what would be.
     """
     names = [dim.name for dim in schema.dims]
-    same = len({tensor.dims for tensor in schema.inputs}) == 1
+    same = len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) == 1
     out = []
     for sizes in shapes:
         if len(sizes) == len(names):
             dims = tuple(Dim(name, (size,)) for name, size in zip(names, sizes, strict=True))
             out.append(replace(schema, dims=dims, fixed_shapes=()))
         elif same:
-            out.append(replace(schema, dims=(), fixed_shapes=(tuple(sizes),)))
+            bare = tuple(replace(tensor, dims=()) for tensor in schema.inputs)
+            out.append(OpSchema((), bare, (), (tuple(sizes),)))
         else:
             shown = "x".join(str(size) for size in sizes)
             message = f"{shown} has {len(sizes)} sizes; this op has {len(names)} dims"

@@ -17,7 +17,9 @@ from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject, select_
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.reports.pytest_export import render
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Program
 from gpuemu_flow.runners.pool import Pool
@@ -335,5 +337,31 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     ------
     StoreError
         ``failure-inputs-lost``.
+    RunnerError
+        ``reference-failed``.
     """
-    raise NotImplementedError
+    folder, name = Path.cwd(), ""
+    if output is not None:
+        folder, name = (output, "") if output.is_dir() else (output.parent, output.name)
+    store = FailureStore(workspace.cache)
+    workspace.cache.create()
+    subject, _ = subject_for(workspace, record)
+    inputs = stored_inputs(store, record)
+    case = Case.from_json(record.case)
+    with (
+        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
+        open_trials(pool, subject) as trials,
+    ):
+        prepared = trials.prepare_arrays(case, inputs)
+        terms = prepared.judge.terms(case, prepared.expected, inputs)
+        expectation = Expectation(
+            prepared.expected,
+            terms.tolerance,
+            terms.policy,
+            prepared.judge.allowed_dtypes(prepared.expected),
+        )
+        # Rendering measures the envelope, for which the reference is still needed.
+        export = render(
+            record, subject.op, inputs, expectation, folder=folder.resolve(), file_name=name
+        )
+    return export.write(folder)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
-from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.cases.plan import iterate_cases, plan_cases
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
@@ -159,23 +160,31 @@ class _Source:
 
 
 def _stream(subject: OpSubject, options: FuzzOptions, seed: int) -> Iterator[Case]:
-    """The endless cases of one dtype; several exact shapes take turns."""
+    """The endless cases of one dtype; several exact shapes take turns.
+
+    Raises
+    ------
+    UsageError
+        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: at once, not in the worker threads.
+    """
     schemas: list[OpSchema] = [subject.schema]
     if options.shapes:
         try:
             schemas = with_shapes(subject.schema, options.shapes)
         except ValueError as error:
             raise UsageError(Problem("bad-shape", str(error))) from None
-    streams = [
-        iterate_cases(
-            schema,
-            seed=seed,
-            dtype=subject.subject.dtype,
-            strategies=options.strategies or subject.strategies,
-            layouts=options.layouts or subject.layouts,
-        )
-        for schema in schemas
-    ]
+    what: dict[str, Any] = {
+        "seed": seed,
+        "dtype": subject.subject.dtype,
+        "strategies": options.strategies or subject.strategies,
+        "layouts": options.layouts or subject.layouts,
+    }
+    for schema in schemas:
+        plan_cases(schema, count=1, **what)
+    return _in_turns([iterate_cases(schema, **what) for schema in schemas])
+
+
+def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
     index = 0
     while True:
         for stream in streams:
@@ -217,10 +226,10 @@ class Fuzzer:
         self._on_case = on_case
         self._on_failure = on_failure
         self._cancel = cancel or threading.Event()
-        self._subjects = [
+        self.subjects = [
             op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
-        self._seed = self._subjects[0].seed if options.seed is None else options.seed
+        self._seed = self.subjects[0].seed if options.seed is None else options.seed
         self._lock = threading.Lock()
         self._unwritten: list[tuple[str, Json]] = []
         self._errors: list[BaseException] = []
@@ -237,9 +246,9 @@ class Fuzzer:
         """
         begin = time.perf_counter()
         outcome = FuzzOutcome(self._op, self._seed)
-        source = _Source(self._subjects, self._options, self._seed)
+        source = _Source(self.subjects, self._options, self._seed)
         jobs = max(1, self._options.jobs)
-        sessions = jobs * SESSIONS_PER_TRIAL * len(self._subjects)
+        sessions = jobs * SESSIONS_PER_TRIAL * len(self.subjects)
         with Pool(sessions, staging=self._cache.staging) as pool:
             threads = [
                 threading.Thread(target=self._work, args=(pool, source, outcome), daemon=True)
@@ -263,11 +272,11 @@ class Fuzzer:
         try:
             while not self._cancel.is_set() and (item := source.next()) is not None:
                 number, which, case = item
-                key = self._key(self._subjects[which], number, case)
+                key = self._key(self.subjects[which], number, case)
                 known = None if self._options.force else self._cached(key)
                 if known is None:
                     if which not in trials:
-                        manager = open_trials(pool, self._subjects[which].subject, self._cancel)
+                        manager = open_trials(pool, self.subjects[which].subject, self._cancel)
                         trials[which] = manager.__enter__()
                         managers.append(manager)
                     judged = self._try(trials[which], number, case, which, key)
@@ -295,7 +304,7 @@ class Fuzzer:
         verdict = trial.result.verdict
         if verdict in (Verdict.FAILED, Verdict.ERROR):
             with self._lock:
-                self._on_failure(self._subjects[which], trial)
+                self._on_failure(self.subjects[which], trial)
         if verdict is not Verdict.ERROR:
             self._write((key, trial.result.to_json()))
         return Judged(number, case, trial.result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import Event
@@ -10,6 +11,7 @@ from threading import Event
 from gpuemu_flow.cases.features import group
 from gpuemu_flow.engine.failures import FailureLog, minimise_failure
 from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
+from gpuemu_flow.engine.measures import add_fuzz_coverage
 from gpuemu_flow.engine.subjects import OpSubject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reports.fuzz_model import MARGIN_BUCKETS, CauseGroup, FuzzReport
@@ -94,6 +96,7 @@ def _fuzz_op(
     groups = _groups(log, op, outcome)
     if minimize and not outcome.interrupted:
         groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
+    counts, gaps = _coverage(workspace, fuzzer.subjects, outcome)
     passed = [j.result.stats.tolerance_used for j in _with(outcome, Verdict.PASSED)]
     finite = [share for share in passed if math.isfinite(share)]
     return FuzzReport(
@@ -108,10 +111,34 @@ def _fuzz_op(
         duration_s=outcome.duration_s,
         worst_margin=max(finite, default=0.0),
         margins=_margins(finite),
+        coverage=counts,
+        gaps=gaps,
         groups=tuple(groups),
         interrupted=outcome.interrupted,
         stopped_early=_stopped_early(outcome, options),
     )
+
+
+def _coverage(
+    workspace: Workspace, subjects: Iterable[OpSubject], outcome: FuzzOutcome
+) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """What this run exercised, per aspect, and what it did not."""
+    cases = [judged.case for judged in outcome.judged]
+    coverage = add_fuzz_coverage(workspace, outcome.op, cases)
+    counts = {
+        "dtypes": dict(Counter(case.dtype for case in cases)),
+        "shape classes": dict(Counter(case.shape_class for case in cases)),
+        "layouts": dict(Counter(case.layout for case in cases)),
+        "strategies": dict(Counter(case.strategy for case in cases)),
+    }
+    gaps = []
+    for subject in subjects:
+        known = (subject.subject.dtype, subject.layouts, subject.strategies)
+        for gap in coverage.gaps(outcome.op, subject.schema, [known[0]], known[1], known[2]):
+            if " × " not in gap.aspect:
+                names = ", ".join(gap.missing)
+                gaps.append(f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}")
+    return counts, tuple(gaps)
 
 
 def _with(outcome: FuzzOutcome, verdict: Verdict) -> list[Judged]:

@@ -27,6 +27,7 @@ from gpuemu_flow.numerics.ulp import Float64Array
 ENOUGH = 8
 """Failing and passing elements (or rows) that a border between them must have on either side."""
 
+LEAST_RIGHT = 0.05
 KNOWN_CAUSE, OTHER_CAUSE = 0.2, 0.01
 MOST_ROWS = 256
 ROW_ELEMENTS = 1 << 12
@@ -37,7 +38,9 @@ def conditions(evidence: Evidence) -> list[Finding]:
     """Findings on what wrong elements have in common beside their place."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
-    if len(failing) >= ENOUGH and len(passing) >= ENOUGH:
+    right = evidence.total - evidence.count
+    # Where nearly all fail, the rest are right only because they are too small to be wrong.
+    if min(evidence.count, right) >= ENOUGH and right >= LEAST_RIGHT * evidence.total:
         found += _magnitude(failing, passing)
         found += _input_values(evidence, failing.positions, passing.positions)
     found += _input_rows(evidence)

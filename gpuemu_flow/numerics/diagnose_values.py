@@ -166,7 +166,7 @@ def _factor(evidence: Evidence, points: Points) -> Finding | None:
     factor, residual = fitted
     name = factor_name(factor, evidence.dims, residual)
     shown = f"{factor:.3f}" if 0.01 < abs(factor) < 1000 else f"{factor:.4g}"
-    meaning = f" ({name})" if name else ""
+    meaning = f" ({name})" if name and not name.isdigit() else ""
     rest = f", to within {residual:.1e}" if residual else ""
     sentence = f"actual = {shown}{meaning} × expected{rest}"
     numbers = {"factor": factor, "residual": residual, "meaning": name}

@@ -188,7 +188,8 @@ def encode(values, place):
 
 def decode(tensor):
     """The array of a tensor object."""
-    name = tensor.get("dtype") or "float32"
+    name = (tensor.get("dtype") or "float32").lower()
+    name = ALIASES.get(name, name)
     data = base64.b64decode(tensor["data"], validate=True)
     return np.frombuffer(data, EXTENDED.get(name, name)).reshape(tensor["shape"])
 
@@ -249,27 +250,28 @@ def check_outputs(outputs, tensors):
         check_invariants(name, actual, want, tensors)
 '''
 
-RIGHT_EXACT = '''\
+RIGHT_EXACT = """\
     if actual.dtype == expected.dtype and not want["allowed"] and actual.dtype.kind in "iub":
         if want["atol"] == want["rtol"] == 0:
             return actual == expected
-'''
+"""
 
 RIGHT_HEAD = '''\
 def right_elements(actual, expected, want, tensors):
     """Which elements are within the tolerance, or the same NaN or Inf."""
 '''
 
-RIGHT_VALUES = '''\
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
+RIGHT_VALUES = """\
+    a = raw = actual.astype(np.float64)
+    e = expected.astype(np.float64)
     finite = np.isfinite(e)
     with np.errstate(all="ignore"):
         tolerance = want["atol"] + want["rtol"] * np.abs(e)
         if want["allowed"]:
             tolerance = tensors[want["allowed"]]
-'''
+"""
 
-RIGHT_CLIPPED = '''\
+RIGHT_CLIPPED = """\
         if want["largest"]:  # rounding alone may overflow; the reference is wider than the output
             over = np.isinf(a) & finite
             if not want["has_inf"]:
@@ -277,17 +279,17 @@ RIGHT_CLIPPED = '''\
                 a = np.where(np.isnan(a) & over, e, a)
                 e = np.where(np.isinf(e), np.copysign(want["largest"], e), e)
             a = np.where(over, np.copysign(want["largest"], a), a)
-'''
+"""
 
-RIGHT_CLOSE = '''\
+RIGHT_CLOSE = """\
         right = finite & np.isfinite(a) & (np.abs(a - e) <= tolerance)
-    right |= (a == e) | (np.isnan(a) & np.isnan(e))
-'''
+    right |= (a == e) | (np.isnan(raw) & np.isnan(e))
+"""
 
-RIGHT_UNJUDGED = '''\
+RIGHT_UNJUDGED = """\
     if want["unjudged"]:
         right |= tensors[want["unjudged"]]
-'''
+"""
 
 INVARIANTS_HEAD = '''\
 def check_invariants(name, actual, want, tensors):
@@ -326,14 +328,15 @@ INVARIANTS = {
     if a.size:
         b = np.swapaxes(a, -1, -2)
         with np.errstate(all="ignore"):
-            near = np.isfinite(a - b) & (np.abs(a - b) <= want["pair"][0] + want["pair"][1] * abs(b))
+            tolerance = want["pair"][0] + want["pair"][1] * np.abs(b)
+            near = np.isfinite(a - b) & (np.abs(a - b) <= tolerance)
         same = near | (a == b) | (np.isnan(a) & np.isnan(b))
         pairs = asked & np.swapaxes(asked, -1, -2)
         assert not (~same & pairs).any(), f"{name!r} is not symmetric"
 """,
 }
 
-TEST_DIRECT = '''\
+TEST_DIRECT = """\
 def {test}():
     check()
 
@@ -341,9 +344,9 @@ def {test}():
 if __name__ == "__main__":
     check()
     print(PASSED)
-'''
+"""
 
-TEST_CHILD = '''\
+TEST_CHILD = """\
 def {test}():
     # In a process of its own, which the op may crash or hang.
     command = [PYTHON or sys.executable, os.path.abspath(__file__)]
@@ -357,10 +360,11 @@ def {test}():
 if __name__ == "__main__":
 {limit}    check()
     print(PASSED)
-'''
+"""
 
-MEMORY_LIMIT = '''\
-    with open("/proc/self/statm") as pages:
-        used = int(pages.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, used + MEMORY_LIMIT))
-'''
+MEMORY_LIMIT = """\
+    if os.path.exists("/proc/self/statm"):
+        with open("/proc/self/statm") as pages:
+            used = int(pages.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, used + MEMORY_LIMIT))
+"""

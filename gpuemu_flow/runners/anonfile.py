@@ -39,12 +39,6 @@ def append_only(fd: int) -> int:
     return fd
 
 
-def clear(fd: int) -> None:
-    """Make the file empty and go to its start."""
-    os.ftruncate(fd, 0)
-    os.lseek(fd, 0, os.SEEK_SET)
-
-
 def write_all(fd: int, data: bytes) -> None:
     """Write all of `data` at the current position."""
     rest = memoryview(data)
@@ -52,9 +46,8 @@ def write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def read_all(fd: int) -> bytes:
-    """The whole contents, whatever the current position is."""
-    size = os.fstat(fd).st_size
+def read_all(fd: int, size: int) -> bytes:
+    """The first `size` bytes, or as many as there are, whatever the current position is."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):

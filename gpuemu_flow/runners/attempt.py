@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 import secrets
-import stat
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
-from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json
-from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.arena import Arena, end_of
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
 from gpuemu_flow.runners.process import (
@@ -26,10 +23,9 @@ from gpuemu_flow.runners.process import (
     WorkerEndedError,
     WorkerProcess,
 )
-from gpuemu_flow.types import DTYPES, Case, Json
+from gpuemu_flow.types import Json
 
 PREPARE_SECONDS = 300.0  # to make inputs and to write outputs, which is no time of the program's
-_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)
@@ -76,41 +72,41 @@ class Conversation:
     ----------
     cases : int
         Cases that it was asked to run.
+    arena : Arena or None
+        Shared memory, made by the first case that needs it.
     """
 
     def __init__(
         self,
         worker: WorkerProcess,
         program: Program,
-        checks: Checks,
         load_seconds: float,
         cancel: threading.Event | None = None,
     ) -> None:
         self.worker = worker
-        self._arena: Arena | None = None
+        self.arena: Arena | None = None
         self.cases = 0
         self._program = program
-        self._checks = checks
         self._load_seconds = max(load_seconds, program.timeout)
         self._cancel = cancel
         self._loaded = False
         # A message that does not carry the current number is an old fork's or the program's own.
         self._serial = secrets.randbits(48)
-        calls = 1 + checks.decoy + checks.repeat
-        self._longest = calls * program.timeout + PREPARE_SECONDS
+        self._calls = 1
 
     def close(self) -> None:
         """End the worker."""
         self.worker.close()
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        if self.arena is not None:
+            self.arena.close()
+            self.arena = None
 
     def _failed(self, index: int, error: RunError, **why: bool) -> Attempt:
         self.worker.kill()
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
-    def _broken(self, index: int) -> Attempt:
+    def broken(self, index: int) -> Attempt:
+        """The attempt at a case in which the worker said what cannot be true."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
@@ -148,104 +144,67 @@ class Conversation:
         except CancelledRunError:
             self.worker.kill()
             raise
-        except (ChannelJunkError, KeyError, TypeError, ValueError):
-            return replace(self._broken(index), load_failed=True)
+        except (ChannelJunkError, *MALFORMED):
+            return replace(self.broken(index), load_failed=True)
         if failure is not None:
             return self._failed(index, failure, load_failed=True)
         self._loaded = True
         return None
 
-    def run_case(self, request: Request, staged: Path) -> Attempt:
-        """Run one case; its outputs are in the file `staged` when that went well.
+    def post(
+        self,
+        message: Mapping[str, Json],
+        index: int,
+        *,
+        checks: Checks,
+        arrays: Mapping[str, np.ndarray] | None = None,
+    ) -> Attempt | None:
+        """Send the request for one case, after loading the program where that is still to do.
 
-        Raises
-        ------
-        RunnerError
-            ``staging-failed``: the outputs cannot be written.
-        CancelledRunError
+        Parameters
+        ----------
+        message : mapping
+            ``type`` and what belongs to it.
+        index : int
+            The case's.
+        checks : Checks
+        arrays : mapping of str to ndarray, optional
+            Travel in shared memory, which the outputs then come back in.
+
+        Returns
+        -------
+        Attempt or None
+            The failure to load; otherwise `collect` follows.
         """
-        index = request.case.index
         failed = self._load(index)
         if failed is not None:
             return failed
         self.cases += 1
-        message = {
-            "type": "case",
-            "case": request.case.to_json(),
-            "input_dtype": request.input_dtype,
-            "out": str(staged),
-        }
-        attempt, answer = self.exchange(message, index)
-        if attempt.outcome.ok and not _is_staged(staged, attempt.outcome):
-            return self._broken(index)
-        if "staging" in answer:
-            problem = f"outputs cannot be written: {answer['staging']!s:.200}"
-            self.worker.kill()
-            raise RunnerError(Problem("staging-failed", problem, file=str(staged.parent)))
-        return attempt
-
-    def call_case(
-        self, case: Case, input_dtype: str | None, checks: Checks
-    ) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Run a case; its outputs as views on shared memory."""
-        body = {"case": case.to_json(), "input_dtype": input_dtype, "index": case.index}
-        return self._call(body, case.index, checks, {})
-
-    def call_arrays(
-        self, arrays: Mapping[str, np.ndarray], index: int, seed: int, checks: Checks
-    ) -> tuple[Attempt, dict[str, np.ndarray]]:
-        """Run on given inputs; the outputs as views on shared memory."""
-        given = {name: np.asarray(array) for name, array in arrays.items()}
-        return self._call({"case": None, "index": index, "seed": seed}, index, checks, given)
-
-    def _call(
-        self,
-        body: dict[str, Json],
-        index: int,
-        checks: Checks,
-        arrays: Mapping[str, np.ndarray],
-    ) -> tuple[Attempt, dict[str, np.ndarray]]:
-        failed = self._load(index)
-        if failed is not None:
-            return failed, {}
-        self.cases += 1
-        fds = []
-        if self._arena is None:
-            self._arena = Arena(anonfile.create("tensors", fixed=True))
-            fds.append(self._arena.fd)
-        given = self._arena.write(arrays, keep_layout=True)
-        body["type"] = "call"
-        body["slots"] = {name: slot.to_json() for name, slot in given.items()}
-        body["reserved"] = end_of(given)
-        attempt, answer = self.exchange(body, index, checks=checks, fds=fds)
-        if not attempt.outcome.ok:
-            return attempt, {}
-        try:
-            slots = {name: Slot.from_json(data) for name, data in answer["slots"].items()}
-            told = {info.name: (info.shape, info.dtype) for info in attempt.outcome.outputs}
-            if told != {name: (slot.shape, slot.dtype) for name, slot in slots.items()}:
-                raise ValueError("the places are not those of the outputs")
-            outputs = self._arena.read(slots)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
-            return self._broken(index), {}
-        return attempt, outputs
-
-    def exchange(
-        self,
-        message: dict[str, Json],
-        index: int,
-        *,
-        checks: Checks | None = None,
-        fds: Sequence[int] = (),
-    ) -> tuple[Attempt, Mapping[str, Json]]:
-        """Send one request that ends in an outcome, and wait for it within the limits."""
         self._serial += 1
-        message |= {"serial": self._serial, "checks": (checks or self._checks).to_json()}
+        self._calls = 1 + checks.decoy + checks.repeat
+        fds = []
+        posted = {**message, "serial": self._serial, "checks": checks.to_json()}
+        if arrays is not None:
+            if self.arena is None:
+                self.arena = Arena(anonfile.create("tensors", fixed=True))
+                fds.append(self.arena.fd)
+            slots = self.arena.write(arrays, keep_layout=True)
+            posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
+            posted["reserved"] = end_of(slots)
         anonfile.write_status(self.worker.status, anonfile.PREPARING)
-        self.worker.send(message, fds)
+        self.worker.send(posted, fds)
+        return None
+
+    def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:
+        """Wait for the outcome that `post` asked for, within the limits.
+
+        Raises
+        ------
+        CancelledRunError
+        """
         try:
             answer = self._await()
-            return Attempt(self._read(answer, index)), answer
+            return Attempt(read_outcome(answer, index, self._serial)), answer
         except DeadlineError:
             tail = self.worker.stderr_tail()
             text = f"no result after {self._program.timeout:g} s; the process group was killed"
@@ -257,8 +216,8 @@ class Conversation:
         except CancelledRunError:
             self.worker.kill()
             raise
-        except (ChannelJunkError, KeyError, TypeError, ValueError, OverflowError):
-            return self._broken(index), {}
+        except (ChannelJunkError, *MALFORMED):
+            return self.broken(index), {}
 
     def run_job(self, target: str, payload: Json, seconds: float) -> Json:
         """Have one of our own functions run in the worker; see `jobs`.
@@ -294,7 +253,7 @@ class Conversation:
         except CancelledRunError:
             self.worker.kill()
             raise
-        except (ChannelJunkError, KeyError, TypeError, ValueError):
+        except (ChannelJunkError, *MALFORMED):
             error = RunError("op-broke-runner", INTERFERED)
         self.worker.kill()
         raise JobFailedError(error)
@@ -306,7 +265,7 @@ class Conversation:
         DeadlineError when that, or everything together, takes too long.
         """
         begin = time.monotonic()
-        last = begin + self._longest
+        last = begin + self._calls * self._program.timeout + PREPARE_SECONDS
         deadline = begin + self._program.timeout
         while True:
             try:
@@ -320,28 +279,3 @@ class Conversation:
                 if now >= last or used >= self._program.timeout:
                     raise
                 deadline = now + self._program.timeout - used
-
-    def _read(self, answer: Mapping[str, Json], index: int) -> Outcome:
-        """A believable outcome, or ValueError and its like."""
-        if answer["type"] != "outcome" or answer["serial"] != self._serial:
-            raise ValueError("not the answer to this request")
-        if "staging" in answer:
-            return Outcome(index, ok=False)
-        outcome = Outcome.from_json(answer["outcome"])
-        if outcome.index != index or outcome.ok == (outcome.error is not None):
-            raise ValueError("not an outcome of this case")
-        for info in outcome.outputs:
-            if info.dtype not in DTYPES or min((0, *info.shape)) < 0:
-                raise ValueError("not a tensor")
-        return outcome
-
-
-def _is_staged(path: Path, outcome: Outcome) -> bool:
-    """Whether the worker left the file that it speaks of: a plain one of that size."""
-    if not _DIGEST.match(outcome.blob):
-        return False
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == outcome.size

@@ -74,15 +74,24 @@ class _Buffer:
         laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
         return laid
 
-    def fits(self, other: _Buffer) -> bool:
-        """Whether the other's bytes mean the same in this one's memory."""
-        return (
+    def span(self) -> np.ndarray:
+        """The bytes from the lowest element to the highest, gaps included."""
+        low, high = byte_span(self.array)
+        start = low - address(self.memory) if high > low else 0
+        return self.memory[start : start + high - low]
+
+    def take(self, other: _Buffer) -> bool:
+        """Copy the other's elements and gaps to this one's place; False when they do not fit."""
+        to, of = self.span(), other.span()
+        fits = (
             self.memory.flags.writeable
-            and self.memory.size == other.memory.size
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
             and self.array.strides == other.array.strides
-            and address(self.array) - address(self.memory)
-            == address(other.array) - address(other.memory)
         )
+        if fits:
+            to[:] = of
+        return fits
 
 
 class InputBuffers:
@@ -115,9 +124,7 @@ class InputBuffers:
         """Put other values of the same forms into the same memory, so that addresses stay."""
         for name, array in arrays.items():
             old, new = self._buffers[name], _Buffer(array, whole_memory(array))
-            if old.fits(new):
-                old.memory[:] = new.memory
-            else:
+            if not old.take(new):
                 self._buffers[name] = new
 
     def remember(self) -> None:

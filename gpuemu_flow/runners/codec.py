@@ -12,6 +12,7 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pybase64
@@ -42,7 +43,40 @@ def kwarg_text(value: Json) -> str:
     return str(value)
 
 
+@dataclass(frozen=True)
+class EncodedRequest:
+    """A request as it is sent, and as it parses.
+
+    Attributes
+    ----------
+    data : bytes
+    inputs : dict of str to dict
+        The tensor objects.
+    kwargs : dict of str to str
+    """
+
+    data: bytes
+    inputs: dict[str, dict[str, Json]]
+    kwargs: dict[str, str]
+
+    def document(self) -> dict[str, Json]:
+        """What ``json.loads(data)`` returns, every object of it new."""
+        inputs = {
+            name: {
+                key: list(value) if isinstance(value, list) else value
+                for key, value in tensor.items()
+            }
+            for name, tensor in self.inputs.items()
+        }
+        return {"inputs": inputs, "kwargs": dict(self.kwargs)}
+
+
 def encode_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]) -> bytes:
+    """The request for one call; see `prepare_request`."""
+    return prepare_request(inputs, kwargs).data
+
+
+def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]) -> EncodedRequest:
     """The request for one call.
 
     Parameters
@@ -52,20 +86,22 @@ def encode_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json])
     kwargs : mapping
         Values become strings, as the protocol has it.
     """
-    pieces = [b'{"inputs":{']
-    for position, (name, array) in enumerate(inputs.items()):
-        head = {
+    pieces = ['{"inputs":{']
+    tensors: dict[str, dict[str, Json]] = {}
+    for name, array in inputs.items():
+        head: dict[str, Json] = {
             "shape": list(array.shape),
             "strides": _strides(array),
             "dtype": element_type(array),
         }
-        comma = "," if position else ""
-        text = f'{comma}{json.dumps(name)}:{json.dumps(head)[:-1]},"data":"'
+        comma = "," if tensors else ""
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        pieces += [text.encode(), pybase64.b64encode(flat.data), b'"}']
+        text = pybase64.b64encode_as_string(flat.data)
+        pieces += [f'{comma}{json.dumps(name)}:{json.dumps(head)[:-1]},"data":"', text, '"}']
+        tensors[name] = {**head, "data": text}
     texts = {key: kwarg_text(value) for key, value in kwargs.items()}
-    pieces += [b'},"kwargs":', json.dumps(texts).encode(), b"}"]
-    return b"".join(pieces)
+    pieces += ['},"kwargs":', json.dumps(texts), "}"]
+    return EncodedRequest("".join(pieces).encode(), tensors, texts)
 
 
 def _first_line(data: bytes) -> str:
@@ -198,14 +234,15 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
         ``op-output-junk``, ``op-output-missing``, ``op-output-shape``, ``op-output-dtype``,
         ``op-output-length``.
     """
-    if not data.strip():
+    if not data or data.isspace():
         raise _fail("op-output-missing", "the program wrote nothing to stdout")
-    keys = [match.end() for match in _DATA_KEY.finditer(data)]
-    if len(keys) == 1:
+    key = _DATA_KEY.search(data)
+    if key is not None:
         # Parsing megabytes of base64 as a JSON string costs more than decoding them.
-        start = keys[0]
+        start = key.end()
         stop = data.find(b'"', start)
-        if stop >= 0 and data.find(b"\\", start, stop) < 0:
+        alone = _DATA_KEY.search(data, max(stop, start)) is None
+        if stop >= 0 and alone and data.find(b"\\", start, stop) < 0:
             document = _parse(data[:start] + data[stop:], data)
             named = _rename(_named(document), output_names)
             (name, value), *others = named.items()

@@ -140,10 +140,12 @@ class Executor:
         judged = make_inputs(case, request.input_dtype, guards=guards)
         buffers = InputBuffers(judged if decoy is None else decoy)
         if decoy is not None:
+            buffers.remember()
             try:
                 self._call(buffers.arrays, case.seed)
             except BaseException:  # noqa: S110 - only the judged call counts
                 pass
+            buffers.restore()  # the zones round the elements, too
             buffers.overwrite(judged)
         return self.call(buffers, case.seed, checks)
 

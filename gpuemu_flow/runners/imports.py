@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from importlib import machinery
@@ -14,13 +15,20 @@ from typing import Any
 from gpuemu_flow.runners.api import OpError, Program, RunError
 
 _INSTALLED = ("site-packages", "dist-packages")
+_STDLIB = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Whether a file or folder is the user's own code: below the root, not an installed package."""
-    parts = Path(path).parts
-    inside = path == root or path.startswith(root.rstrip(os.sep) + os.sep)
-    return inside and not any(name in parts for name in _INSTALLED)
+    """Whether a file or folder is the user's own code: below the root, but not an installed package
+    and not Python itself, which may both lie there too.
+    """
+    if any(name in Path(path).parts for name in _INSTALLED):
+        return False
+    return _is_below(path, root) and not any(_is_below(path, stdlib) for stdlib in _STDLIB)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 _transform: Callable[[bytes], bytes] | None = None
@@ -76,11 +84,7 @@ def enter_workspace(program: Program) -> None:
         message = f"cannot enter the workspace root: {error.strerror}"
         raise OpError(RunError("op-not-loadable", message, file=program.root)) from None
     own = [str(Path(program.path).parent)] if program.path else []
-    own.append(program.root)
-    kept = [p for p in sys.path if p and not is_workspace_path(p, program.root)]
-    named = [p for p in sys.path if p and is_workspace_path(p, program.root) and p not in own]
-    sys.path[:] = list(dict.fromkeys(own + kept + named))
-    sys.dont_write_bytecode = True
+    sys.path[:] = list(dict.fromkeys([*own, program.root, *filter(None, sys.path)]))
     sys.path_hooks.insert(0, _finder_hook(program.root))
     for path in list(sys.path_importer_cache):
         if is_workspace_path(path, program.root):

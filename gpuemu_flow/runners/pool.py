@@ -12,7 +12,7 @@ from types import TracebackType
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
-from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.attempt import Conversation
 from gpuemu_flow.runners.process import (
     CancelledRunError,
     ServerDiedError,
@@ -22,6 +22,7 @@ from gpuemu_flow.runners.process import (
 )
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.supervise import Supervisor
+from gpuemu_flow.runners.work import CaseToFile
 from gpuemu_flow.types import Json
 
 LOAD_SECONDS = 120.0
@@ -88,12 +89,15 @@ class Pool:
         for server in servers:
             server.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
+
     def _server(self, env: Mapping[str, str]) -> ServerHandle:
         """The living fork server for a start-up environment."""
         key = tuple(sorted(env.items()))
         with self._lock:
-            if self._closed:
-                raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
+            self._check_open()
             server = self._servers.get(key)
             if server is None or not server.alive():
                 if server is not None:
@@ -125,6 +129,7 @@ class Pool:
     @contextlib.contextmanager
     def _open_private(self, program: Program) -> Iterator[WorkerProcess]:
         """A worker below a fork server of its own."""
+        self._check_open()
         server = ServerHandle({**self._env, **startup_environment(program.env)})
         try:
             yield server.open_worker(fresh=program.isolation == "spawn")
@@ -133,11 +138,9 @@ class Pool:
         finally:
             server.close()
 
-    def _supervisor(
-        self, program: Program, checks: Checks, cancel: threading.Event | None
-    ) -> Supervisor:
+    def _supervisor(self, program: Program, cancel: threading.Event | None) -> Supervisor:
         def talk(worker: WorkerProcess) -> Conversation:
-            return Conversation(worker, program, checks, self._load_timeout, cancel)
+            return Conversation(worker, program, self._load_timeout, cancel)
 
         @contextlib.contextmanager
         def open_private() -> Iterator[Conversation]:
@@ -164,7 +167,7 @@ class Pool:
             `cancel` was set.
         """
         with self._slot(cancel):
-            supervisor = self._supervisor(program, Checks(), cancel)
+            supervisor = self._supervisor(program, cancel)
             try:
                 yield ProgramSession(supervisor)
             finally:
@@ -183,14 +186,12 @@ class Pool:
     def _staged(self) -> Path:
         return self._staging / f"{os.getpid()}-{next(self._numbers)}.part"
 
-    def _one(self, supervisor: Supervisor, request: Request, publish: Publish) -> Outcome:
+    def _one(
+        self, supervisor: Supervisor, request: Request, checks: Checks, publish: Publish
+    ) -> Outcome:
         staged = self._staged()
-
-        def task(conversation: Conversation) -> Attempt:
-            return conversation.run_case(request, staged)
-
         try:
-            attempt = supervisor.run(task)
+            attempt = supervisor.run(CaseToFile(request, checks, staged))
             if attempt.outcome.ok:
                 publish(staged, attempt.outcome.blob)
         finally:
@@ -234,10 +235,10 @@ class Pool:
         outcomes: list[Outcome] = []
         try:
             with self._slot(cancel):
-                supervisor = self._supervisor(program, checks, cancel)
+                supervisor = self._supervisor(program, cancel)
                 try:
                     for request in requests:
-                        outcome = self._one(supervisor, request, publish)
+                        outcome = self._one(supervisor, request, checks, publish)
                         outcomes.append(outcome)
                         if on_outcome is not None:
                             on_outcome(outcome)
@@ -276,8 +277,7 @@ class Pool:
         """
         with self._slot(cancel):
             session = self._open(program)
-            checks = Checks(inputs_unchanged=False)
-            conversation = Conversation(session, program, checks, self._load_timeout, cancel)
+            conversation = Conversation(session, program, self._load_timeout, cancel)
             try:
                 return conversation.run_job(target, payload, seconds)
             finally:

@@ -88,7 +88,7 @@ class WorkerProcess:
         self._poll.register(self.sock, select.POLLIN)
         self._poll.register(self._lifeline, select.POLLIN)
         self.pid = 0
-        self.calls = 0
+        self._busy = False
         self._closed = False
         self._server_died = False
 
@@ -133,7 +133,7 @@ class WorkerProcess:
 
     def send(self, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
         """Send a request; that the worker is gone shows in `receive`."""
-        self.calls += 1
+        self._busy = True
         with contextlib.suppress(channel.ChannelClosedError):
             channel.send(self.sock, message, fds)
 
@@ -169,6 +169,7 @@ class WorkerProcess:
                 self._look_for_end()
             elif left <= 0:
                 raise DeadlineError
+        self._busy = False
         return message
 
     def _look_for_end(self) -> None:
@@ -198,11 +199,11 @@ class WorkerProcess:
         return anonfile.tail(self.stderr)
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: it leaves by itself when idle, and is killed when it does not."""
+        """End the process: when idle it leaves by itself, else it is killed."""
         if self._closed:
             return
         self.sock.close()
-        if self.pid and grace > 0:
+        if self.pid and not self._busy:
             self.wait_exit(grace)
         self.kill()
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import malloc, quick_json
 from gpuemu_flow.runners.api import OpError, Program, RunError
-from gpuemu_flow.runners.codec import decode_response, encode_request
+from gpuemu_flow.runners.codec import decode_response, prepare_request
 from gpuemu_flow.runners.imports import read_source
 from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script_style import function_to_call
@@ -53,6 +53,7 @@ class ScriptRunner:
     def __init__(self, program: Program, streams: StandardStreams) -> None:
         self._program = program
         self._streams = streams
+        quick_json.install()
         self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
@@ -65,17 +66,19 @@ class ScriptRunner:
         BaseException
             Whatever the script raises.
         """
-        request = encode_request(inputs, self._program.kwargs)
-        self._streams.connect(request)
+        request = prepare_request(inputs, self._program.kwargs)
+        self._streams.connect(request.data)
+        quick_json.expect(request.data, request.document)
         try:
             with watch:
                 code = self._execute()
             malloc.flush_c_streams()
         finally:
+            quick_json.forget()
             self._streams.quiet()
         if code:
             raise OpError(RunError("op-exit-code", f"the script exited with code {code}"))
-        check_size(self._streams, output_limit(len(request)))
+        check_size(self._streams, output_limit(len(request.data)))
         return decode_response(self._streams.written(), self._program.output_names)
 
     def _execute(self) -> int:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from gpuemu_flow.runners.api import Checks, Outcome
-from gpuemu_flow.runners.attempt import Attempt, Conversation
 from gpuemu_flow.runners.supervise import Supervisor
+from gpuemu_flow.runners.work import CallInMemory
 from gpuemu_flow.types import Case
 
 
@@ -21,6 +21,8 @@ class ProgramSession:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._begun: CallInMemory | None = None
+        self._index = 0
 
     def call(
         self,
@@ -51,18 +53,42 @@ class ProgramSession:
         outcome : Outcome
             Without blob.
         """
-        checks = checks if checks is not None else Checks()
-        outputs: dict[str, np.ndarray] = {}
-        if isinstance(inputs, Case):
-            index = inputs.index
+        self.begin(inputs, checks=checks, input_dtype=input_dtype, index=index, seed=seed)
+        return self.finish()
 
-        def task(conversation: Conversation) -> Attempt:
-            nonlocal outputs
-            if isinstance(inputs, Case):
-                attempt, outputs = conversation.call_case(inputs, input_dtype, checks)
-            else:
-                attempt, outputs = conversation.call_arrays(inputs, index, seed, checks)
-            return attempt
+    def begin(
+        self,
+        inputs: Case | Mapping[str, np.ndarray],
+        *,
+        checks: Checks | None = None,
+        input_dtype: str | None = None,
+        index: int = 0,
+        seed: int = 0,
+    ) -> None:
+        """Start what `call` does and return at once; `finish` gives the result.
 
-        attempt = self._supervisor.run(task)
-        return outputs, replace(attempt.outcome, index=index)
+        Two sessions begun one after the other run beside each other.
+        """
+        if self._begun is not None:
+            raise RuntimeError("finish the call that was begun first")
+        self._begun = CallInMemory(
+            inputs,
+            checks if checks is not None else Checks(),
+            input_dtype=input_dtype,
+            index=index,
+            seed=seed,
+        )
+        self._index = inputs.index if isinstance(inputs, Case) else index
+        self._supervisor.begin(self._begun)
+
+    def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
+        """What `call` returns, for the call that was begun."""
+        work = self._begun
+        if work is None:
+            raise RuntimeError("no call was begun")
+        self._begun = None
+        attempt = self._supervisor.finish(work)
+        outcome = attempt.outcome
+        if outcome.index != self._index:
+            outcome = replace(outcome, index=self._index)
+        return work.outputs if outcome.ok else {}, outcome

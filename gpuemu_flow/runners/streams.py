@@ -39,7 +39,7 @@ class StandardStreams:
         """Descriptors of the stdin and stdout files, made at first use."""
         if self._in is None or self._out is None:
             self._in = keep_high(anonfile.create("stdin"))
-            self._out = keep_high(anonfile.append_only(anonfile.create("stdout")))
+            self._out = keep_high(anonfile.create("stdout"))
         return self._in, self._out
 
     def quiet(self) -> None:
@@ -49,12 +49,16 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def load(self, request: bytes) -> tuple[int, int]:
-        """Put a request into the stdin file and empty the stdout file; returns both."""
+        """Put a request into the stdin file and start the stdout file anew; returns both.
+
+        Neither is emptied: giving pages back and getting them again costs more than the copy.
+        """
         stdin, stdout = self.files()
-        anonfile.clear(stdin)
-        anonfile.clear(stdout)
-        anonfile.write_all(stdin, request)
         os.lseek(stdin, 0, os.SEEK_SET)
+        anonfile.write_all(stdin, request)
+        os.ftruncate(stdin, len(request))
+        os.lseek(stdin, 0, os.SEEK_SET)
+        os.lseek(stdout, 0, os.SEEK_SET)
         return stdin, stdout
 
     def connect(self, request: bytes) -> None:
@@ -66,11 +70,11 @@ class StandardStreams:
 
     def written(self) -> bytes:
         """All that went to stdout since `connect` or `load`."""
-        return anonfile.read_all(self.files()[1])
+        return anonfile.read_all(self.files()[1], self.written_size())
 
     def written_size(self) -> int:
-        """Bytes that went to stdout."""
-        return os.fstat(self.files()[1]).st_size
+        """Bytes that went to stdout: all who write share the descriptor's position."""
+        return os.lseek(self.files()[1], 0, os.SEEK_CUR)
 
     def stderr_tail(self) -> str:
         """The end of what went to stderr."""

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.work import Work
 
-Task = Callable[[Conversation], Attempt]
+
+def _perform(work: Work, conversation: Conversation) -> Attempt:
+    return work.begin(conversation) or work.finish(conversation)
 
 
 class Supervisor:
@@ -40,6 +43,9 @@ class Supervisor:
         self._kills_servers = False
         self._current: Conversation | None = None
         self._unloadable: Attempt | None = None
+        self._begun = False
+        self._was_alone = True
+        self._failed_early: Attempt | None = None
 
     def close(self) -> None:
         """End the worker that is kept."""
@@ -47,34 +53,48 @@ class Supervisor:
             self._current.close()
             self._current = None
 
-    def run(self, task: Task) -> Attempt:
+    def begin(self, work: Work) -> None:
+        """Let the worker that is kept start with a case; `finish` must follow with the same one."""
+        if self._unloadable is None and not self._each_alone and not self._kills_servers:
+            if self._current is None:
+                self._current = self._open_worker()
+            self._was_alone = self._current.cases == 0
+            self._failed_early = work.begin(self._current)
+            self._begun = True
+
+    def finish(self, work: Work) -> Attempt:
         """The final attempt at one case.
 
         When the program cannot be loaded, that attempt is returned for all later cases too.
         """
         if self._unloadable is not None:
             return self._unloadable
-        attempt = self._decide(task)
+        attempt = self._decide(work)
         if attempt.load_failed:
             self._unloadable = attempt
         return attempt
 
-    def _decide(self, task: Task) -> Attempt:
+    def run(self, work: Work) -> Attempt:
+        """`begin` and `finish`."""
+        self.begin(work)
+        return self.finish(work)
+
+    def _decide(self, work: Work) -> Attempt:
         if self._kills_servers:
-            return self._privately(task)
-        attempt, was_alone = self._first(task)
+            return self._privately(work)
+        attempt, was_alone = self._first(work)
         if attempt.outcome.ok:
             return attempt
         if attempt.server_died:
             self.close()
-            attempt = self._privately(task)  # it may have been another program's deed
+            attempt = self._privately(work)  # it may have been another program's deed
             self._kills_servers = attempt.server_died
         elif attempt.timed_out or was_alone:
             if attempt.ended:
                 self._isolate()
         elif self._isolation == "fork" or attempt.ended:
             process_lost = attempt.ended
-            attempt = self._alone(task)
+            attempt = self._alone(work)
             if process_lost or attempt.outcome.ok:
                 self._isolate()
         return attempt
@@ -84,22 +104,20 @@ class Supervisor:
         self.close()
         self._each_alone = self._isolation != "warm"
 
-    def _first(self, task: Task) -> tuple[Attempt, bool]:
-        """Run a case where its turn falls; also whether no other case ran in that process."""
-        if self._each_alone:
-            return self._alone(task), True
-        if self._current is None:
-            self._current = self._open_worker()
-        was_alone = self._current.cases == 0
-        return task(self._current), was_alone
+    def _first(self, work: Work) -> tuple[Attempt, bool]:
+        """What came of a case where its turn fell; also whether it was its process's first."""
+        if not self._begun or self._current is None:
+            return self._alone(work), True
+        self._begun = False
+        return self._failed_early or work.finish(self._current), self._was_alone
 
-    def _alone(self, task: Task) -> Attempt:
+    def _alone(self, work: Work) -> Attempt:
         conversation = self._open_worker()
         try:
-            return task(conversation)
+            return _perform(work, conversation)
         finally:
             conversation.close()
 
-    def _privately(self, task: Task) -> Attempt:
+    def _privately(self, work: Work) -> Attempt:
         with self._open_private() as conversation:
-            return task(conversation)
+            return _perform(work, conversation)

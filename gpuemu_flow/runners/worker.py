@@ -40,7 +40,7 @@ from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.runners.watch import Watch
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case, Json, failure_to_json
 
 LOAD_ALLOWANCE = 8 << 30  # address space that imports may take besides the memory limit
 _STORAGE_ERRORS = (
@@ -218,9 +218,13 @@ class Worker:
             written = self._arena.write(executed.outputs, start=reserved)
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
-        reply = _reply(serial, _outcome(index, executed, "", 0))
-        reply["slots"] = {name: slot.to_json() for name, slot in written.items()}
-        return reply
+        return {
+            "type": "called",
+            "serial": serial,
+            "slots": {name: slot.to_json() for name, slot in written.items()},
+            "violations": [failure_to_json(failure) for failure in executed.violations],
+            "seconds": executed.seconds,
+        }
 
 
 class _StagingError(Exception):

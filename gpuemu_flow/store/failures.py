@@ -26,6 +26,7 @@ GENERATED = ("run", "fuzz")
 ID_LENGTH = 12
 VERSION = 1
 _NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
+_LARGEST_ROUNDED = 1 << 65  # JavaScript writes 2**64 as 18446744073709552000, which is above it
 _SAFE_INTEGER = 1 << 53  # IEEE doubles, which JavaScript reads JSON numbers as, are exact up to it
 
 
@@ -131,6 +132,7 @@ class FailureRecord:
             raise ValueError(f"there is no source {source!r}")
         first = result.failures[0] if result.failures else None
         stats = result.stats
+        index = first.index if first is not None else None
         return cls(
             op=op,
             seed=case.seed,
@@ -145,7 +147,7 @@ class FailureRecord:
             max_abs=stats.max_abs,
             max_rel=stats.max_rel,
             max_ulp=stats.max_ulp,
-            index=first.index if first is not None and first.index else stats.worst_index,
+            index=stats.worst_index if index is None else index,
             expected=first.expected if first is not None else None,
             actual=first.actual if first is not None else None,
             verdict=result.verdict.value,
@@ -246,6 +248,7 @@ class FailureStore:
         if known is not None:
             record = replace(
                 record,
+                time=max(record.time, known.time),
                 minimized=record.minimized or known.minimized,
                 minimized_from=record.minimized_from or known.minimized_from,
                 cause=record.cause or known.cause,
@@ -315,7 +318,7 @@ class FailureStore:
         """
         records = self.list(op)
         exact = tuple(record for record in records if record.seed == seed)
-        if exact or not _SAFE_INTEGER <= seed <= 1 << 64:
+        if exact or not _SAFE_INTEGER <= seed <= _LARGEST_ROUNDED:
             return exact
         rounded = tuple(record for record in records if float(record.seed) == float(seed))
         return rounded if len({record.seed for record in rounded}) == 1 else ()
@@ -325,6 +328,20 @@ class FailureStore:
         found = [record for record in self if op is None or record.op == op]
         found.sort(key=lambda record: (record.time, record.id), reverse=True)
         return tuple(found[:limit])
+
+    def explain(self, failure_id: str, cause: str) -> FailureRecord:
+        """Tell a failure what it is grouped under; the record as it is then.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-failure``.
+        """
+        record = self.get(failure_id)
+        if cause and record.cause != cause:
+            record = replace(record, cause=cause)
+            self._write(record)
+        return record
 
     def delete(self, failure_id: str) -> None:
         """Forget a failure; silent when there is none. Its blob goes with the next collection."""

@@ -13,6 +13,7 @@ from runner_workspace import (
     marked_case,
     slugs,
     staged_pool,
+    workspace,
 )
 
 from gpuemu_flow.runners.pool import Pool
@@ -31,7 +32,6 @@ def ws(tmp_path: Path, pool: Pool) -> Workspace:
 
 HOSTILE_SCRIPTS = {
     "print_debugging": ("print('debug', x.shape)", "op-output-junk", "debug"),
-    "c_level_print": ("libc.puts(b'from C')", "op-output-junk", "from C"),
     "raw_write": ("os.write(1, b'raw')", "op-output-junk", "raw"),
     "child_print": ("subprocess.run(['echo', 'child'])", "op-output-junk", "child"),
     "atexit_print": ("atexit.register(print, 'bye')", "op-output-junk", "shape"),
@@ -115,3 +115,12 @@ def test_endless_output_is_cut_off(ws: Workspace, name: str) -> None:
     outcomes = ws.run(program, [make_case(0), marked_case(1), make_case(2)])
     assert slugs(outcomes) == ["ok", "op-exception", "ok"], outcomes[1]
     assert "File too large" in outcomes[1].error.message
+
+
+def test_what_c_code_prints_is_seen(tmp_path: Path) -> None:
+    """Also when it still lies in the C library's buffer at the end of the case."""
+    script = HOSTILE_SCRIPT.replace("{body}", "libc.puts(b'from C')")
+    with workspace(tmp_path, env={"PYTHONUNBUFFERED": ""}) as ws:
+        cases = [make_case(0), marked_case(1), make_case(2)]
+        program = ws.program("script", PROTOCOL + script, isolation="warm")
+        assert slugs(ws.run(program, cases)) == ["ok", "op-output-junk", "ok"]

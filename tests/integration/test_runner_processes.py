@@ -41,6 +41,7 @@ def ws(tmp_path: Path, pool: Pool) -> Workspace:
 
 HANGS = {
     "pause": "signal.pause()",
+    "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
     "spin": "while True: pass",
     "ignores_signals": "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; signal.pause()",
     "lock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
@@ -84,23 +85,21 @@ def test_a_script_that_waits_for_its_thread_is_a_timeout(ws: Workspace) -> None:
 LEAVERS = {
     "fork": "subprocess.Popen(['sleep', '1000'])",
     "own_session": "subprocess.Popen(['sleep', '1000'], start_new_session=True)",
-    "double_fork": """
-        pid = os.fork()
-        if pid == 0:
-            os.setsid()
-            if os.fork() == 0:
-                signal.pause()
-            os._exit(0)
-        os.waitpid(pid, 0)
-        class Child: pass
-        child = Child()
-        child.pid = None
-    """,
 }
 
 
-@pytest.mark.parametrize("ending", ["return x", "os._exit(1)", "signal.pause()"])
-@pytest.mark.parametrize("name", ["fork", "own_session"])
+@pytest.mark.parametrize(
+    ("name", "ending"),
+    [
+        ("fork", "return x"),
+        ("fork", "os._exit(1)"),
+        ("fork", "signal.pause()"),
+        ("fork", "os.kill(os.getppid(), 9); signal.pause()"),
+        ("own_session", "return x"),
+        ("own_session", "os._exit(1)"),
+        ("own_session", "signal.pause()"),
+    ],
+)
 def test_what_an_op_started_does_not_outlive_it(tmp_path: Path, name: str, ending: str) -> None:
     source = f"""
     import os, signal, subprocess

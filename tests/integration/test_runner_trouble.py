@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from runner_workspace import Workspace, make_case, marked_case, slugs, staged_pool, workspace
 
+from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
 
 
@@ -47,7 +49,8 @@ def test_the_place_of_an_exception_is_the_scripts_own_line(ws: Workspace) -> Non
 
 def test_stderr_is_the_cases_own(ws: Workspace) -> None:
     source = MARKED.replace("{body}", "raise ValueError('planted')")
-    outcomes = ws.run(ws.program("callable", source), [make_case(0), marked_case(1)])
+    program = ws.program("callable", source, isolation="warm")
+    outcomes = ws.run(program, [make_case(0), marked_case(1)])
     assert "value 42.0" in outcomes[1].error.stderr_tail
     assert outcomes[1].error.stderr_tail.count("value") == 1
 
@@ -128,3 +131,137 @@ def test_outputs_stay_right_after_trouble(ws: Workspace) -> None:
     assert before.blob == after.blob
     expected = ws.outputs(ws.run(ws.program("callable", "def op(x): return x"), [case])[0])
     np.testing.assert_array_equal(ws.outputs(after)["result"], expected["result"] + 1)
+
+
+def test_after_a_crash_each_case_has_its_own_process(ws: Workspace) -> None:
+    source = """
+    import os
+    import numpy as np
+    def op(x):
+        if x[0, 0] == 42:
+            os.abort()
+        return np.array(os.getpid())
+    """
+    cases = [make_case(0), make_case(1), marked_case(2), make_case(3), make_case(4)]
+    pids = {}
+    for isolation in ("fork", "warm"):
+        outcomes = ws.run(ws.program("callable", source, isolation=isolation), cases)
+        pids[isolation] = [int(ws.outputs(o)["result"]) for o in outcomes if o.ok]
+    first, second, third, fourth = pids["fork"]
+    assert first == second
+    assert len({first, third, fourth}) == 3
+    first, second, third, fourth = pids["warm"]
+    assert first == second
+    assert third == fourth != first
+
+
+def test_making_the_inputs_is_no_time_of_the_programs(ws: Workspace) -> None:
+    """The generator is made slow, from inside the worker, far beyond the program's timeout."""
+    source = """
+    import time
+    from gpuemu_flow.runners import execute
+    fast = execute.materialise
+    def slow(case):
+        time.sleep(1.0)
+        return fast(case)
+    execute.materialise = slow
+    def op(x):
+        return x
+    """
+    assert slugs(ws.run(ws.program("callable", source, timeout=0.4), 2)) == ["ok", "ok"]
+
+
+STATUS_LIES = ["math.nan", "math.inf", "-math.inf", "time.monotonic() + 1e9", "-1e300"]
+
+
+@pytest.mark.parametrize("since", STATUS_LIES)
+def test_lies_on_the_status_page_do_not_defer_the_timeout(ws: Workspace, since: str) -> None:
+    source = f"""
+    import math, os, signal, struct, time
+    def op(x):
+        for fd in range(3, 1000):
+            try:
+                if os.fstat(fd).st_size == 64:
+                    os.pwrite(fd, struct.pack("<Id", 1, {since}), 0)
+            except OSError:
+                pass
+        signal.pause()
+    """
+    assert slugs(ws.run(ws.program("callable", source, timeout=0.4))) == ["op-timeout"]
+
+
+FORGERIES = {
+    "wrong_size": "return digest, size + 1",
+    "no_digest": "return 'x' * 64, size",
+    "short_digest": "return digest[:-1], size",
+    "newline_digest": "return digest + chr(10), size",
+    "number": "return 7, size",
+    "missing_file": "os.unlink(path); return digest, size",
+    "symlink": "os.rename(path, 'kept'); os.symlink(os.path.abspath('kept'), path); "
+    "return digest, size",
+    "hard_link": "os.link(path, 'linked' + digest); return digest, size",
+    "folder": "os.unlink(path); os.mkdir(path); os.rmdir(path); os.mkfifo(path); return digest, 0",
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_blob_is_not_published(ws: Workspace, name: str) -> None:
+    source = f"""
+    import os
+    from gpuemu_flow.runners import worker
+    honest = worker._stage
+    def forged(path, executed):
+        digest, size = honest(path, executed)
+        {FORGERIES[name]}
+    worker._stage = forged
+    def op(x):
+        return x
+    """
+    assert slugs(ws.run(ws.program("callable", source))) == ["op-broke-runner"]
+    assert ws.blobs == {}
+
+
+def test_a_forged_answer_is_not_believed(ws: Workspace) -> None:
+    """Well-formed, but not the answer to this request: the op cannot know the request's number."""
+    source = """
+    import json, os, signal, stat, struct
+    def op(x):
+        outcome = {"index": 0, "ok": True, "blob": "0" * 64, "size": 0, "outputs": [],
+                   "error": None, "violations": [], "duration_s": 0.0}
+        body = json.dumps({"type": "outcome", "serial": 1, "outcome": outcome}).encode()
+        for fd in range(3, 1000):
+            try:
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    os.write(fd, struct.pack("<4sI", b"gfr1", len(body)) + body)
+            except OSError:
+                pass
+        signal.pause()
+    """
+    (outcome,) = ws.run(ws.program("callable", source, timeout=20))
+    assert slugs([outcome]) == ["op-broke-runner"]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(ws: Workspace, pool: Pool) -> None:
+    pool._staging.chmod(0o500)
+    try:
+        with pytest.raises(RunnerError) as caught:
+            ws.run(ws.program("callable", "def op(x): return x"))
+    finally:
+        pool._staging.chmod(0o700)
+    assert caught.value.slug == "staging-failed"
+
+
+def test_a_staging_folder_that_is_gone(tmp_path: Path) -> None:
+    """Stands for a full disk too: not the program's fault, so no outcome but an error."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    with Pool(1, staging=staging) as pool:
+        ws = Workspace(tmp_path / "ws", pool)
+        program = ws.program("callable", "def op(x): return x")
+        staging.rmdir()
+        with pytest.raises(RunnerError) as caught:
+            ws.run(program)
+        assert caught.value.slug == "staging-failed"
+        staging.mkdir()
+        assert slugs(ws.run(program)) == ["ok"]

@@ -18,11 +18,14 @@ MAX_PROBLEMS = 50
 MAX_INSTRUCTIONS = 2_000_000
 """Per function: bounds memory. The largest function seen in a published package has 60,000."""
 
+MAX_DEPTH = 200
+"""Scopes within scopes. Inline assembly nests two or three."""
+
 # Each alternative of a statement. Braces in instructions hold no ";" and are counted, so that a
 # failed match never looks past the next ";" and reading stays linear on hostile input.
 _STATEMENT = re.compile(
     r"""\s*(?:
-    (?:@\s*(!?\s*[%\w$]+)\s+)?([a-z][\w.:]*(?<!:))(?![\w.:]|\s*:)
+    (?:@\s*(!?\s*[%\w$]+)\s+)?([a-z][\w.]*(?:::[\w.]+){0,8})(?![\w.]|\s*:)
         ([^;{}"]*(?:\{[^{};"]*\}[^;{}"]*){0,24});
   | ([A-Za-z_$%][\w$%]*)\s*:(?!:)
   | \.loc\s+(\d{1,9}\s+\d{1,9}\s+\d{1,9}
@@ -36,13 +39,13 @@ _STATEMENT = re.compile(
   | (;)
   | (\Z)
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
 _GUARD, _OPCODE, _OPERANDS, _LABEL, _LOC, _FILE, _DIRECTIVE, _BRACE, _EMPTY, _END = range(1, 11)
 
-_NUMBER = re.compile(r"\d+")
-_LIST_NAME = re.compile(r"[\w$%.]+")
-_STRING = re.compile(r'"([^"\n]*)"')
+_NUMBER = re.compile(r"\d+", re.ASCII)
+_LIST_NAME = re.compile(r"[\w$%.]+", re.ASCII)
+_STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
@@ -125,6 +128,7 @@ class _State:
         self._body = body
         self._location_numbers: dict[str, int] = {}
         self._last_label: tuple[int, str] | None = None
+        self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
         """Number of a ``.loc``; equal ones share a number."""
@@ -152,12 +156,18 @@ class _State:
         self._last_label = (scope, name)
 
     def brace(self, brace: str, scope: int) -> int:
-        """Open or close a scope; returns the scope now in force."""
+        """Open or close a scope; returns the scope now in force.
+
+        Below `MAX_DEPTH` no new scopes are made, so that looking a name up stays short.
+        """
         scopes = self._body.scopes
+        self._depth += 1 if brace == "{" else -1
         if brace == "{":
+            if self._depth > MAX_DEPTH:
+                return scope
             scopes.append(Scope(scope, []))
             return len(scopes) - 1
-        return max(scopes[scope].parent, 0)
+        return scope if self._depth >= MAX_DEPTH else max(scopes[scope].parent, 0)
 
     def directive(self, statement: str, offset: int, scope: int) -> None:
         """``.reg``, variables, ``.branchtargets`` and ``.pragma``; others carry nothing we use."""

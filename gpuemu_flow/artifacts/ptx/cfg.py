@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from gpuemu_flow.artifacts.ptx.model import Body, Instruction
 from gpuemu_flow.artifacts.ptx.operands import split_operands
 
-MAX_EDGES = 4_000_000
-"""Branch-table edges of one function; a hostile file could ask for their square."""
+MAX_EDGES = 1_000_000
+"""Branch-table edges of one function; a hostile file could ask for many times more."""
 
 
 @dataclass
@@ -112,10 +112,11 @@ def build_cfg(body: Body) -> ControlFlowGraph:
             continue
         leaders.add(index + 1)
         if instruction.opcode.is_branch:
-            found = _branch_targets(body, instruction)
-            edges += len(found)
+            names = _target_names(body, instruction)
+            edges += len(names)
             if edges > MAX_EDGES:
-                found = []
+                names = ()
+            found = [body.resolve_label(name, instruction.scope) for name in names]
             if not found or None in found:
                 graph.unresolved.append(index)
             targets[index] = [target for target in found if target is not None]
@@ -144,9 +145,10 @@ def build_cfg(body: Body) -> ControlFlowGraph:
     return graph
 
 
-def _branch_targets(body: Body, branch: Instruction) -> list[int | None]:
+def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
+    """Labels that a branch may go to; none when its table does not exist."""
     if branch.opcode.base == "bra":
-        return [body.resolve_label(branch.text.strip(), branch.scope)]
+        return (branch.text.strip(),)
     operands = split_operands(branch.text)
     table = body.resolve_branch_targets(operands[-1], branch.scope) if operands else None
-    return [body.resolve_label(name, branch.scope) for name in table or ()]
+    return table or ()

@@ -12,8 +12,8 @@ from gpuemu_flow.artifacts.ptx.operands import first_operand
 
 Registers = tuple[int, ...]
 
-_TOKENS = re.compile(r"[\w$%.]+")
-_TRAILING_DIGITS = re.compile(r"\d{1,9}\Z")
+_TOKENS = re.compile(r"[\w$%.]+", re.ASCII)
+_TRAILING_DIGITS = re.compile(r"\d{1,9}\Z", re.ASCII)
 _NOT_A_REGISTER = -1
 _FEW_REGISTERS = 4096
 

@@ -17,15 +17,16 @@ MAX_NAMES = 100_000
 """Names read from one declaration; a hostile file declares millions."""
 
 _MAX_BYTES = 1 << 62
-_SPECIFIERS = re.compile(r"\s*\.(\w+)(?:::\w+)?(\s*\([^)]*\)|\s+\d+(?=\s))?")
-_DECLARATOR = re.compile(r"\s*([\w$%.]+)\s*((?:\[[^\]]*\]\s*){0,8})")
-_RANGE = re.compile(r"\s*([\w$%]+)\s*<\s*(\d{1,9})\s*>\s*\Z")
-_DIMENSION = re.compile(r"\[\s*([^\]\s]*)\s*\]")
+_SPECIFIERS = re.compile(r"\s*\.(\w+)(?:::\w+)?(\s*\([^)]*\)|\s+\d+(?=\s))?", re.ASCII)
+_DECLARATOR = re.compile(r"\s*([\w$%.]+)\s*((?:\[[^\]]*\]\s*){0,8})", re.ASCII)
+_RANGE = re.compile(r"\s*([\w$%]+)\s*<\s*(\d{1,9})\s*>\s*\Z", re.ASCII)
+_DIMENSION = re.compile(r"\[\s*([^\]\s]*)\s*\]", re.ASCII)
 _LINKAGE = frozenset({"extern", "visible", "weak", "common"})
 _VARIABLE_SPACES = frozenset({"shared", "local", "global", "const", "param"})
 _BOUND = re.compile(
     r"\.(maxntid|reqntid|minnctapersm|maxnctapersm|maxnreg|reqnctapercluster)\s+"
-    r"(\d{1,9}(?:\s*,\s*\d{1,9}){0,2})"
+    r"(\d{1,9}(?:\s*,\s*\d{1,9}){0,2})",
+    re.ASCII,
 )
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from gpuemu_flow.artifacts.ptx.numbers import parse_integer
 
-_PIECES = re.compile(r"[,{}()\[\]]|[^,{}()\[\]]+")
-_ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+)\s*)?\]")
+_PIECES = re.compile(r"[,{}()\[\]]|[^,{}()\[\]]+", re.ASCII)
+_ADDRESS = re.compile(r"\[\s*([%\w$.]+)\s*(?:\+\s*(-?\w+)\s*)?\]", re.ASCII)
 _OPENING = frozenset("{([")
 _CLOSING = frozenset("})]")
 

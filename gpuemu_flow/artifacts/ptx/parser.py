@@ -21,13 +21,13 @@ _TOP_LEVEL = re.compile(
   | (?P<head>[^;{}"]*(?:"[^"\n]*"[^;{}"]*){0,8})(?P<end>[;{}])
   | (?P<eof>\Z)
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.ASCII,
 )
-_HEADER = re.compile(r"\.(entry|func)\b\s*(?:\([^)]{0,8192}\)\s*)?([A-Za-z_$%][\w$%]*)")
-_TRAILING_PRAGMA = re.compile(r'\.pragma\s*"[^"\n]*"(?:\s*,\s*"[^"\n]*"){0,7}\s*\Z')
-_ALIAS = re.compile(r"\.alias\s+([\w$%]+)\s*,\s*([\w$%]+)")
-_BRACE_OR_STRING = re.compile(r'[{}]|"[^"\n]*"')
-_LINKAGE_BEFORE = re.compile(r"(?:\.(?:visible|weak|extern|common)\s+)+\Z")
+_HEADER = re.compile(r"\.(entry|func)\b\s*(?:\([^)]{0,8192}\)\s*)?([A-Za-z_$%][\w$%]*)", re.ASCII)
+_TRAILING_PRAGMA = re.compile(r'\.pragma\s*"[^"\n]*"(?:\s*,\s*"[^"\n]*"){0,7}\s*\Z', re.ASCII)
+_ALIAS = re.compile(r"\.alias\s+([\w$%]+)\s*,\s*([\w$%]+)", re.ASCII)
+_BRACE_OR_STRING = re.compile(r'[{}]|"[^"\n]*"', re.ASCII)
+_LINKAGE_BEFORE = re.compile(r"(?:\.(?:visible|weak|extern|common)\s+)+\Z", re.ASCII)
 _LINKAGE_LENGTH = 64
 _HEADER_WORDS = (".entry", ".func", ".version")
 _AFTER_HEADER_WORD = frozenset(" \t\r\n(")

@@ -9,8 +9,8 @@ from bisect import bisect_left
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
 from gpuemu_flow.errors import Problem
 
-_COMMENT_OR_STRING = re.compile(r'"[^"\n]*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_NEWLINE = re.compile("\n")
+_COMMENT_OR_STRING = re.compile(r'"[^"\n]*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL | re.ASCII)
+_NEWLINE = re.compile("\n", re.ASCII)
 _UTF8_BOM = b"\xef\xbb\xbf"
 _ELF_MAGIC = b"\x7fELF"
 
@@ -65,7 +65,10 @@ def read_source(data: bytes, file: str) -> SourceText | Problem:
         data = data.replace(b"\0", b" ")
     if not data.strip():
         return Problem("ptx-empty", "the file is empty", "", file, 1)
-    return SourceText(blank_comments(data.decode("latin-1")), file)
+    text = blank_comments(data.decode("latin-1"))
+    if text.isspace():
+        return Problem("ptx-empty", "the file holds nothing but comments", "", file, 1)
+    return SourceText(text, file)
 
 
 def blank_comments(text: str) -> str:

@@ -1,0 +1,227 @@
+"""Workspaces for the benchmarks: one graph of files, written down for each build tool.
+
+Per op five tasks, as ``gpuemu-flow run`` makes them: generate → op, reference → compare → diff.
+Every op has two source files of its own, its script and its reference.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+TASKS_PER_OP = 5
+
+_OP = '''"""Op {n}: the length of a vector whose other leg is given."""
+
+import numpy as np
+
+LEG = {leg}
+
+
+def op(x):
+    return np.sqrt(x * x + LEG * LEG)
+'''
+
+_REFERENCE = '''"""Reference {n}."""
+
+import numpy as np
+
+
+def reference(x):
+    return np.hypot(x, {leg})
+'''
+
+_GPUEMU_HEAD = """[project]
+name = "benchmark"
+
+[validation]
+dtypes = ["float32"]
+cases = 1
+seed = 1
+
+[policies]
+fail_on_regression = false
+"""
+
+_GPUEMU_OP = """
+[[ops]]
+name = "op_{n}"
+op = "scripts/op_{n}.py"
+reference = "scripts/reference_{n}.py"
+[ops.schema]
+dims = {{ N = [8] }}
+inputs = {{ x = ["N"] }}
+output = ["N"]
+"""
+
+_DODO = '''"""The benchmark's graph for doit's own runner."""
+
+DOIT_CONFIG = {{"backend": "{backend}", "dep_file": "state.{backend}", "verbosity": 0}}
+
+
+def touch(targets):
+    for target in targets:
+        with open(target, "w"):
+            pass
+
+
+def one(name, inputs):
+    task = {{"name": name, "actions": [touch], "targets": ["out/" + name], "file_dep": inputs}}
+    if not inputs:
+        task["uptodate"] = [True]
+    return task
+
+
+def task_flow():
+    for n in range({ops}):
+        kinds = ("gen", "op", "ref", "cmp")
+        made, ran, expected, judged = (f"out/{{kind}}_{{n}}" for kind in kinds)
+        yield one(f"gen_{{n}}", [])
+        yield one(f"op_{{n}}", [made, f"scripts/op_{{n}}.py"])
+        yield one(f"ref_{{n}}", [made, f"scripts/reference_{{n}}.py"])
+        yield one(f"cmp_{{n}}", [made, ran, expected])
+        yield one(f"diff_{{n}}", [judged])
+'''
+
+_SNAKEFILE = """rule all:
+    input: expand("out/diff_{{n}}", n=range({ops}))
+
+rule gen:
+    output: "out/gen_{{n}}"
+    shell: ": > {{output}}"
+
+rule op:
+    input: "out/gen_{{n}}", "scripts/op_{{n}}.py"
+    output: "out/op_{{n}}"
+    shell: ": > {{output}}"
+
+rule ref:
+    input: "out/gen_{{n}}", "scripts/reference_{{n}}.py"
+    output: "out/ref_{{n}}"
+    shell: ": > {{output}}"
+
+rule cmp:
+    input: "out/gen_{{n}}", "out/op_{{n}}", "out/ref_{{n}}"
+    output: "out/cmp_{{n}}"
+    shell: ": > {{output}}"
+
+rule diff:
+    input: "out/cmp_{{n}}"
+    output: "out/diff_{{n}}"
+    shell: ": > {{output}}"
+"""
+
+
+def write_scripts(folder: Path, ops: int) -> None:
+    """The source files of all ops, below ``scripts/``."""
+    scripts = folder / "scripts"
+    scripts.mkdir(parents=True, exist_ok=True)
+    for n in range(ops):
+        leg = 1.0 + n / 1024  # no two ops compute the same, or one would be served by the other
+        (scripts / f"op_{n}.py").write_text(_OP.format(n=n, leg=leg))
+        (scripts / f"reference_{n}.py").write_text(_REFERENCE.format(n=n, leg=leg))
+
+
+def change_leaf(folder: Path) -> None:
+    """Edit the next op's script so that its output differs in the last bits, and still passes."""
+    marker = "LEG * LEG)"
+    for n in itertools.count():
+        path = folder / "scripts" / f"op_{n}.py"
+        text = path.read_text()
+        if marker in text:
+            path.write_text(text.replace(marker, "LEG * LEG * (1.0 + 2.0**-22))"))
+            return
+
+
+def write_gpuemu(folder: Path, ops: int) -> None:
+    """``gpuemu.toml``."""
+    parts = (_GPUEMU_HEAD, *(_GPUEMU_OP.format(n=n) for n in range(ops)))
+    (folder / "gpuemu.toml").write_text("".join(parts))
+
+
+def edges(n: int) -> list[tuple[str, list[str]]]:
+    """Outputs of one op's tasks, each with what it is made from."""
+    made, ran, expected, judged, done = (
+        f"out/{kind}_{n}" for kind in ("gen", "op", "ref", "cmp", "diff")
+    )
+    return [
+        (made, []),
+        (ran, [made, f"scripts/op_{n}.py"]),
+        (expected, [made, f"scripts/reference_{n}.py"]),
+        (judged, [made, ran, expected]),
+        (done, [judged]),
+    ]
+
+
+def write_ninja(folder: Path, ops: int) -> None:
+    """``build.ninja``."""
+    lines = ["rule touch", "  command = : > $out"]
+    for n in range(ops):
+        lines += [f"build {out}: touch {' '.join(inputs)}" for out, inputs in edges(n)]
+    (folder / "build.ninja").write_text("\n".join(lines) + "\n")
+
+
+def write_make(folder: Path, ops: int) -> None:
+    """``Makefile``, without the built-in rules, which would cost make a search per file."""
+    lines = ["MAKEFLAGS += --no-builtin-rules", ".SUFFIXES:"]
+    lines.append("all: " + " ".join(f"out/diff_{n}" for n in range(ops)))
+    for n in range(ops):
+        for out, inputs in edges(n):
+            lines += [f"{out}: {' '.join(inputs)}", "\t@: > $@"]
+    (folder / "Makefile").write_text("\n".join(lines) + "\n")
+
+
+def write_doit(backend: str) -> Callable[[Path, int], None]:
+    """A writer of ``dodo.py`` for one of doit's databases."""
+
+    def write(folder: Path, ops: int) -> None:
+        (folder / "dodo.py").write_text(_DODO.format(backend=backend, ops=ops))
+
+    return write
+
+
+def write_snakemake(folder: Path, ops: int) -> None:
+    """``Snakefile``: one rule per kind of task, as its users write them."""
+    (folder / "Snakefile").write_text(_SNAKEFILE.format(ops=ops))
+
+
+_SOFTMAX = '''"""Softmax over the last axis."""
+
+import numpy as np
+
+
+def {name}(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    e /= e.sum(axis=-1, keepdims=True)
+    return e
+'''
+
+_PROTOCOL = '''
+
+import base64
+import json
+import sys
+
+request = json.load(sys.stdin)
+tensor = request["inputs"]["x"]
+data = base64.b64decode(tensor["data"])
+x = np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"])
+result = {name}(x)
+json.dump(
+    {{
+        "shape": list(result.shape),
+        "dtype": result.dtype.name,
+        "data": base64.b64encode(result.tobytes()).decode(),
+    }},
+    sys.stdout,
+)
+'''
+
+
+def write_softmax(folder: Path) -> None:
+    """Softmax and its reference, as functions and as protocol scripts."""
+    for name in ("softmax", "softmax_reference"):
+        function = _SOFTMAX.format(name=name)
+        (folder / f"{name}.py").write_text(function)
+        (folder / f"{name}_script.py").write_text(function + _PROTOCOL.format(name=name))

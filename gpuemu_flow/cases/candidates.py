@@ -1,0 +1,194 @@
+"""Smaller versions of a failing case, and the search that asks of each, once, if it still fails."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.layouts import effective_layout, expanded_axis, lay_out, reduced_shape
+
+Array = NDArray[Any]
+
+
+class StopMinimising(Exception):  # noqa: N818 - an event, not an error
+    """Raise it from the predicate to end a minimisation early; the best so far is the result."""
+
+
+class BudgetSpentError(Exception):
+    """No call of the predicate is left."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The inputs of one case.
+
+    Attributes
+    ----------
+    inputs : mapping of str to ndarray
+        Values in C order, read-only; `laid_out` puts them into their layouts.
+    layouts : mapping of str to str
+        Of each input, one of `types.LAYOUTS`.
+    dims : mapping of str to int
+        Sizes of the schema's dims; empty where there are none.
+    """
+
+    inputs: Mapping[str, Array]
+    layouts: Mapping[str, str]
+    dims: Mapping[str, int]
+
+    def laid_out(self) -> dict[str, Array]:
+        """The inputs as they lie in memory."""
+        return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
+
+    def digest(self) -> bytes:
+        """Equal for candidates that no program can tell apart."""
+        content = hashlib.sha256()
+        for name, values in sorted(self.inputs.items()):
+            layout = effective_layout(self.layouts[name], values.shape)
+            head = (name, values.dtype.name, values.shape, layout)
+            content.update(repr(head).encode("utf-8", "surrogatepass"))
+            content.update(values.tobytes())
+        return content.digest()
+
+    def repeated_axis(self, name: str) -> int | None:
+        """The axis of an input that its layout repeats without storing it again."""
+        if self.layouts[name] != "expanded":
+            return None
+        return expanded_axis(self.inputs[name].shape)
+
+    def stored(self, name: str) -> Array:
+        """An input's values, each that is stored once."""
+        values = self.inputs[name]
+        axis = self.repeated_axis(name)
+        return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
+
+    def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
+        """The candidate with other values in the place of those that `stored` gives."""
+        inputs = dict(self.inputs)
+        for name, values in changed.items():
+            inputs[name] = np.broadcast_to(values, inputs[name].shape)
+        return make_candidate(inputs, self.layouts, self.dims)
+
+
+def make_candidate(
+    inputs: Mapping[str, Array], layouts: Mapping[str, str], dims: Mapping[str, int]
+) -> Candidate:
+    """A candidate of values in any memory order.
+
+    An input whose values can no longer be in the layout ``expanded`` is ``contiguous``: slicing may
+    leave one element of the axis that was repeated.
+    """
+    values = {name: _frozen(array) for name, array in inputs.items()}
+    kept = {
+        name: "contiguous" if layouts[name] == "expanded" and not _repeats(array) else layouts[name]
+        for name, array in values.items()
+    }
+    return Candidate(values, kept, dict(dims))
+
+
+def _frozen(array: Array) -> Array:
+    """Values in C order that nobody can change; unchanged inputs are shared by candidates."""
+    if array.flags.c_contiguous and not array.flags.writeable:
+        return array
+    values = np.array(array, order="C")
+    values.flags.writeable = False
+    return values
+
+
+def _repeats(values: Array) -> bool:
+    """Whether all elements along the axis that ``expanded`` repeats have the same bits."""
+    if reduced_shape(values.shape) == values.shape:
+        return True
+    axis = expanded_axis(values.shape) or 0
+    bits = values.view(np.dtype(f"u{values.itemsize}"))
+    first = bits[(slice(None),) * axis + (slice(0, 1),)]
+    return bool((bits == first).all())
+
+
+Predicate = Callable[[Candidate], bool]
+
+
+@dataclass
+class Search:
+    """Keeps the best candidate, and every answer of the predicate.
+
+    Attributes
+    ----------
+    best : Candidate
+        The smallest one that fails, so far.
+    still_fails : callable
+    budget : int
+        Calls of it that may be made.
+    calls : int
+        Calls made.
+    log : list of str
+        One line for each step to a smaller case.
+    """
+
+    best: Candidate
+    still_fails: Predicate
+    budget: int
+    calls: int = 0
+    log: list[str] = field(default_factory=list)
+    _answers: dict[bytes, bool] = field(default_factory=dict)
+    _taken: set[bytes] = field(default_factory=set)
+
+    @property
+    def steps(self) -> int:
+        """How often a smaller case was found."""
+        return len(self.log)
+
+    def fails(self, candidate: Candidate) -> bool:
+        """Whether a candidate fails as the original does.
+
+        Raises
+        ------
+        BudgetSpentError
+            It is not known and may not be asked any more.
+        """
+        digest = candidate.digest()
+        known = self._answers.get(digest)
+        if known is None:
+            if self.calls >= self.budget:
+                raise BudgetSpentError
+            self.calls += 1
+            known = self._answers[digest] = bool(self.still_fails(candidate))
+        return known
+
+    def accept(self, candidate: Candidate, step: str) -> bool:
+        """Take a candidate as the best if it fails; `step` says what became smaller.
+
+        What was the best before never is again, so that no order of steps can go in a circle.
+        """
+        digest = candidate.digest()
+        self._taken.add(self.best.digest())
+        if digest in self._taken or not self.fails(candidate):
+            return False
+        self.best = candidate
+        self.log.append(step)
+        return True
+
+    def within(self, calls: int, phase: Callable[[], None]) -> bool:
+        """Run a phase with so many calls at most; whether they sufficed.
+
+        Raises
+        ------
+        BudgetSpentError
+            The whole budget is spent.
+        """
+        whole = self.budget
+        self.budget = min(whole, self.calls + calls)
+        try:
+            phase()
+        except BudgetSpentError:
+            if self.calls >= whole:
+                raise
+            return False
+        finally:
+            self.budget = whole
+        return True

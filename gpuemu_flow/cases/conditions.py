@@ -1,0 +1,151 @@
+"""Simple statements about a case, as data: a dim that is odd, a layout, a strategy, a dtype."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpuemu_flow.cases.shapes import is_prime
+from gpuemu_flow.types import Case, Json
+
+STEPS = (128, 64, 32, 16, 8)
+"""Multiples that a dim is looked at for, the widest tile first."""
+
+LARGEST_POWER = 24
+"""Bounds on dims are powers of two up to 2 to this power."""
+
+
+class Condition(NamedTuple):
+    """One statement about a case.
+
+    Attributes
+    ----------
+    kind : str
+        A key of `_SENTENCES`.
+    subject : str
+        The dim, or two of them as ``M and N``; the input; empty for the case as a whole.
+    value : str or int
+        What the subject is, or is compared with.
+    """
+
+    kind: str
+    subject: str
+    value: str | int
+
+    @property
+    def sentence(self) -> str:
+        """For people: ``N is not a multiple of 128``."""
+        sentence = _SENTENCES[self.kind].format(s=self.subject, v=self.value)
+        return sentence if self.subject else sentence.removesuffix(" of ")
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, with the sentence."""
+        return {
+            "kind": self.kind,
+            "subject": self.subject,
+            "value": self.value,
+            "sentence": self.sentence,
+        }
+
+
+_SENTENCES = {
+    "dtype": "dtype {v}",
+    "layout": "layout {v} of {s}",
+    "not_layout": "{s} not {v}",
+    "strategy": "strategy {v} of {s}",
+    "shape_class": "shape class {v}",
+    "size": "{s} is {v}",
+    "above": "{s} above {v}",
+    "at_most": "{s} at most {v}",
+    "multiple": "{s} is a multiple of {v}",
+    "not_multiple": "{s} is not a multiple of {v}",
+    "odd": "{s} is odd",
+    "even": "{s} is even",
+    "power_of_two": "{s} is a power of two",
+    "not_power_of_two": "{s} is not a power of two",
+    "prime": "{s} is a prime above 2",
+    "maximum": "{s} is at its maximum, {v}",
+    "equal": "{s} are equal",
+    "different": "{s} differ",
+    "elements_above": "an input of more than {v} elements",
+}
+
+PREFERENCE = (
+    "strategy", "layout", "not_layout", "dtype", "not_multiple", "equal", "size", "odd", "multiple",
+    "not_power_of_two", "power_of_two", "above", "maximum", "different", "at_most", "even", "prime",
+    "elements_above", "shape_class",
+)  # fmt: skip
+"""All kinds; of conditions that tell cases apart equally well, the first one here is named."""
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """The case's dims by name; axes (``x[-1]`` is the last of x) where the schema has none."""
+    if case.dims:
+        return dict(case.dims)
+    sizes: dict[str, int] = {}
+    seen: set[tuple[int, ...]] = set()
+    for spec in case.inputs:
+        if spec.shape in seen:
+            continue
+        seen.add(spec.shape)
+        rank = len(spec.shape)
+        sizes.update({f"{spec.name}[{axis - rank}]": n for axis, n in enumerate(spec.shape)})
+    return sizes
+
+
+def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[Condition]:
+    """Every condition that holds for a case.
+
+    Parameters
+    ----------
+    case : Case
+    maxima : dict of str to int, optional
+        Largest size of each dim over all cases looked at.
+    """
+    yield Condition("dtype", "", case.dtype)
+    yield Condition("shape_class", "", case.shape_class)
+    if len(case.inputs) > 1:
+        yield Condition("layout", "", case.layout)
+        yield Condition("strategy", "", case.strategy)
+    for spec in case.inputs:
+        yield Condition("layout", spec.name, spec.layout)
+        if spec.layout != "contiguous":
+            yield Condition("not_layout", spec.name, "contiguous")
+        yield Condition("strategy", spec.name, spec.strategy)
+    sizes = sizes_of(case)
+    for name, size in sizes.items():
+        yield from _size_conditions(name, size)
+        if maxima and size == maxima.get(name, -1) and size > 1:
+            yield Condition("maximum", name, size)
+    for (first, n), (second, m) in itertools.combinations(sizes.items(), 2):
+        if n == m and n > 1:
+            yield Condition("equal", f"{first} and {second}", "")
+        elif n != m:
+            yield Condition("different", f"{first} and {second}", "")
+    largest = max((_elements(spec.shape) for spec in case.inputs), default=0)
+    for power in range(8, LARGEST_POWER + 1):
+        if largest > 1 << power:
+            yield Condition("elements_above", "", 1 << power)
+
+
+def _elements(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _size_conditions(name: str, size: int) -> Iterator[Condition]:
+    if size <= 1:
+        yield Condition("size", name, size)
+    yield Condition("odd" if size % 2 else "even", name, "")
+    for step in STEPS:
+        yield Condition("not_multiple" if size % step else "multiple", name, step)
+    power = size > 0 and size & (size - 1) == 0
+    yield Condition("power_of_two" if power else "not_power_of_two", name, "")
+    if size > 2 and is_prime(size):
+        yield Condition("prime", name, "")
+    for exponent in range(LARGEST_POWER + 1):
+        bound = 1 << exponent
+        yield Condition("above" if size > bound else "at_most", name, bound)

@@ -1,0 +1,228 @@
+"""What has been exercised: cases per op, dtype, shape class, layout and strategy, and the gaps."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import expand_strategies
+from gpuemu_flow.cases.shapes import ShapePlanner
+from gpuemu_flow.types import Case, Json
+
+ASPECTS = ("shape_class", "layout", "strategy")
+PAIRS = tuple(itertools.combinations(ASPECTS, 2))
+
+
+class Cell(NamedTuple):
+    """What cases are counted by."""
+
+    op: str
+    dtype: str
+    shape_class: str
+    layout: str
+    strategy: str
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something of an op and dtype that no case had.
+
+    Attributes
+    ----------
+    op, dtype : str
+    aspect : str
+        ``dtype``, one of `ASPECTS`, or two of them as ``layout × strategy``.
+    missing : tuple of str
+        What was never exercised; of a pair both members joined by `` × ``.
+    possible : int
+        How many there are.
+    """
+
+    op: str
+    dtype: str
+    aspect: str
+    missing: tuple[str, ...]
+    possible: int
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {
+            "op": self.op,
+            "dtype": self.dtype,
+            "aspect": self.aspect,
+            "missing": list(self.missing),
+            "possible": self.possible,
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: an op and dtype, and of each aspect how much was exercised.
+
+    Attributes
+    ----------
+    op, dtype : str
+    cases : int
+    seen : dict of str to (int, int)
+        Aspect (and pair of aspects) to how many were exercised and how many there are.
+    """
+
+    op: str
+    dtype: str
+    cases: int
+    seen: dict[str, tuple[int, int]]
+
+
+class Coverage:
+    """Counts of cases; two of them can be merged, in any order.
+
+    Examples
+    --------
+    >>> coverage = Coverage()
+    >>> coverage.count(Cell("softmax", "float32", "tail", "contiguous", "normal"))
+    >>> coverage.total
+    1
+    """
+
+    def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
+        self._counts: Counter[Cell] = Counter(dict(counts or {}))
+
+    def add(self, op: str, case: Case) -> None:
+        """Count a case that was run and compared."""
+        self.count(Cell(op, case.dtype, case.shape_class, case.layout, case.strategy))
+
+    def count(self, cell: Cell, number: int = 1) -> None:
+        """Count `number` cases of a cell."""
+        self._counts[cell] += number
+
+    def merge(self, other: Coverage) -> Coverage:
+        """The counts of both together."""
+        return Coverage(self._counts + other._counts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coverage) and self._counts == other._counts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def total(self) -> int:
+        """All cases."""
+        return sum(self._counts.values())
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """Names of the ops, in order."""
+        return tuple(sorted({cell.op for cell in self._counts}))
+
+    def to_json(self) -> list[Json]:
+        """As rows of five names and a count, in a fixed order."""
+        return [[*cell, number] for cell, number in sorted(self._counts.items()) if number]
+
+    @classmethod
+    def from_json(cls, data: Json) -> Coverage:
+        """Inverse of `to_json`; TypeError or ValueError when it is not that."""
+        counts: Counter[Cell] = Counter()
+        for row in data:
+            *names, number = row
+            if len(names) != len(Cell._fields) or not all(isinstance(n, str) for n in names):
+                raise ValueError(f"not a row of coverage: {row!r}")
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise ValueError(f"not a number of cases: {number!r}")
+            counts[Cell(*names)] += number
+        return cls(counts)
+
+    def gaps(
+        self,
+        op: str,
+        schema: OpSchema,
+        dtypes: Sequence[str],
+        layouts: Sequence[str],
+        strategies: Sequence[str],
+    ) -> list[Gap]:
+        """What of an op no case exercised, single aspects before pairs.
+
+        Parameters
+        ----------
+        op : str
+        schema : OpSchema
+            Says which shape classes are possible.
+        dtypes, layouts, strategies : sequence of str
+            Those that the op is configured with; strategies may be groups.
+        """
+        possible = _possible(schema, layouts, strategies)
+        found = []
+        for dtype in dtypes:
+            cells = [cell for cell in self._counts if cell.op == op and cell.dtype == dtype]
+            if not cells:
+                found.append(Gap(op, dtype, "dtype", (dtype,), len(dtypes)))
+                continue
+            for aspect, wanted in _wanted(possible):
+                seen = {_of(cell, aspect) for cell in cells}
+                missing = tuple(" × ".join(names) for names in wanted if names not in seen)
+                if missing:
+                    found.append(Gap(op, dtype, " × ".join(aspect), missing, len(wanted)))
+        return found
+
+    def row(
+        self,
+        op: str,
+        dtype: str,
+        schema: OpSchema,
+        layouts: Sequence[str],
+        strategies: Sequence[str],
+    ) -> Row:
+        """The table's line for an op and dtype; parameters as for `gaps`."""
+        cells = {c: n for c, n in self._counts.items() if c.op == op and c.dtype == dtype}
+        seen = {}
+        for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
+            met = {_of(cell, aspect) for cell in cells}
+            seen[" × ".join(aspect)] = (sum(names in met for names in wanted), len(wanted))
+        return Row(op, dtype, sum(cells.values()), seen)
+
+
+Aspect = tuple[str, ...]
+Names = tuple[str, ...]
+
+
+def _of(cell: Cell, aspect: Aspect) -> Names:
+    return tuple(getattr(cell, name) for name in aspect)
+
+
+def _possible(
+    schema: OpSchema, layouts: Sequence[str], strategies: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    classes = (ShapePlanner.label(name) for name in ShapePlanner(schema).classes)
+    return {
+        "shape_class": tuple(dict.fromkeys(classes)),
+        "layout": tuple(dict.fromkeys(layouts)) or ("contiguous",),
+        "strategy": expand_strategies(strategies),
+    }
+
+
+def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, list[Names]]]:
+    """Every aspect and every pair of them, with what there is."""
+    aspects: Iterable[Aspect] = (*((name,) for name in ASPECTS), *PAIRS)
+    for aspect in aspects:
+        yield aspect, list(itertools.product(*(possible[name] for name in aspect)))
+
+
+HEADINGS = ("op", "dtype", "cases", "classes", "layouts", "strategies", "pairs")
+
+
+def table(rows: Iterable[Row]) -> list[list[str]]:
+    """The table as text cells, headings first; pairs of all kinds are summed."""
+    lines = [list(HEADINGS)]
+    for row in rows:
+        pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]
+        parts = [*(row.seen[aspect] for aspect in ASPECTS), _sum(pairs)]
+        shown = [f"{met}/{possible}" for met, possible in parts]
+        lines.append([row.op, row.dtype, str(row.cases), *shown])
+    return lines
+
+
+def _sum(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(met for met, _ in pairs), sum(possible for _, possible in pairs)

@@ -1,0 +1,284 @@
+"""What failing cases have in common that passing ones lack, and failures grouped by it.
+
+`triggering_feature` finds the simplest condition that holds for every failing and nearly no passing
+case; pairs are tried only where no single condition tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.cases.conditions import PREFERENCE, Condition, conditions_of, sizes_of
+from gpuemu_flow.types import Case, FailureKind, Json
+
+__all__ = ["Condition", "Feature", "Group", "conditions_of", "group", "triggering_feature"]
+
+NEARLY_NONE = 0.1
+"""Share of the passing cases that may have the feature all the same."""
+
+PRECISE, WORTH_A_SECOND = 0.8, 0.25
+"""Share of the cases with a condition that fail, below which pairs are tried; and the share of its
+exceptions that a pair may leave to be named instead."""
+
+SLACK = 0.02
+"""Exceptions that a likelier condition may have more, as a share of the cases looked at."""
+
+MOST_PAIRED = 24
+"""Conditions, those with the fewest exceptions, that are paired with all others."""
+
+MOST_PASSING = 2000
+"""Passing cases that are looked at, at most."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What tells failing cases from passing ones.
+
+    Attributes
+    ----------
+    conditions : tuple of Condition
+        One, or two that must hold together.
+    failing : int
+        Failing cases; all have the feature.
+    passing : int
+        Passing cases that were compared with.
+    exceptions : int
+        Passing cases that have the feature too.
+    rivals : int
+        Other conditions (or pairs) that tell the cases apart no worse: with few failing cases the
+        one that is named may not be the cause.
+    """
+
+    conditions: tuple[Condition, ...]
+    failing: int
+    passing: int
+    exceptions: int
+    rivals: int = 0
+
+    @property
+    def precision(self) -> float:
+        """Share of the cases with the feature that fail."""
+        return self.failing / (self.failing + self.exceptions)
+
+    @property
+    def recall(self) -> float:
+        """Share of the failing cases that have the feature: all, by construction."""
+        return 1.0
+
+    @property
+    def sentence(self) -> str:
+        """For people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
+        what = " and ".join(condition.sentence for condition in self.conditions)
+        such = self.failing + self.exceptions
+        return f"{what} ({self.failing} of {such} such cases fail)"
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, with the sentence."""
+        return {
+            "conditions": [condition.to_json() for condition in self.conditions],
+            "failing": self.failing,
+            "passing": self.passing,
+            "exceptions": self.exceptions,
+            "rivals": self.rivals,
+            "precision": round(self.precision, 4),
+            "recall": self.recall,
+            "sentence": self.sentence,
+        }
+
+
+@dataclass(frozen=True)
+class Group:
+    """Failing cases with one failure kind and, where one was found, one triggering feature."""
+
+    kind: FailureKind
+    feature: Feature | None
+    members: tuple[Case, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; members by seed, smallest first."""
+        return {
+            "kind": self.kind.value,
+            "feature": None if self.feature is None else self.feature.to_json(),
+            "seeds": [str(case.seed) for case in self.members],
+        }
+
+
+def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feature | None:
+    """The simplest feature of every failing and of nearly no passing case.
+
+    Parameters
+    ----------
+    failing, passing : sequence of Case
+        Of one op. Of many passing cases `MOST_PASSING` are looked at.
+
+    Returns
+    -------
+    Feature or None
+        None without cases of both kinds, or where nothing tells them apart: a feature is named only
+        if at most `NEARLY_NONE` of the passing cases have it.
+    """
+    passing = _some(passing)
+    maxima = _maxima((*failing, *passing))
+    return _trigger(_facts(failing, maxima), _facts(passing, maxima))
+
+
+def group(
+    failures: Iterable[tuple[Case, FailureKind]], passing: Sequence[Case] = ()
+) -> list[Group]:
+    """Failures grouped by cause: by kind, then by triggering feature.
+
+    Parameters
+    ----------
+    failures : iterable of (Case, FailureKind)
+        Of one op; each case with its first failure's kind.
+    passing : sequence of Case
+        The op's cases that passed.
+
+    Returns
+    -------
+    list of Group
+        The group with the smallest failing case first; members smallest first. A kind whose cases
+        have no feature in common is parted by the condition that explains most of them, as often as
+        needed; cases that nothing explains come together, without a feature.
+    """
+    by_kind: dict[FailureKind, list[Case]] = {}
+    for case, kind in failures:
+        by_kind.setdefault(kind, []).append(case)
+    passing = _some(passing)
+    maxima = _maxima((*passing, *(case for cases in by_kind.values() for case in cases)))
+    background = _facts(passing, maxima)
+    groups = []
+    for kind, cases in by_kind.items():
+        facts = _facts(cases, maxima)
+        for feature, members in _parted(facts, background):
+            chosen = sorted((cases[i] for i in members), key=_by_size)
+            groups.append(Group(kind, feature, tuple(chosen)))
+    return sorted(groups, key=lambda group: _by_size(group.members[0]))
+
+
+def _by_size(case: Case) -> tuple[int, int]:
+    return case.numel, case.index
+
+
+def _some(cases: Sequence[Case]) -> Sequence[Case]:
+    """At most `MOST_PASSING` of them, spread evenly."""
+    if len(cases) <= MOST_PASSING:
+        return cases
+    return [cases[i * len(cases) // MOST_PASSING] for i in range(MOST_PASSING)]
+
+
+def _maxima(cases: Iterable[Case]) -> dict[str, int]:
+    maxima: dict[str, int] = {}
+    for case in cases:
+        for name, size in sizes_of(case).items():
+            maxima[name] = max(size, maxima.get(name, 0))
+    return maxima
+
+
+Facts = Sequence[frozenset[Condition]]
+Conditions = tuple[Condition, ...]
+
+
+def _facts(cases: Iterable[Case], maxima: dict[str, int]) -> list[frozenset[Condition]]:
+    return [frozenset(conditions_of(case, maxima)) for case in cases]
+
+
+def _trigger(failing: Facts, passing: Facts) -> Feature | None:
+    if not failing or not passing:
+        return None
+    common = frozenset.intersection(*failing)
+    holders: dict[Condition, set[int]] = {condition: set() for condition in common}
+    for index, facts in enumerate(passing):
+        for condition in facts & common:
+            holders[condition].add(index)
+    allowed = NEARLY_NONE * len(passing)
+    options: dict[Conditions, int] = {(c,): len(having) for c, having in holders.items()}
+    slack = int(SLACK * min(len(passing), 4 * len(failing)))
+    best = _preferred(options, slack)
+    if best is None:
+        return None
+    if options[best] > min(allowed, len(failing) * (1.0 / PRECISE - 1.0)):
+        pairs = _pairs(holders)
+        pair = _preferred(pairs, slack)
+        if pair is not None and pairs[pair] <= WORTH_A_SECOND * options[best]:
+            options, best = pairs, pair
+    if options[best] > allowed:
+        return None
+    exceptions = options[best]
+    rivals = {
+        tuple((c.kind, c.subject) for c in conditions)
+        for conditions, count in options.items()
+        if count <= exceptions
+    }
+    rivals.discard(tuple((c.kind, c.subject) for c in best))
+    return Feature(best, len(failing), len(passing), exceptions, len(rivals))
+
+
+def _pairs(holders: dict[Condition, set[int]]) -> dict[Conditions, int]:
+    """Passing cases that have both conditions, for pairs that say more than either of the two."""
+    ranked = sorted(holders, key=lambda c: (len(holders[c]), _rank((c,))))
+    pairs: dict[Conditions, int] = {}
+    for place, first in enumerate(ranked[:MOST_PAIRED]):
+        for second in ranked[place + 1 :]:
+            together = len(holders[first] & holders[second])
+            if together < len(holders[first]):
+                ordered = sorted((first, second), key=lambda c: _rank((c,)))
+                pairs[tuple(ordered)] = together
+    return pairs
+
+
+def _preferred(options: dict[Conditions, int], slack: int) -> Conditions | None:
+    """Of the options with hardly more exceptions than the best, the one of the likeliest kind."""
+    if not options:
+        return None
+    enough = min(options.values()) + slack
+    near = [option for option, count in options.items() if count <= enough]
+    return min(near, key=lambda option: (_places(option), options[option], _rank(option)))
+
+
+def _places(conditions: Conditions) -> int:
+    return sum(PREFERENCE.index(condition.kind) for condition in conditions)
+
+
+def _rank(conditions: Conditions) -> tuple[int, list[tuple[int, int, str, str]]]:
+    """Order of preference, total so that the choice is the same every time."""
+    keys = []
+    for kind, subject, value in conditions:
+        number = value if isinstance(value, int) else 0
+        # The widest multiple and the largest bound that still hold say most.
+        weight = number if kind == "at_most" else -number
+        keys.append((PREFERENCE.index(kind), weight, subject, str(value)))
+    return _places(conditions), keys
+
+
+def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, list[int]]]:
+    """Indices of the failing cases, as one part if a feature explains them all, else several."""
+    rest = list(range(len(failing)))
+    while rest:
+        feature = _trigger([failing[i] for i in rest], passing)
+        part = None
+        if feature is None and passing and len(rest) > 2:
+            part = _largest_part(failing, rest, passing)
+        if part is None:
+            yield feature, rest
+            return
+        yield _trigger([failing[i] for i in part], passing), part
+        rest = [i for i in rest if i not in set(part)]
+
+
+def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
+    """The failing cases that the best single condition explains: at least two, and not all."""
+    allowed = NEARLY_NONE * len(passing)
+    with_it = Counter(condition for i in rest for condition in failing[i])
+    without = Counter(condition for facts in passing for condition in facts)
+    options = [
+        condition
+        for condition, count in with_it.items()
+        if 2 <= count < len(rest) and without[condition] <= min(allowed, count)
+    ]
+    if not options:
+        return None
+    best = min(options, key=lambda c: (without[c] - with_it[c], _rank((c,))))
+    return [i for i in rest if best in failing[i]]

@@ -1,0 +1,223 @@
+"""The smallest case that fails as a given one does: shapes first, then values, then layouts.
+
+The op is not run here: a predicate says of each candidate whether it fails for the same reason.
+Values are the original's own or simpler, never drawn anew, and sizes and values stay within the
+schema: a case that the op's author has excluded would be no fair test of the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuemu_flow.cases.candidates import (
+    Array,
+    BudgetSpentError,
+    Candidate,
+    Predicate,
+    Search,
+    StopMinimising,
+    make_candidate,
+)
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.shrink_shapes import ShapeShrinker, failing_position, find_axes
+from gpuemu_flow.cases.shrink_values import ValueShrinker, find_domains
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.types import LAYOUTS, Case
+
+__all__ = [
+    "STRATEGIES",
+    "Candidate",
+    "Minimized",
+    "StopMinimising",
+    "failing_position",
+    "minimise",
+    "minimised_case",
+]
+
+STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
+
+
+@dataclass(frozen=True)
+class Minimized:
+    """What a minimisation came to.
+
+    Attributes
+    ----------
+    inputs : mapping of str to ndarray
+        Values in C order, read-only.
+    dims : mapping of str to int
+        Sizes of the schema's dims, where dims were given.
+    layouts : mapping of str to str
+    steps : int
+        How often a smaller failing case was found.
+    calls : int
+        Calls of the predicate.
+    one_minimal : bool
+        Within what the strategy changes, the whole neighbourhood was searched in vain: no element
+        can be zeroed, no smaller size of a dim fails (for the next smaller size all slices that
+        drop one run of indices were tried, for the others the first and last indices, windows at
+        the failing element, even spacing and the slices with most non-zero values), and no input
+        can be made contiguous. False when the budget ended first.
+    reproduced : bool
+        False when the original itself did not fail; everything else is the original then.
+    log : tuple of str
+        One line per step.
+    """
+
+    inputs: Mapping[str, Array]
+    dims: Mapping[str, int]
+    layouts: Mapping[str, str]
+    steps: int
+    calls: int
+    one_minimal: bool
+    reproduced: bool
+    log: tuple[str, ...]
+
+
+def minimise(
+    inputs: Mapping[str, Array],
+    *,
+    still_fails: Predicate,
+    budget: int,
+    schema: OpSchema | None = None,
+    dims: Mapping[str, int] | None = None,
+    layouts: Mapping[str, str] | None = None,
+    failing: Mapping[str, int] | None = None,
+    strategy: str = "all",
+) -> Minimized:
+    """Shrink a failing case.
+
+    Parameters
+    ----------
+    inputs : mapping of str to ndarray
+        Of any memory layout; `Candidate.inputs` are in C order.
+    still_fails : callable
+        Takes a `Candidate`, runs the op on it and says whether it fails for the original's reason;
+        a reference that refuses the case is a False. Each distinct candidate is asked once. It may
+        raise `StopMinimising`; other exceptions pass through.
+    budget : int
+        Calls of it at most, the first one on the original itself.
+    schema : OpSchema, optional
+        With its dims and ranges of values. None = plain shapes: each axis shrinks down to 1.
+    dims : mapping of str to int, optional
+        The case's sizes of the schema's dims; empty for a case of a whole fixed shape, whose axes
+        are plain then.
+    layouts : mapping of str to str, optional
+        How each input lies in memory; by default contiguous.
+    failing : mapping of str to int, optional
+        Where the failing element lies, see `failing_position`: slices about it come first.
+    strategy : str
+        One of `STRATEGIES`: shapes alone, values alone, or all of shapes, values and layouts.
+
+    Raises
+    ------
+    ValueError
+        Unknown strategy, layout or dtype, or a budget below 1.
+    """
+    start = _start(inputs, dims or {}, layouts or {}, strategy, budget)
+    search = Search(start, still_fails, budget)
+    one_minimal = reproduced = False
+    try:
+        reproduced = search.fails(start)
+        if reproduced:
+            _minimise(search, schema, failing or {}, strategy)
+            one_minimal = True
+    except (BudgetSpentError, StopMinimising):
+        pass
+    best = search.best
+    return Minimized(
+        inputs=best.inputs,
+        dims=best.dims,
+        layouts=best.layouts,
+        steps=search.steps,
+        calls=search.calls,
+        one_minimal=one_minimal,
+        reproduced=reproduced,
+        log=tuple(search.log),
+    )
+
+
+def _start(
+    inputs: Mapping[str, Array],
+    dims: Mapping[str, int],
+    layouts: Mapping[str, str],
+    strategy: str,
+    budget: int,
+) -> Candidate:
+    if strategy not in STRATEGIES:
+        raise ValueError(f"there is no strategy {strategy!r}; known: {', '.join(STRATEGIES)}")
+    if budget < 1:
+        raise ValueError(f"a budget of {budget} calls does not reach the original")
+    for name, array in inputs.items():
+        if dtype_name(array.dtype) is None:
+            raise ValueError(f"input {name!r} has the unknown dtype {array.dtype}")
+        if layouts.get(name, LAYOUTS[0]) not in LAYOUTS:
+            raise ValueError(f"input {name!r} has the unknown layout {layouts[name]!r}")
+    own = {name: np.array(array, order="C") for name, array in inputs.items()}
+    return make_candidate(own, {name: layouts.get(name, LAYOUTS[0]) for name in own}, dims)
+
+
+def _minimise(
+    search: Search, schema: OpSchema | None, failing: Mapping[str, int], strategy: str
+) -> None:
+    """Every phase, again and again, until none of them finds a smaller case."""
+    start = search.best
+    shapes = values = None
+    if strategy != "binary-search-values":
+        axes = find_axes(start.inputs, schema, start.dims)
+        shapes = ShapeShrinker(search, axes, failing)
+    if strategy != "binary-search-dims":
+        values = ValueShrinker(search, find_domains(start.inputs, schema))
+    if strategy == "all":
+        _relax_layouts(search)
+    if shapes is not None:
+        shapes.shrink_roughly()
+    while True:
+        before, complete = search.steps, True
+        if values is not None:
+            # Zeros make most slices equal, so that all sizes cost few calls after them; but where
+            # nothing can be zeroed, half of the budget is kept for the sizes.
+            rest = search.budget - search.calls
+            share = rest if shapes is None else max(1, rest // 2)
+            complete = search.within(share, values.shrink)
+        if shapes is not None:
+            shapes.shrink_fully()
+        if strategy == "all":
+            _relax_layouts(search)
+        if complete and search.steps == before:
+            return
+
+
+def _relax_layouts(search: Search) -> None:
+    """Contiguous inputs: all of them, else each that can be."""
+    plain = dict.fromkeys(search.best.layouts, LAYOUTS[0])
+    search.accept(replace(search.best, layouts=plain), "all inputs contiguous")
+    for name, layout in search.best.layouts.items():
+        if layout != LAYOUTS[0]:
+            layouts = {**search.best.layouts, name: LAYOUTS[0]}
+            search.accept(replace(search.best, layouts=layouts), f"{name}: {layout} to contiguous")
+
+
+def minimised_case(case: Case, minimized: Minimized) -> Case:
+    """The case as it is after minimisation; its values no longer follow from its seed.
+
+    The layout of the case as a whole becomes ``contiguous`` when all of its inputs are.
+    """
+    specs = tuple(
+        replace(
+            spec,
+            shape=minimized.inputs[spec.name].shape,
+            layout=minimized.layouts[spec.name],
+        )
+        for spec in case.inputs
+    )
+    relaxed = all(spec.layout == LAYOUTS[0] for spec in specs)
+    return replace(
+        case,
+        inputs=specs,
+        dims=tuple((name, minimized.dims.get(name, size)) for name, size in case.dims),
+        layout=LAYOUTS[0] if relaxed else case.layout,
+    )

@@ -1,0 +1,316 @@
+"""Simpler values of a failing case: zeros where possible, else 1, small integers, few digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.candidates import Array, Candidate, Search
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.types import DTYPES
+
+FEW_DIGITS = (1, 2, 3)
+EXACT = 2.0**53
+"""Integers below it are exact in float64, in which rules for many elements compute."""
+
+Rule = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+Simplicity = tuple[float, ...]
+"""Orders values: finite before NaN and Inf, then by decimal digits, exponent, magnitude, sign."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What the elements of one input may be.
+
+    Attributes
+    ----------
+    dtype : numpy dtype
+    low, high : float or None
+        The schema's range: integers exclude `high`, floats include it.
+    """
+
+    dtype: np.dtype[Any]
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """``float``, ``int``, ``uint`` or ``bool``."""
+        return DTYPES[dtype_name(self.dtype) or ""].kind
+
+    def number(self, value: Any) -> int | float:
+        """An element as a Python number, exactly."""
+        return float(value) if self.kind == "float" else int(value)
+
+    def element(self, number: float) -> Any | None:
+        """A number in the dtype, rounded; None when it is out of the dtype or the range."""
+        if self.kind != "float":
+            bits = 1 if self.kind == "bool" else 8 * self.dtype.itemsize
+            low, high = (-(1 << bits - 1), 1 << bits - 1) if self.kind == "int" else (0, 1 << bits)
+            if not low <= number < high:
+                return None
+        else:
+            number = float(number)
+        with np.errstate(all="ignore"):
+            element = np.array(number).astype(self.dtype)
+        rounded = self.number(element[()])
+        if not math.isfinite(rounded) or (self.low is not None and rounded < self.low):
+            return None
+        if self.high is not None and not (
+            rounded <= self.high if self.kind == "float" else rounded < self.high
+        ):
+            return None
+        return element[()]
+
+    def rest(self) -> Any | None:
+        """The simplest element: 0, or what the range has instead of it."""
+        ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
+        numbers = [0, 1, -1, *(n for end in ends for n in (end, math.ceil(end), end - 1))]
+        found = (self.element(n) for n in numbers)
+        return next((element for element in found if element is not None), None)
+
+    def simplicity(self, element: Any) -> Simplicity:
+        """See `Simplicity`."""
+        number = self.number(element)
+        if not math.isfinite(number):
+            return (1.0,)
+        if self.kind == "float":
+            own = dtype_name(self.dtype) in ("float16", "float32", "float64")
+            narrow = element if own else np.float32(element)
+            text = np.format_float_scientific(narrow, unique=True, trim="-")
+        else:
+            text = f"{number:e}" if abs(number) < 1 << 20 else _integer_scientific(int(number))
+        mantissa, _, exponent = text.lstrip("-").partition("e")
+        digits = len(mantissa.replace(".", "").rstrip("0"))
+        negative = math.copysign(1.0, number) < 0
+        return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
+
+    def simpler(self, element: Any) -> list[Any]:
+        """Elements that are simpler than this one, simplest first."""
+        own = self.simplicity(element)
+        numbers = _simpler_numbers(self.number(element))
+        elements = (self.element(n) for n in numbers)
+        ranked = {self.simplicity(e): e for e in elements if e is not None}
+        return [ranked[rank] for rank in sorted(ranked) if rank < own]
+
+
+def _integer_scientific(number: int) -> str:
+    digits = str(abs(number))
+    return f"{digits[0]}.{digits[1:]}e{len(digits) - 1}"
+
+
+def _simpler_numbers(number: float) -> Iterator[float]:
+    yield from (0, 1, -1)
+    if not math.isfinite(number) or number == 0:
+        return
+    sign = -1 if number < 0 else 1
+    yield from (2, 2 * sign, 3 * sign)
+    exact = int(number)
+    yield exact
+    yield sign * (abs(exact) // 2)
+    yield exact - sign
+    lead, _, tail = f"{abs(number):.0e}".partition("e")
+    exponent = int(tail)
+    for digits in FEW_DIGITS:
+        yield round(number, digits - 1 - exponent)
+
+    def power(digit: int, exponent: int) -> float:
+        if isinstance(number, int):
+            return sign * digit * int(10.0**exponent)
+        return sign * float(f"{digit}e{exponent}")
+
+    for digit in (int(lead), int(lead) // 2, int(lead) - 1):
+        yield power(digit, exponent)
+    if abs(exponent) > 1:
+        towards_one = 1 if exponent < 0 else -1
+        yield power(1, int(exponent / 2))
+        yield power(1, exponent + towards_one)
+
+
+def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
+    """The domain of each input, from the schema where it names the input."""
+    ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
+    return {
+        name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
+    }
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Elements of several inputs: for each an input's number, and a flat position in `stored`."""
+
+    owners: NDArray[np.intp]
+    positions: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    def __getitem__(self, where: slice) -> Elements:
+        return Elements(self.owners[where], self.positions[where])
+
+    def without(self, where: slice) -> Elements:
+        """All but a run of them."""
+        return Elements(np.delete(self.owners, where), np.delete(self.positions, where))
+
+
+class ValueShrinker:
+    """Makes the values of the best candidate simpler.
+
+    Parameters
+    ----------
+    search : Search
+    domains : mapping of str to Domain
+    """
+
+    def __init__(self, search: Search, domains: Mapping[str, Domain]) -> None:
+        self._search = search
+        self._domains = domains
+        rests = {name: domain.rest() for name, domain in domains.items()}
+        self._rests = {name: rest for name, rest in rests.items() if rest is not None}
+        self._names = list(self._rests)
+
+    def shrink(self) -> None:
+        """Zeros first, then simpler elements, until neither finds any more."""
+        self._zero_inputs()
+        self._zero_elements()
+        steps = -1
+        while steps != self._search.steps:
+            steps = self._search.steps
+            self._simplify_together()
+            self._simplify_elements()
+            if self._search.steps != steps:
+                self._zero_elements()
+
+    def _active(self) -> Elements:
+        """The elements that are not at rest; -0 is not, for programs can tell it from 0."""
+        owners, positions = [], []
+        for number, name in enumerate(self._names):
+            stored = self._search.best.stored(name)
+            unsigned = np.dtype(f"u{stored.itemsize}")
+            rest = np.asarray(self._rests[name], stored.dtype).reshape(1).view(unsigned)
+            found = np.flatnonzero(np.ascontiguousarray(stored).reshape(-1).view(unsigned) != rest)
+            owners.append(np.full(len(found), number, np.intp))
+            positions.append(found)
+        if not owners:
+            return Elements(np.empty(0, np.intp), np.empty(0, np.intp))
+        return Elements(np.concatenate(owners), np.concatenate(positions))
+
+    def _changed(self, elements: Elements, change: Callable[[str, Array], Any]) -> Candidate:
+        """The best candidate with other values in the place of some elements."""
+        best = self._search.best
+        changed = {}
+        for number in np.unique(elements.owners):
+            name = self._names[number]
+            where = elements.positions[elements.owners == number]
+            stored = best.stored(name).copy()
+            flat = stored.reshape(-1)
+            flat[where] = change(name, flat[where])
+            changed[name] = stored
+        return best.with_stored(changed)
+
+    def _zeroed(self, elements: Elements) -> Candidate:
+        return self._changed(elements, lambda name, _: self._rests[name])
+
+    def _zero_inputs(self) -> None:
+        active = self._active()
+        self._search.accept(self._zeroed(active), "all values to zero")
+        for number, name in enumerate(self._names):
+            own = np.flatnonzero(active.owners == number)
+            if len(own) and len(own) < len(active):
+                chosen = Elements(active.owners[own], active.positions[own])
+                self._search.accept(self._zeroed(chosen), f"{name}: all values to zero")
+
+    def _zero_elements(self) -> None:
+        """Runs of elements, halving their length down to single ones.
+
+        Delta debugging by complements: Zeller and Hildebrandt, "Simplifying and isolating
+        failure-inducing input", 2002. It ends when no single element can be zeroed.
+        """
+        active = self._active()
+        length = (len(active) + 1) // 2
+        while len(active):
+            before = len(active)
+            start = 0
+            while start < len(active):
+                run = slice(start, start + length)
+                count = len(active[run])
+                if self._search.accept(self._zeroed(active[run]), f"{count} values to zero"):
+                    active = active.without(run)
+                else:
+                    start += length
+            if length == 1 and len(active) == before:
+                return
+            length = max(1, min(length, len(active)) // 2)
+
+    def _simplify_together(self) -> None:
+        """One rule for all elements at once."""
+        for what, rule in _RULES:
+            active = self._active()
+            if not len(active):
+                return
+            change = partial(self._ruled, rule)
+            self._search.accept(self._changed(active, change), f"values to {what}")
+
+    def _ruled(self, rule: Rule, name: str, old: Array) -> Array:
+        return _apply(rule, self._domains[name], old)
+
+    def _simplify_elements(self) -> None:
+        active = self._active()
+        for n in range(len(active)):
+            while self._simplify(active[n : n + 1]):
+                pass
+
+    def _simplify(self, one: Elements) -> bool:
+        name = self._names[one.owners[0]]
+        old = self._search.best.stored(name).reshape(-1)[one.positions[0]]
+        for new in self._domains[name].simpler(old):
+            candidate = self._changed(one, partial(_replacement, new))
+            if self._search.accept(candidate, f"{name}: {old!s} to {new!s}"):
+                return True
+        return False
+
+
+def _replacement(new: Any, _name: str, _old: Array) -> Any:
+    return new
+
+
+def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
+    """Rounded to so many significant digits; NaN, which changes nothing, outside 1e-20 to 1e20.
+
+    Powers of ten up to 1e22 are exact in float64, so that the results are the nearest to the
+    decimals, and rounding them again does not move them.
+    """
+    places = digits - 1 - np.floor(np.log10(np.abs(values)))
+    places[~(np.abs(places) <= 20)] = np.nan
+    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
+    rounded: NDArray[np.float64] = np.round(values * up / down) / up * down
+    return rounded
+
+
+_RULES: tuple[tuple[str, Rule], ...] = (
+    ("1", np.ones_like),
+    ("1 and -1", np.sign),
+    ("integers", np.trunc),
+    *((f"{n} digits", partial(_few_digits, digits=n)) for n in FEW_DIGITS),
+)
+
+
+def _apply(rule: Rule, domain: Domain, old: Array) -> Array:
+    """The rule's values where they are finite and in the domain, the old ones elsewhere."""
+    with np.errstate(all="ignore"):
+        wide = old.astype(np.float64)
+        new = rule(wide).astype(old.dtype)
+        back = new.astype(np.float64)
+        allowed = np.isfinite(back) & (np.abs(wide) < EXACT)
+        if domain.low is not None:
+            allowed &= back >= domain.low
+        if domain.high is not None:
+            allowed &= back <= domain.high if domain.kind == "float" else back < domain.high
+    return np.where(allowed, new, old)

@@ -1,0 +1,37 @@
+"""``gpuemu-flow calibrate``: tolerances from a trusted implementation."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option
+
+
+@click.command()
+@click.argument("op")
+@click.option("-n", "--cases", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
+@format_option("text", "json")
+def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
+    """Suggest tolerances from the errors of OP as it is now, which you must trust."""
+    from gpuemu_flow.engine import measures  # noqa: PLC0415
+    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.numerics.calibrate import to_toml  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    workspace = Workspace()
+    with cancel_on_signals() as cancel:
+        found = measures.calibrate_op(workspace, op, cases=cases, cancel=cancel)
+    if output_format == "json":
+        suggestions = [calibration.to_json() for calibration in found]
+        shown = {"schema_version": 1, "op": op, "calibrations": suggestions, "written": write}
+        click.echo(json_writer.dumps(shown))
+    else:
+        click.echo(to_toml(found), nl=False)
+        for calibration in found:
+            for note in calibration.notes:
+                click.echo(f"# {calibration.dtype}: {note}")
+    if write:
+        path = measures.write_tolerances(workspace, op, found)
+        click.echo(f"written to {path.name}", err=True)

@@ -1,0 +1,31 @@
+"""``gpuemu-flow coverage``: what runs and fuzzing really exercised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuemu_flow.cli.options import format_option
+
+
+@click.command()
+@click.argument("ops", nargs=-1, metavar="[OP]...")
+@format_option("text", "json", "codecov")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
+def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> None:
+    """Show op × dtype × shape class × layout × strategy that were judged, and the gaps."""
+    from gpuemu_flow.engine.measures import measure_coverage  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, measure_text  # noqa: PLC0415
+    from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
+
+    found = measure_coverage(Workspace(), ops)
+    if output_format == "text":
+        shown = measure_text.render_coverage(found)
+    else:
+        shown = json_writer.dumps(measure_text.coverage_to_json(found, output_format))
+    if output is None:
+        click.echo(shown)
+    else:
+        write_atomic(output, shown.encode() + b"\n")

@@ -1,0 +1,36 @@
+"""``gpuemu-flow mutate``: would our own check catch planted bugs?"""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command()
+@click.argument("op")
+@format_option("text", "json")
+def mutate(op: str, output_format: str) -> None:
+    """Plant known bug kinds in the reference's output and count those that OP's check finds.
+
+    Exit code 1 when a trivial candidate passes: the check is too weak for this op.
+    """
+    from gpuemu_flow.engine.measures import mutate as measure  # noqa: PLC0415
+    from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, measure_text, text  # noqa: PLC0415
+
+    with cancel_on_signals() as cancel:
+        found = measure(Workspace(), op, cancel=cancel)
+    if output_format == "json":
+        shown = {
+            "schema_version": 1,
+            "op": op,
+            "cases": found.cases,
+            **found.score.to_json(),
+            "trivial": found.trivial.to_json(),
+        }
+        click.echo(json_writer.dumps(shown))
+    else:
+        click.echo(measure_text.render_mutation(found, text.Style(wants_color())))
+    raise SystemExit(1 if found.trivial.accepted else 0)

@@ -1,0 +1,319 @@
+"""Writes tolerances of an op into the text of a gpuemu.toml and leaves all else as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tomli
+
+from gpuemu_flow.errors import ConfigError, Problem, did_you_mean
+from gpuemu_flow.types import canonical_dtype
+
+Path = tuple[str, ...]
+
+_HEADER = re.compile(r"^\s*\[.+\]\s*(#.*)?$")
+_TOLERANCES = ("ops", "tolerances")
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A table header, or a key with its value, on lines ``start`` to ``stop`` (excluded).
+
+    Attributes
+    ----------
+    path : tuple of str
+        Keys from the root, without the indices of arrays of tables.
+    header : bool
+    """
+
+    path: Path
+    start: int
+    stop: int
+    header: bool
+
+
+def write_tolerances(text: str, op: str, tolerances: Mapping[str, float], file: str = "") -> str:
+    """The text with ``atol`` (rtol 0) of some dtypes set for one op.
+
+    Values that the op has for these dtypes, under any of their names and in any of TOML's
+    spellings, are replaced where they stand; others are put into its ``[ops.tolerances]``, which is
+    added at the end of the op when there is none. Comments, order, blank lines and line ends stay.
+
+    Parameters
+    ----------
+    text : str
+        A whole gpuemu.toml.
+    op : str
+        Name of an op in ``[[ops]]``.
+    tolerances : mapping of str to float
+        Canonical dtype name to atol.
+    file : str
+        Named in errors.
+
+    Returns
+    -------
+    str
+        It parses to what `text` does, but for these tolerances: that is checked.
+
+    Raises
+    ------
+    ConfigError
+        ``config-syntax``, ``unknown-op``, or ``config-not-editable`` where the file is written in
+        a way that this function does not know (``ops = [{ ... }]``); the hint is what to add.
+    """
+    before = _parse(text, file)
+    index = _op_index(before, op, file)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith(("\n", "\r")):
+        lines[-1] += newline
+    after = text
+    try:
+        for dtype, atol in tolerances.items():
+            editor = _Editor(lines, index)
+            lines = editor.set(dtype, repr(float(atol)), newline)
+        after = "".join(lines)
+        edited = tomli.loads(after)
+    except (ValueError, RecursionError, _NotEditableError, IndexError):
+        edited = None
+    if edited is None or not _only_changed(before, edited, index, tolerances):
+        wanted = ", ".join(f"{dtype} = {float(atol)!r}" for dtype, atol in tolerances.items())
+        message = f"the tolerances of {op!r} cannot be written into this file automatically"
+        hint = f"add to the op: tolerances = {{ {wanted} }}"
+        raise ConfigError(Problem("config-not-editable", message, hint, file))
+    return after
+
+
+class _NotEditableError(Exception):
+    """The op is written in a form that the editor does not know."""
+
+
+def _parse(text: str, file: str) -> dict[str, Any]:
+    try:
+        return tomli.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(Problem("config-syntax", str(error), "", file)) from None
+
+
+def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
+    ops = config.get("ops")
+    names = [o.get("name") for o in ops if isinstance(o, dict)] if isinstance(ops, list) else []
+    if op not in names:
+        hint = did_you_mean(op, [name for name in names if isinstance(name, str)])
+        raise ConfigError(Problem("unknown-op", f"there is no op {op!r}", hint, file))
+    return names.index(op)
+
+
+def _only_changed(
+    before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, float]
+) -> bool:
+    """Whether two configurations are the same but for the wanted tolerances of one op."""
+    old, new = before["ops"][index], after["ops"][index]
+    found = {canonical_dtype(name): value for name, value in new.get("tolerances", {}).items()}
+    if len(found) != len(new.get("tolerances", {})):
+        return False  # a dtype twice, under two names
+    for dtype, atol in wanted.items():
+        value = found.pop(dtype, None)
+        if value not in (atol, {"atol": atol, "rtol": 0.0}):
+            return False
+    kept = {
+        canonical_dtype(name): value
+        for name, value in old.get("tolerances", {}).items()
+        if canonical_dtype(name) not in wanted
+    }
+    rest = {name: value for name, value in new.items() if name != "tolerances"}
+    same = rest == {name: value for name, value in old.items() if name != "tolerances"}
+    others = [*after["ops"][:index], *after["ops"][index + 1 :]]
+    same = same and others == [*before["ops"][:index], *before["ops"][index + 1 :]]
+    return same and found == kept and {**after, "ops": 0} == {**before, "ops": 0}
+
+
+class _Editor:
+    """One change to the lines of a file."""
+
+    def __init__(self, lines: Sequence[str], op_index: int) -> None:
+        self._lines = list(lines)
+        statements = list(_statements(self._lines))
+        starts = [s for s in statements if s.header and s.path == ("ops",)]
+        first = starts[op_index] if op_index < len(starts) else None
+        if first is None:
+            raise _NotEditableError
+        place = statements.index(first)
+        self._own = [first]
+        for statement in statements[place + 1 :]:
+            if statement.header and (statement.path[0] != "ops" or statement in starts):
+                break
+            self._own.append(statement)
+
+    def set(self, dtype: str, value: str, newline: str) -> list[str]:
+        """The lines with the tolerance of a dtype set."""
+        mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
+        keys = [s for s in mine if not s.header]
+        inline = next((s for s in keys if s.path == _TOLERANCES), None)
+        same = [s for s in mine if len(s.path) > 2 and canonical_dtype(s.path[2]) == dtype]
+        if inline is not None:
+            self._in_inline_table(inline, dtype, value)
+        elif same:
+            self._replace(same, value, newline)
+        else:
+            self._insert(mine, f"{dtype} = {value}", newline)
+        return self._lines
+
+    def _in_inline_table(self, statement: _Statement, dtype: str, value: str) -> None:
+        """Rewrite ``tolerances = { ... }``, whose other entries stay."""
+        text = "".join(self._lines[statement.start : statement.stop])
+        table = next(iter(_first_value(tomli.loads(text))), None)
+        if not isinstance(table, dict):
+            raise _NotEditableError
+        entries = {name: _toml_value(old) for name, old in table.items()}
+        spelled = next((name for name in table if canonical_dtype(name) == dtype), dtype)
+        entries[spelled] = value
+        inner = ", ".join(f"{_toml_key(name)} = {entry}" for name, entry in entries.items())
+        self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
+
+    def _replace(self, statements: Sequence[_Statement], value: str, newline: str) -> None:
+        """Set the value of ``float32 = ...``, or of ``atol`` and ``rtol`` below it."""
+        whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
+        if whole is not None:
+            self._rewrite(whole, value)
+            return
+        members = {s.path[3]: s for s in statements if len(s.path) == 4 and not s.header}
+        header = next((s for s in statements if s.header), None)
+        added = []
+        for member, text in (("rtol", "0.0"), ("atol", value)):
+            if member in members:
+                self._rewrite(members[member], text)
+            elif header is not None:
+                added.append((header.stop, f"{member} = {text}{newline}"))
+            else:
+                sibling = next(iter(members.values()))
+                line = self._lines[sibling.start]
+                key = line.split("=", 1)[0].rstrip().rpartition(".")[0]
+                added.append((sibling.stop, f"{key}.{member} = {text}{newline}"))
+        for place, line in added:
+            self._lines.insert(place, line)
+
+    def _insert(self, mine: Sequence[_Statement], entry: str, newline: str) -> None:
+        """Add an entry to the op's tolerances, and the table itself where there is none."""
+        header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
+        if header is not None:
+            inside = [header]
+            for statement in self._own[self._own.index(header) + 1 :]:
+                if statement.header:
+                    break
+                inside.append(statement)
+            indent = self._indent(inside[-1])
+            self._lines.insert(inside[-1].stop, f"{indent}{entry}{newline}")
+            return
+        dotted = [s for s in mine if not s.header and not self._below_header(s)]
+        if dotted:
+            self._lines.insert(dotted[-1].stop, f"tolerances.{entry}{newline}")
+            return
+        indent = self._indent(self._own[0])
+        table = [f"{indent}[ops.tolerances]{newline}", f"{indent}{entry}{newline}"]
+        self._lines[self._own[-1].stop : self._own[-1].stop] = table
+
+    def _below_header(self, statement: _Statement) -> bool:
+        """Whether a key stands under a header of its own rather than under ``[[ops]]``."""
+        place = self._own.index(statement)
+        return any(other.header for other in self._own[1:place])
+
+    def _indent(self, statement: _Statement) -> str:
+        line = self._lines[statement.start]
+        return line[: len(line) - len(line.lstrip())]
+
+    def _rewrite(self, statement: _Statement, value: str) -> None:
+        """Another value for a key; the key as it is spelled and a comment behind it stay."""
+        text = "".join(self._lines[statement.start : statement.stop])
+        body = text.rstrip("\r\n")
+        end = text[len(body) :]
+        start = _value_start(body)
+        comment = ""
+        for place in (m.start() for m in re.finditer(r"\s*#", body[start:])):
+            # The comment begins where what stands before it is a whole value.
+            if _parses(body[: start + place]):
+                comment = body[start + place :]
+                break
+        self._lines[statement.start : statement.stop] = [f"{body[:start]}{value}{comment}{end}"]
+
+
+def _value_start(statement: str) -> int:
+    """Where the value of ``key = value`` begins; keys may be quoted and hold an equals sign."""
+    for match in re.finditer(r"=\s*", statement):
+        if _parses(f"{statement[: match.end()]}0"):
+            return match.end()
+    raise _NotEditableError
+
+
+def _parses(text: str) -> bool:
+    try:
+        tomli.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _statements(lines: Sequence[str]) -> Iterator[_Statement]:
+    """The statements of a file that parses; comments and blank lines belong to none."""
+    table: Path = ()
+    start = 0
+    while start < len(lines):
+        line = lines[start]
+        if not line.strip() or line.lstrip().startswith("#"):
+            start += 1
+            continue
+        if _HEADER.match(line) and _parses(line):
+            table = _path(tomli.loads(line))
+            yield _Statement(table, start, start + 1, header=True)
+            start += 1
+            continue
+        stop = start + 1
+        while not _parses("".join(lines[start:stop])):
+            stop += 1
+            if stop > len(lines):
+                raise _NotEditableError
+        own = _path(tomli.loads("".join(lines[start:stop])), key="".join(lines[start:stop]))
+        yield _Statement((*table, *own), start, stop, header=False)
+        start = stop
+
+
+def _path(parsed: Any, key: str = "") -> Path:
+    """The keys that lead to the one entry of a parsed statement; `key` is its text."""
+    depth = None
+    if key:
+        depth = len(_path(tomli.loads(f"{key[: _value_start(key)]}0")))
+    path: list[str] = []
+    while parsed and (depth is None or len(path) < depth):
+        if isinstance(parsed, list):
+            parsed = parsed[0]
+            continue
+        if not isinstance(parsed, dict):
+            break
+        name, parsed = next(iter(parsed.items()))
+        path.append(name)
+    return tuple(path)
+
+
+def _first_value(parsed: Any) -> Iterator[Any]:
+    """The value of a statement ``tolerances = ...``, wherever it stands."""
+    for name, value in parsed.items():
+        if name == "tolerances":
+            yield value
+        elif isinstance(value, dict):
+            yield from _first_value(value)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_toml_key(name)} = {_toml_value(v)}" for name, v in value.items())
+        return f"{{ {inner} }}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _NotEditableError
+    return repr(value)
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'

@@ -1,0 +1,190 @@
+"""What an exported test holds the outputs against: values, tolerances, and the code to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.checked_output import Policy, SpecialInputs
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.envelope import Envelope
+from gpuemu_flow.numerics.judge import AffineBound
+from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.reports import pytest_template as template
+from gpuemu_flow.reports.python_source import literal
+from gpuemu_flow.types import Json, Shape, Tolerance
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the outputs are held against: the arguments of `numerics.compare.check_outputs`.
+
+    Attributes
+    ----------
+    expected : mapping of str to ndarray
+        The reference's outputs; empty when it gave none.
+    tolerance : mapping of dtype name to Tolerance, or Envelope
+    policy : Policy
+    dtypes : mapping of str to sequence of str
+        Dtypes that each output may have; the first one decides its tolerance.
+    """
+
+    expected: Arrays
+    tolerance: Mapping[str, Tolerance] | Envelope
+    policy: Policy = field(default_factory=Policy)
+    dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class ExpectedOutputs:
+    """The expectation in the form that an exported test reads.
+
+    Attributes
+    ----------
+    outputs : dict
+        By output name: the names of its tensors, its dtypes and tolerances; plain JSON.
+    tensors : dict of str to ndarray
+        Expected values, allowed errors, elements without a verdict.
+    """
+
+    def __init__(self, expectation: Expectation, inputs: Arrays) -> None:
+        self._expectation = expectation
+        self._inputs = inputs
+        self._special = bool(SpecialInputs(inputs))
+        self.tensors: dict[str, Array] = {}
+        self.outputs = {
+            name: self._output(number, name, values)
+            for number, (name, values) in enumerate(expectation.expected.items())
+        }
+
+    def comparison(self) -> list[str]:
+        """Functions that compare the outputs; see `pytest_template`."""
+        policy = self._expectation.policy
+        outputs = self.outputs.values()
+        right = [template.RIGHT_HEAD, template.RIGHT_EXACT, template.RIGHT_VALUES]
+        right += [template.RIGHT_CLIPPED] if any(o["largest"] for o in outputs) else []
+        right += [template.RIGHT_CLOSE, *_special_rules(policy, special=self._special)]
+        right += [template.RIGHT_UNJUDGED, "    return right\n"]
+        asked = [template.INVARIANTS[n] for n in policy.invariants if n in template.INVARIANTS]
+        invariants = template.INVARIANTS_HEAD + "".join(asked) if asked else template.NO_INVARIANTS
+        checks = template.CHECK_OUTPUTS
+        source = policy.shape_preserved_input
+        if source is not None and source in self._inputs and self.outputs:
+            first = next(iter(self.outputs))
+            shape = literal(list(self._inputs[source].shape))
+            checks += f"    assert list(outputs[{literal(first)}].shape) == {shape}\n"
+        return [checks, "".join(right), invariants, template.CHECK_SAME]
+
+    def _keep(self, name: str, values: Array) -> str:
+        self.tensors[name] = values
+        return name
+
+    def _output(self, number: int, name: str, values: Array) -> dict[str, Json]:
+        """One output's expected values and tolerance, as the comparison would use them."""
+        given, own = values, dtype_name(values.dtype) or ""
+        dtypes = list(self._expectation.dtypes.get(name) or [own])
+        fmt = FLOAT_LIMITS.get(dtypes[0])
+        clipped = fmt if fmt is not None and own in FLOAT_LIMITS and own != dtypes[0] else None
+        if fmt is None:
+            values = _lossless(values, dtypes[0])
+        elif clipped is not None:
+            wide = to_float64(values)
+            values = np.where(np.isinf(wide), wide, np.clip(wide, -clipped.max, clipped.max))
+        tolerance = self._expectation.tolerance
+        affine, allowed, unjudged = default_tolerance(dtypes[0]), None, None
+        if isinstance(tolerance, Envelope):
+            affine, allowed, unjudged = _of_envelope(tolerance, name, values, affine)
+        else:
+            affine = tolerance.get(dtypes[0]) or affine
+        exempt = self._exempt(given, unjudged, clipped)
+        invariant = affine if allowed is None else default_tolerance(dtypes[0])
+        optional = {"allowed": allowed, "unjudged": unjudged}
+        if self._expectation.policy.invariants:
+            optional["exempt"] = exempt
+        kept = {
+            key: "" if array is None else self._keep(f"{key}_{number}", array)
+            for key, array in optional.items()
+        }
+        return {
+            "values": self._keep(f"expected_{number}", values),
+            "dtypes": dtypes,
+            "atol": affine.atol,
+            "rtol": affine.rtol,
+            **kept,
+            "largest": clipped.max if clipped is not None else None,
+            "has_inf": clipped is None or clipped.has_inf,
+            **self._of_invariants(invariant, values.shape, fmt),
+        }
+
+    def _of_invariants(
+        self, tolerance: Tolerance, shape: Shape, fmt: FloatLimits | None
+    ) -> dict[str, Json]:
+        """Tolerances of the invariants that are asked for; see `numerics.invariants`."""
+        if not self._expectation.policy.invariants:
+            return {}
+        rounding = (shape[-1] if shape else 1) * fmt.eps if fmt is not None else 0.0
+        sums = max(tolerance.atol, tolerance.rtol, rounding)
+        return {"sum_tolerance": sums, "pair": [tolerance.atol, tolerance.rtol]}
+
+    def _exempt(
+        self, expected: Array, unjudged: Array | None, clipped: FloatLimits | None
+    ) -> Array | None:
+        """Elements that no invariant is asked of; see `numerics.checked_output`."""
+        if not self._expectation.policy.invariants:
+            return None
+        excused = np.zeros(expected.shape, bool) if unjudged is None else unjudged
+        if dtype_name(expected.dtype) in FLOAT_LIMITS:
+            wide = to_float64(expected)
+            if clipped is not None:
+                over = ~(np.abs(wide) <= clipped.max)
+                excused = excused | (over if self._special else over & np.isfinite(wide))
+            elif self._special:
+                excused = excused | ~np.isfinite(wide)
+        return excused if excused.any() else None
+
+
+def _of_envelope(
+    envelope: Envelope, name: str, values: Array, otherwise: Tolerance
+) -> tuple[Tolerance, Array | None, Array | None]:
+    """The ``auto`` tolerance: one number for all elements, or one per element, and the unjudged."""
+    bound = envelope.full(name)
+    where = slice(0, values.size)
+    unjudged = bound.no_verdict(where)
+    if unjudged is not None:
+        unjudged = unjudged.reshape(values.shape) if unjudged.any() else None
+    if isinstance(bound, AffineBound):
+        return Tolerance(bound.atol, bound.rtol, otherwise.origin), None, unjudged
+    if dtype_name(values.dtype) not in FLOAT_LIMITS:
+        return Tolerance(0.0, 0.0), None, unjudged
+    allowed = bound.tolerance(to_float64(values).reshape(-1), where).reshape(values.shape)
+    return otherwise, allowed, unjudged
+
+
+def _lossless(values: Array, dtype: str) -> Array:
+    """Float64 values of an integer output in its dtype when none is changed by that."""
+    target = np.dtype(dtype)
+    if values.dtype == target:
+        return values
+    with np.errstate(all="ignore"):
+        cast = values.astype(target)
+    return cast if np.array_equal(cast.astype(np.float64), values.astype(np.float64)) else values
+
+
+def _special_rules(policy: Policy, *, special: bool) -> Iterable[str]:
+    """Lines of the comparison for NaN and Inf policies other than ``match``; see `judge.Rules`."""
+    if policy.nan_policy == "ignore":
+        fed = " | np.isnan(raw)" if special else ""
+        yield f"    right |= np.isnan(e){fed}\n"
+    if policy.inf_policy == "ignore":
+        fed = " | np.isinf(raw)" if special else ""
+        yield f"    right |= (np.isinf(e){fed}) & ~np.isnan(raw) & ~np.isnan(e)\n"
+    if policy.nan_policy == "strict" and not special:
+        yield "    right &= ~np.isnan(raw)\n"
+    if policy.inf_policy == "strict" and not special:
+        yield "    right &= ~np.isinf(raw)\n"

@@ -1,0 +1,106 @@
+"""Mutation scores and coverage as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gpuemu_flow.cases.coverage import Coverage, Gap, Row, table
+from gpuemu_flow.numerics.output_mutants import MutationScore
+from gpuemu_flow.numerics.trivial import TrivialReport
+from gpuemu_flow.reports.text import Style, plural
+from gpuemu_flow.types import Json
+
+
+class Mutated(Protocol):
+    """What the writer needs of a mutation measurement."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def score(self) -> MutationScore: ...
+    @property
+    def trivial(self) -> TrivialReport: ...
+    @property
+    def cases(self) -> int: ...
+
+
+def render_mutation(found: Mutated, style: Style) -> str:
+    """The score, the survivors and the trivial candidates that passed."""
+    score = found.score
+    total = len(score.killed) + len(score.survivors)
+    lines = [
+        f"{style.paint(found.op, '1')}: {len(score.killed)} of {plural(total, 'planted bug')} "
+        f"found on {plural(found.cases, 'case')} ({score.share:.0%})"
+    ]
+    for survivor in score.survivors:
+        lines.append(
+            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
+            f"applied in {plural(survivor.cases, 'case')}"
+        )
+    if score.not_applicable:
+        lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")
+    for name in found.trivial.accepted:
+        strategies = ", ".join(found.trivial.weak_strategies[name])
+        word = style.paint("too weak", "31;1")
+        lines.append(f"  {word}: {name} passes every case on which it is wrong ({strategies})")
+    partly = [n for n, count in found.trivial.passed.items() if count]
+    for name in partly:
+        if name not in found.trivial.accepted:
+            tried, passed = found.trivial.tried[name], found.trivial.passed[name]
+            strategies = ", ".join(found.trivial.weak_strategies[name])
+            lines.append(f"  {name} passes {passed} of {tried} cases ({strategies})")
+    return "\n".join(lines)
+
+
+class Covered(Protocol):
+    """What the writers need of a coverage measurement."""
+
+    @property
+    def coverage(self) -> Coverage: ...
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def gaps(self) -> Sequence[Gap]: ...
+
+
+def render_coverage(found: Covered) -> str:
+    """The table and the gaps."""
+    lines = table(found.rows)
+    widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if n < 2 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    for gap in found.gaps:
+        missing = ", ".join(gap.missing)
+        shown.append(f"gap: {gap.op} {gap.dtype}: {gap.aspect.replace('_', ' ')} {missing}")
+    return "\n".join(shown)
+
+
+def coverage_to_json(found: Covered, form: str) -> dict[str, Json]:
+    """As ``coverage --format json`` or, for `form` ``codecov``, as that service reads it."""
+    ops = sorted({row.op for row in found.rows})
+    covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
+    percent = 100.0 * len(covered) / len(ops) if ops else 0.0
+    if form == "codecov":
+        lines = {f"gpuemu/{op}.op": {"1": int(op in covered)} for op in ops}
+        summary = f"{len(covered)} of {len(ops)} ops exercised"
+        return {"coverage": lines, "messages": {"gpuemu_summary": summary}}
+    return {
+        "schema_version": 1,
+        "covered": covered,
+        "uncovered": [op for op in ops if op not in covered],
+        "configured_total": len(ops),
+        "percent": percent,
+        "rows": [
+            {"op": r.op, "dtype": r.dtype, "cases": r.cases,
+             "seen": {name: list(pair) for name, pair in r.seen.items()}}
+            for r in found.rows
+        ],
+        "gaps": [gap.to_json() for gap in found.gaps],
+        "cells": found.coverage.to_json(),
+    }  # fmt: skip

@@ -1,0 +1,344 @@
+"""A recorded failure as a test file that needs numpy, the op and a tensor file beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
+from gpuemu_flow.numerics.layouts import describe, place, sentinel
+from gpuemu_flow.reports import pytest_template as template
+from gpuemu_flow.reports.export_outputs import Array, Arrays, Expectation, ExpectedOutputs
+from gpuemu_flow.reports.python_source import Source, literal
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.runners.script_style import function_to_call
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.types import DTYPE_ALIASES, FailureKind, Json, number_to_json
+
+__all__ = ["Expectation", "PytestExport", "render"]
+
+START_SECONDS = 30.0  # for an interpreter to start and load the op, besides the op's own time
+_ID = re.compile(r"[0-9a-f]{6,64}")
+_TAGS = {
+    "F16": "float16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
+    "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16", "U32": "uint32",
+    "U64": "uint64", "BOOL": "bool", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PytestExport:
+    """Two files that belong together.
+
+    Attributes
+    ----------
+    file_name, text : str
+        The test.
+    tensors_name : str
+    tensors : bytes
+        What it reads: inputs, expected values, tolerances.
+    """
+
+    file_name: str
+    text: str
+    tensors_name: str
+    tensors: bytes
+
+    def write(self, folder: Path) -> Path:
+        """Write both files; the path of the test.
+
+        Raises
+        ------
+        StoreError
+            The folder cannot be written to.
+        """
+        write_atomic(folder / self.tensors_name, self.tensors)
+        write_atomic(folder / self.file_name, self.text.encode("ascii"))
+        return folder / self.file_name
+
+
+def render(
+    record: FailureRecord,
+    program: Program,
+    inputs: Arrays,
+    expectation: Expectation,
+    *,
+    folder: Path,
+    file_name: str = "",
+) -> PytestExport:
+    """The test of a failure.
+
+    The op is loaded from where it lies now: paths below the workspace are written relative to
+    `folder` when that lies in the workspace too, so that the test can be committed with it.
+
+    Parameters
+    ----------
+    record : FailureRecord
+        Says how the inputs were laid out.
+    program : Program
+        The op.
+    inputs : mapping of str to ndarray
+        The exact values, in the op's order.
+    expectation : Expectation
+    folder : Path
+        Where the files are meant to go.
+    file_name : str
+        By default ``test_repro_<id>.py``; the tensor file has the same stem.
+
+    Raises
+    ------
+    UsageError
+        ``export-no-reference``: it was the reference that failed, or there is nothing to hold the
+        outputs against. ``export-value``: a keyword argument has no literal.
+    """
+    _refuse_without_reference(record, expectation)
+    usable = _ID.fullmatch(record.id) is not None
+    name = record.id if usable else digest_bytes(ascii(record.id).encode())[:12]
+    file_name = file_name or f"test_repro_{name}.py"
+    tensors_name = f"{Path(file_name).stem}.safetensors"
+    test = _Test(record, program, inputs, expectation, Path(folder).absolute())
+    try:
+        text = test.text(f"test_repro_{name}", tensors_name)
+    except TypeError as error:
+        raise UsageError(Problem("export-value", str(error), "check the op's kwargs")) from None
+    return PytestExport(file_name, text, tensors_name, blobs.encode(test.tensors))
+
+
+def _refuse_without_reference(record: FailureRecord, expectation: Expectation) -> None:
+    if record.kind == FailureKind.REFERENCE.value:
+        message = f"in failure {record.id} it was the reference that failed, not the op"
+        raise UsageError(Problem("export-no-reference", message, "mend the reference first"))
+    if not expectation.expected and record.kind != FailureKind.EXECUTION.value:
+        message = f"the reference gives no values for failure {record.id}"
+        raise UsageError(Problem("export-no-reference", message, "run `gpuemu-flow reproduce`"))
+
+
+class _Test:
+    """Collects the constants and the tensors of one test."""
+
+    def __init__(
+        self,
+        record: FailureRecord,
+        program: Program,
+        inputs: Arrays,
+        expectation: Expectation,
+        folder: Path,
+    ) -> None:
+        self._record = record
+        self._program = program
+        self._inputs = inputs
+        self._folder = folder
+        self._function = _function_of(program)
+        self._expected = ExpectedOutputs(expectation, inputs)
+        self.tensors: dict[str, Array] = dict(self._expected.tensors)
+
+    def text(self, test: str, tensors_name: str) -> str:
+        """The whole file."""
+        in_process = bool(self._function)
+        body = self._callable_parts(test) if in_process else self._script_parts(test)
+        constants = {
+            "HERE": Source("os.path.dirname(os.path.abspath(__file__))"),
+            "TENSORS": tensors_name,
+            "FAILURE": self._facts(),
+            "ROOT": self._root(),
+            **(self._callable_constants() if in_process else self._script_constants()),
+            "OUTPUTS": list(self._program.output_names) or [DEFAULT_OUTPUT],
+            "DETERMINISTIC": self._program.deterministic,
+            "EXPECTED": self._expected.outputs,
+            "PASSED": "the case passes",
+        }
+        assigned = [f"{name} = {literal(value)}" for name, value in constants.items()]
+        extended = self._extended()
+        needs = "numpy, ml_dtypes" if extended else "numpy"
+        used = {dtype_name(array.dtype) for array in self.tensors.values()}
+        extra = {name: Source(f"np.dtype(ml_dtypes.{name})") for name in extended}
+        types = {
+            tag: extra.get(name, Source(f"np.dtype({name!r})"))
+            for tag, name in _TAGS.items()
+            if name in used
+        }
+        assigned += [f"DTYPES = {literal(types)}", f"EXTENDED = {literal(extra)}"]
+        head = template.HEAD.format(needs=needs)
+        imports = _imports("\n".join(body), extended)
+        return (
+            "\n\n".join((head + "\n" + imports, "\n".join(assigned) + "\n", *body)).rstrip() + "\n"
+        )
+
+    def _facts(self) -> dict[str, Json]:
+        """What a reader wants to know of the failure."""
+        record = self._record
+        return {
+            "op": record.op,
+            "seed": record.seed,
+            "dtype": record.dtype,
+            "shapes": {name: list(array.shape) for name, array in self._inputs.items()},
+            "layout": record.layout,
+            "strategy": record.strategy,
+            "kind": record.kind,
+            "message": record.message,
+            "index": None if record.index is None else list(record.index),
+            "expected": number_to_json(record.expected),
+            "actual": number_to_json(record.actual),
+            "reproduce": record.reproduce,
+        }
+
+    def _root(self) -> Source:
+        root = Path(self._program.root)
+        if self._folder.is_relative_to(root):
+            relative = os.path.relpath(root, self._folder)
+            return Source(f"os.path.normpath(os.path.join(HERE, {literal(relative)}))")
+        return Source(literal(str(root)))
+
+    def _path(self, path: str) -> Source:
+        """A path of the program, relative to the workspace where it lies in it."""
+        if path and Path(path).is_relative_to(self._program.root):
+            relative = Path(path).relative_to(self._program.root).as_posix()
+            return Source(f"os.path.join(ROOT, {literal(relative)})")
+        return Source(literal(path))
+
+    def _extended(self) -> list[str]:
+        """Dtypes that numpy has not, among the inputs and the outputs."""
+        used = {dtype_name(array.dtype) or "" for array in self.tensors.values()}
+        used |= {name for output in self._expected.outputs.values() for name in output["dtypes"]}
+        used |= {dtype_name(array.dtype) or "" for array in self._inputs.values()}
+        return [name for name in ML_DTYPES_NAMES if name in used]
+
+    def _callable_constants(self) -> dict[str, Json]:
+        program = self._program
+        folder = [self._path(str(Path(program.path).parent))] if program.path else []
+        inputs = {}
+        for number, (name, values) in enumerate(self._inputs.items()):
+            layout = self._record.layouts.get(name, "contiguous")
+            where = place(layout, values.shape, values.dtype.itemsize, guarded=True)
+            inputs[name] = {
+                "tensor": self._keep(f"input_{number}", values),
+                "offset": where.offset,
+                "strides": list(where.strides),
+                "nbytes": where.nbytes,
+                "writable": where.writable,
+                "fill": sentinel(values.dtype).hex(),
+            }
+        where_it_lies = (
+            {"PROGRAM": self._path(program.path)} if program.path else {"MODULE": program.module}
+        )
+        return {
+            **where_it_lies,
+            "FUNCTION": self._function,
+            "PATHS": [*folder, Source("ROOT")],
+            "KWARGS": dict(program.kwargs),
+            "ENVIRONMENT": dict(program.env),
+            **self._process_constants(),
+            "SEED": self._record.seed,
+            "MUTATES": list(program.mutates),
+            "INPUTS": inputs,
+        }
+
+    @property
+    def _own_process(self) -> bool:
+        """Whether a callable is run in a process of its own."""
+        return self._record.kind == FailureKind.EXECUTION.value or bool(self._program.python)
+
+    def _process_constants(self) -> dict[str, Json]:
+        program = self._program
+        if not self._own_process:
+            return {}
+        limit = {} if program.memory_limit is None else {"MEMORY_LIMIT": program.memory_limit}
+        # Three calls: another one before the judged one, and one to see whether it repeats.
+        seconds = 3 * program.timeout + START_SECONDS
+        return {"PYTHON": program.python, "TIMEOUT": seconds, **limit}
+
+    def _script_constants(self) -> dict[str, Json]:
+        program = self._program
+        path = self._path(program.path)
+        command: list[Json] = [path, *program.argv]
+        environment: dict[str, Json] = {}
+        if program.kind == "script":
+            own = Source(literal(program.python) if program.python else "sys.executable")
+            command.insert(0, own)
+            paths = 'filter(None, (ROOT, os.environ.get("PYTHONPATH")))'
+            environment["PYTHONPATH"] = Source(f"os.pathsep.join({paths})")
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        inputs = {
+            name: {
+                "tensor": self._keep(f"input_{number}", values),
+                "strides": list(
+                    describe(self._record.layouts.get(name, "contiguous"), values.shape)
+                ),
+            }
+            for number, (name, values) in enumerate(self._inputs.items())
+        }
+        return {
+            "COMMAND": command,
+            "KWARGS": {name: kwarg_text(value) for name, value in program.kwargs.items()},
+            "ENVIRONMENT": {**environment, **program.env},
+            "TIMEOUT": program.timeout + START_SECONDS,
+            "ALIASES": DTYPE_ALIASES,
+            "INPUTS": inputs,
+        }
+
+    def _callable_parts(self, test: str) -> list[str]:
+        ending = template.TEST_DIRECT.format(test=test)
+        if self._own_process:
+            limit = "" if self._program.memory_limit is None else template.MEMORY_LIMIT
+            ending = template.TEST_CHILD.format(test=test, limit=limit)
+        return [
+            template.READ_TENSORS,
+            template.LAY_OUT,
+            template.LOAD_FILE if self._program.path else template.LOAD_MODULE,
+            template.CALL,
+            *self._expected.comparison(),
+            template.CHECK_CALLABLE,
+            ending,
+        ]
+
+    def _script_parts(self, test: str) -> list[str]:
+        return [
+            template.READ_TENSORS,
+            template.RUN_SCRIPT,
+            *self._expected.comparison(),
+            template.CHECK_SCRIPT,
+            template.TEST_DIRECT.format(test=test),
+        ]
+
+    def _keep(self, name: str, values: Array) -> str:
+        self.tensors[name] = values
+        return name
+
+
+def _function_of(program: Program) -> str:
+    """The function that the runner would call; empty for programs that speak the protocol."""
+    if program.kind == "callable":
+        return program.function
+    if program.kind != "script":
+        return ""
+    try:
+        return function_to_call(Path(program.path).read_bytes(), program.path)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""  # the test then fails with the interpreter's own words
+
+
+def _imports(code: str, extended: Sequence[str]) -> str:
+    """Imports of the modules that the code names."""
+    wanted = [name for name in _STANDARD if re.search(rf"(?<![\w.]){name}\.\w", code)]
+    names = sorted({*wanted, "os", "sys"})
+    third_party = ["ml_dtypes"] if extended else []
+    return "\n".join(
+        [f"import {name}" for name in names]
+        + [""]
+        + [f"import {name}" for name in third_party]
+        + ["import numpy as np"]
+    )
+
+
+_STANDARD = (
+    "base64", "ctypes", "importlib", "inspect", "json", "random", "resource", "subprocess", "types",
+)  # fmt: skip

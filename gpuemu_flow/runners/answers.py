@@ -1,0 +1,61 @@
+"""What a worker answers, believed only where it can be true."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuemu_flow.runners.api import Outcome, OutputInfo
+from gpuemu_flow.runners.arena import Slot
+from gpuemu_flow.types import DTYPES, Json, failure_from_json
+
+MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
+"""What reading an answer raises when it is not of the agreed form."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
+    """The outcome of a case in an answer; one of `MALFORMED` when it is none."""
+    if answer["serial"] != serial:
+        raise ValueError("not the answer to this request")
+    if answer["type"] == "called":
+        return Outcome(
+            index,
+            ok=True,
+            outputs=tuple(
+                OutputInfo(name, slot.shape, slot.dtype)
+                for name, slot in read_slots(answer).items()
+            ),
+            violations=tuple(failure_from_json(f) for f in answer["violations"]),
+            duration_s=float(answer["seconds"]),
+        )
+    if answer["type"] != "outcome":
+        raise ValueError("no answer at all")
+    if "staging" in answer:
+        return Outcome(index, ok=False)
+    outcome = Outcome.from_json(answer["outcome"])
+    if outcome.index != index or outcome.ok == (outcome.error is not None):
+        raise ValueError("not an outcome of this case")
+    for info in outcome.outputs:
+        if info.dtype not in DTYPES or min((0, *info.shape)) < 0:
+            raise ValueError("not a tensor")
+    return outcome
+
+
+def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
+    """Where the outputs lie in shared memory; one of `MALFORMED` when it does not say."""
+    return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
+
+
+def is_staged(path: Path, outcome: Outcome) -> bool:
+    """Whether the worker left the file that it speaks of: a plain one of that size."""
+    if not _DIGEST.match(outcome.blob):
+        return False
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == outcome.size

@@ -1,0 +1,231 @@
+"""NVIDIA's own tools as witnesses of our figures; each test skips, counted, without its tool."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.artifacts.cubin import Cubin, CubinKernel, read_cubin
+from gpuemu_flow.artifacts.lint import Linter
+from gpuemu_flow.artifacts.measure import Artifact, measure
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.ptxas import PtxasReport, parse_ptxas_output
+from gpuemu_flow.artifacts.sass import SassListing, parse_nvdisasm_json, parse_resource_usage
+from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
+
+KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
+COMMITTED = sorted(KERNELS.glob("sm_*/*.cubin"))
+RESERVED_SHARED = 1024
+TARGETS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.fixture(scope="session")
+def toolchain() -> Toolchain:
+    return find_tools()
+
+
+def need(toolchain: Toolchain, name: str) -> str:
+    tool = toolchain.first(name)
+    if not isinstance(tool, Tool):
+        pytest.skip(f"{tool.message}: {tool.hint}")
+    return tool.path
+
+
+def kernels(data: bytes) -> tuple[Cubin, dict[str, CubinKernel]]:
+    cubin = read_cubin(data)
+    assert isinstance(cubin, Cubin)
+    return cubin, {name: k for name, k in cubin.kernels.items() if k.is_entry}
+
+
+def assert_equal_to_cuobjdump(cuobjdump: str, path: Path) -> int:
+    """Compare registers, stack and shared memory; returns the number of kernels."""
+    run = run_tool([cuobjdump, "-res-usage", str(path)])
+    usage = parse_resource_usage(run.stdout.decode())
+    cubin, ours = kernels(path.read_bytes())
+    assert set(ours) <= set(usage)
+    reserved = RESERVED_SHARED if int(cubin.arch[3:].rstrip("af")) >= 90 else 0
+    for name, kernel in ours.items():
+        theirs = usage[name]
+        static = max(theirs.shared_bytes - reserved, 0)
+        assert (kernel.registers, kernel.stack_bytes, kernel.shared_bytes) == (
+            theirs.registers,
+            theirs.stack_bytes,
+            static,
+        ), name
+    return len(ours)
+
+
+def assert_equal_to_nvdisasm(nvdisasm: str, path: Path) -> int:
+    """Compare spill instructions with the annotated listing; returns their number."""
+    run = run_tool([nvdisasm, "-json", "-annotate", str(path)])
+    listing = parse_nvdisasm_json(run.stdout, str(path))
+    assert isinstance(listing, SassListing)
+    _, ours = kernels(path.read_bytes())
+    for name, kernel in ours.items():
+        assert kernel.spill_instructions == listing.spills(name), name
+    return sum(kernel.spill_instructions or 0 for kernel in ours.values())
+
+
+def test_committed_cubins_equal_cuobjdump(toolchain: Toolchain) -> None:
+    cuobjdump = need(toolchain, "cuobjdump")
+    assert sum(assert_equal_to_cuobjdump(cuobjdump, path) for path in COMMITTED) >= 50
+
+
+def test_committed_cubins_equal_nvdisasm(toolchain: Toolchain) -> None:
+    nvdisasm = need(toolchain, "nvdisasm")
+    assert sum(assert_equal_to_nvdisasm(nvdisasm, path) for path in COMMITTED) > 500
+
+
+@pytest.fixture(scope="session")
+def assembled(
+    toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], tuple[Path, PtxasReport]]:
+    """The committed sm_80 PTX assembled for other targets, with what ptxas said."""
+    ptxas = need(toolchain, "ptxas")
+    folder = tmp_path_factory.mktemp("assembled")
+    built = {}
+    for target in TARGETS:
+        for source in sorted((KERNELS / "sm_80").glob("*.ptx")):
+            text = source.read_text(encoding="utf-8")
+            if target == "sm_75":
+                text = text.replace(".target sm_80", ".target sm_75")
+            path = folder / f"{source.stem}.{target}.cubin"
+            (folder / "in.ptx").write_text(text, encoding="utf-8")
+            run = run_tool([ptxas, "-v", f"-arch={target}", "in.ptx", "-o", path.name], cwd=folder)
+            assert run.ok, run.stderr.decode()
+            report = parse_ptxas_output(run.stderr.decode(), source.name)
+            built[source.stem, target] = (path, report)
+    return built
+
+
+def test_ptxas_and_cubin_agree_for_every_target(
+    assembled: dict[tuple[str, str], tuple[Path, PtxasReport]],
+) -> None:
+    compared = 0
+    for path, report in assembled.values():
+        _, ours = kernels(path.read_bytes())
+        assert set(ours) == set(report.kernels)
+        for name, kernel in ours.items():
+            usage = report.kernels[name]
+            assert (
+                kernel.registers,
+                kernel.stack_bytes,
+                kernel.shared_bytes,
+                kernel.spill_store_bytes,
+                kernel.spill_load_bytes,
+                kernel.barriers,
+            ) == (
+                usage.registers,
+                usage.stack_bytes,
+                usage.shared_bytes,
+                usage.spill_store_bytes,
+                usage.spill_load_bytes,
+                usage.barriers,
+            ), (path.name, name)
+            compared += 1
+    assert compared >= 25 * len(TARGETS)
+
+
+def test_cuobjdump_agrees_for_every_target(
+    toolchain: Toolchain, assembled: dict[tuple[str, str], tuple[Path, PtxasReport]]
+) -> None:
+    cuobjdump = need(toolchain, "cuobjdump")
+    for (stem, _), (path, _) in assembled.items():
+        if stem in ("forced_spills", "dynamic_shared", "printf_left_in", "several_kernels"):
+            assert assert_equal_to_cuobjdump(cuobjdump, path) > 0
+
+
+def test_ptxas_warning_and_computed_launch_bounds_agree(
+    assembled: dict[tuple[str, str], tuple[Path, PtxasReport]],
+) -> None:
+    for (stem, target), (_, report) in assembled.items():
+        ptx = (KERNELS / "sm_80" / f"{stem}.ptx").read_bytes()
+        for view in measure(Artifact(stem, ptx, arch=target)).kernels:
+            found = {v.rule for v in Linter(Policy()).lint(view).violations}
+            ignored = view.name in report.unmet_bounds
+            assert ("unmet-launch-bounds" in found) == ignored, (target, view.name)
+
+
+def test_ptxas_reports_errors_with_lines(toolchain: Toolchain, tmp_path: Path) -> None:
+    ptxas = need(toolchain, "ptxas")
+    (tmp_path / "bad.ptx").write_text(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(){\nadd.s32 %r1, %r2, 1;\n}\n",
+        encoding="utf-8",
+    )
+    run = run_tool([ptxas, "-arch=sm_80", "bad.ptx", "-o", "out.cubin"], cwd=tmp_path)
+    assert not run.ok
+    problem = parse_ptxas_output(run.stderr.decode(), "src/bad.ptx").problems[0]
+    assert (problem.slug, problem.file, problem.line) == ("ptxas-error", "src/bad.ptx", 5)
+
+
+def test_committed_artifacts_are_those_of_their_sources(toolchain: Toolchain) -> None:
+    nvcc = toolchain.first("nvcc")
+    if not isinstance(nvcc, Tool) or nvcc.release != (13, 0):
+        pytest.skip("needs nvcc 13.0, with which the committed kernels were built")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(nvcc.path).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    script = [sys.executable, str(KERNELS / "rebuild.py"), "--check", "softmax", "forced_spills"]
+    run = run_tool(script, environment=environment)
+    assert run.ok, (run.stdout + run.stderr).decode()
+
+
+@pytest.fixture(scope="session")
+def published(
+    toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[tuple[Path, Path]]]:
+    """(PTX, cubin) pairs of the CUDA kernels in the wheel of ``implicit`` 0.7.3 from PyPI."""
+    cuobjdump = need(toolchain, "cuobjdump")
+    folder = tmp_path_factory.mktemp("published")
+    arguments = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    pip = [sys.executable, "-m", "pip", *arguments, "--python-version", "3.11"]
+    platform = ["--platform", "manylinux2014_x86_64", "implicit==0.7.3"]
+    download = run_tool([*pip, *platform], timeout=90)
+    if not download.ok:
+        pytest.skip("the wheel of implicit 0.7.3 cannot be had from PyPI here")
+    (wheel,) = folder.glob("*.whl")
+    shutil.unpack_archive(wheel, folder / "wheel", "zip")
+    library = folder / "wheel" / "implicit" / "gpu" / "_cuda.so"
+    for option in ("-xptx", "-xelf"):
+        subprocess.run([cuobjdump, option, "all", str(library)], cwd=folder, check=True, timeout=90)
+    yield [(ptx, ptx.with_suffix(".cubin")) for ptx in sorted(folder.glob("*.ptx"))]
+    shutil.rmtree(folder)
+
+
+def test_no_error_on_the_kernels_of_a_published_package(published: list[tuple[Path, Path]]) -> None:
+    linter = Linter(Policy())
+    seen = 0
+    for ptx, cubin in published:
+        measured = measure(Artifact(ptx.name, ptx.read_bytes(), cubin.read_bytes()))
+        assert measured.problems == []
+        for view in measured.kernels:
+            assert view.metrics.metric_source == "cubin"
+            assert [v for v in linter.lint(view).violations if v.severity == "error"] == []
+            seen += 1
+    assert seen > 500
+
+
+def test_a_published_package_equals_cuobjdump(
+    toolchain: Toolchain, published: list[tuple[Path, Path]]
+) -> None:
+    cuobjdump = need(toolchain, "cuobjdump")
+    assert sum(assert_equal_to_cuobjdump(cuobjdump, cubin) for _, cubin in published) > 500
+
+
+def test_tools_of_installed_packages_are_found(toolchain: Toolchain) -> None:
+    site = Path(sysconfig.get_paths()["purelib"])
+    installed = [n for n in ("cuobjdump", "nvdisasm") if (site / "nvidia/cu13/bin" / n).is_file()]
+    if not installed:
+        pytest.skip("no NVIDIA wheel is installed: pip install nvidia-cuda-cuobjdump")
+    for name in installed:
+        assert "nvidia/cu13" in {tool.origin for tool in toolchain.tools[name]} or (
+            toolchain.tools[name][0].origin == "PATH"
+        )

@@ -1,0 +1,120 @@
+"""What is published is what was tested: sdist → wheel → a fresh environment, away from here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import Mini
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NEEDED = ("pyproject.toml", "README.md", "LICENSE")
+
+
+def missing_tools() -> str:
+    """Why nothing can be built here without a network; empty when it can."""
+    if importlib.util.find_spec("build") is None:
+        return "`build` is not installed"
+    try:
+        version = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        return "setuptools is not installed"
+    return "" if int(version.partition(".")[0]) >= 68 else f"setuptools {version} is too old"
+
+
+pytestmark = pytest.mark.skipif(bool(missing_tools()), reason=missing_tools())
+
+
+def checked(*arguments: str | Path, cwd: Path) -> str:
+    """The output of a program that must succeed, without this checkout on its path."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUEMU", "PYTHON"))}
+    done = subprocess.run(
+        [str(a) for a in arguments],
+        cwd=cwd,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the sources, the sdist, and the wheel made from that sdist."""
+    folder = tmp_path_factory.mktemp("packaging")
+    source = folder / "source"
+    source.mkdir()
+    for name in NEEDED:
+        shutil.copy(REPOSITORY / name, source)
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for name in ("gpuemu_flow", "tasks", "schemas"):
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=unwanted)
+    assert (source / "gpuemu_flow" / "tasks").is_symlink()
+    checked(sys.executable, "-m", "build", "--no-isolation", "-o", folder, cwd=source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_all_of_the_package_and_nothing_else(built: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    top = {name.partition("/")[0] for name in names}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"gpuemu_flow"}
+    assert "gpuemu_flow/py.typed" in names
+    source = built / "source"
+    for folder, pattern in (("tasks", "*.py"), ("schemas", "*.json"), ("schemas", "*.py")):
+        wanted = {f"gpuemu_flow/{folder}/{p.name}" for p in (source / folder).glob(pattern)}
+        assert wanted and wanted <= names
+    modules = {
+        path.relative_to(source).as_posix() for path in (source / "gpuemu_flow").rglob("*.py")
+    }
+    assert len(modules) > 100 and modules <= names
+
+
+def test_the_sdist_builds_without_the_repository(built: Path) -> None:
+    """`python -m build` made the wheel from it; what it lacks, the wheel would lack."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {member.name.partition("/")[2] for member in archive.getmembers()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "gpuemu_flow/py.typed"} <= names
+    assert "gpuemu_flow/tasks/compare.py" in names
+    assert "gpuemu_flow/schemas/gpuemu.schema.json" in names
+
+
+def test_it_works_installed_and_from_another_folder(wheel: Path, mini: Mini) -> None:
+    environment = mini.root.parent / "venv"
+    checked(sys.executable, "-m", "venv", "--without-pip", environment, cwd=mini.root)
+    python = environment / "bin" / "python"
+    install = ("install", "--quiet", "--no-deps", "--no-index", wheel)
+    checked(sys.executable, "-m", "pip", "--python", python, *install, cwd=mini.root)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    # The dependencies of this interpreter; .pth files below that folder, an editable install's
+    # among them, are not read this way.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    where = checked(python, "-c", "import gpuemu_flow; print(gpuemu_flow.__file__)", cwd=mini.root)
+    assert Path(where.strip()).is_relative_to(environment)
+    command = environment / "bin" / "gpuemu-flow"
+    version = importlib.metadata.version("gpuemu-flow")
+    assert checked(command, "version", cwd=mini.root).startswith(f"gpuemu-flow {version}\n")
+    assert "relu" in checked(command, "run", cwd=mini.root)
+    assert checked(command, "run", cwd=mini.root).startswith("up to date: ")
+    listing = "import os, gpuemu_flow.schemas as s; print(os.listdir(s.__path__[0]))"
+    assert "run.schema.json" in checked(python, "-c", listing, cwd=mini.root)

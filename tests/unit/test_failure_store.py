@@ -1,0 +1,252 @@
+"""Failure records: kept once each, found by id, seed and op, never lost to another op."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord, FailureStore
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    InputSpec,
+    Verdict,
+)
+
+TENSORS = b"stands for a safetensors file"
+
+
+def make(
+    op: str = "softmax",
+    *,
+    seed: int = 7,
+    kind: FailureKind = FailureKind.TOLERANCE,
+    source: str = "run",
+    index: int = 3,
+    time: str = "2024-05-01T10:00:00.000000Z",
+    **settings: str,
+) -> FailureRecord:
+    specs = (InputSpec("x", (2, 9), "float32", "strided"), InputSpec("w", (9,), "float32"))
+    case = Case(index, seed, "float32", "strided", "special", specs, "x", "tail", (("N", 9),))
+    failure = Failure(kind, "3 elements exceed it", "y", (1, 8), math.nan, -math.inf)
+    stats = ErrorStats(count=18, max_abs=math.inf, max_rel=math.nan, max_ulp=2.0)
+    result = CheckResult(Verdict.FAILED, (failure,), stats, ("a note",))
+    record = FailureRecord.of(op, case, result, source=source, maker={"op": {"kind": "callable"}})
+    return replace(record, time=time, **settings)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[WorkspaceCache]:
+    cache = WorkspaceCache(tmp_path / ".gpuemu-cache")
+    cache.create()
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def store(cache: WorkspaceCache) -> FailureStore:
+    return FailureStore(cache)
+
+
+def test_a_record_comes_back_whole(store: FailureStore) -> None:
+    record = make(environment={"numpy": "2.4"}, cause="tail of N")
+    stored = store.get(store.add(record, TENSORS))
+    assert stored.inputs == digest_bytes(TENSORS)
+    assert math.isnan(stored.max_rel)
+    assert math.isnan(stored.expected)
+    assert (stored.max_abs, stored.actual) == (math.inf, -math.inf)
+    assert stored.index == (1, 8)
+    assert stored.shapes == {"x": (2, 9), "w": (9,)}
+    assert list(stored.layouts) == ["x", "w"]
+    assert Case.from_json(stored.case).seed == 7
+    assert CheckResult.from_json(stored.result).notes == ("a note",)
+    assert store.input_tensors(stored) == TENSORS
+    numbers = {"max_rel": 0.0, "expected": 0.0}  # NaN is not equal to itself
+    filled = replace(record, id=stored.id, inputs=stored.inputs, **numbers)
+    assert replace(stored, **numbers) == filled
+
+
+def test_a_scalar_failure_has_the_empty_index() -> None:
+    case = Case(0, 1, "float32", "contiguous", "normal", (InputSpec("x", (), "float32"),))
+    stats = ErrorStats(count=1, worst_index=(5,))
+    failure = Failure(FailureKind.TOLERANCE, "", "y", ())
+    result = CheckResult(Verdict.FAILED, (failure,), stats)
+    assert FailureRecord.of("op", case, result, source="fuzz").index == ()
+
+
+def test_records_outlive_their_process(cache: WorkspaceCache) -> None:
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from gpuemu_flow.store.failures import FailureStore
+        from gpuemu_flow.store.workspace_cache import WorkspaceCache
+        (record,) = FailureStore(WorkspaceCache(Path(sys.argv[1]))).list()
+        print(record.id, record.op)
+        """
+    wanted = FailureStore(cache).add(make("a b"), TENSORS)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(cache.folder)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == f"{wanted} a b"
+
+
+def test_the_same_failure_is_one_record_with_the_newest_time(store: FailureStore) -> None:
+    first = store.add(make(time="2024-05-01T10:00:00.000000Z", cause="tail"), TENSORS)
+    again = store.add(make(time="2024-05-02T10:00:00.000000Z", source="fuzz", index=99), TENSORS)
+    late = store.add(make(time="2024-05-01T09:00:00.000000Z"), TENSORS)
+    assert first == again == late
+    (record,) = store.list()
+    assert record.time == "2024-05-02T10:00:00.000000Z"
+    assert record.cause == "tail"
+
+
+def test_what_differs_never_overwrites(store: FailureStore) -> None:
+    records = [
+        make("softmax"),
+        make("softmax2"),
+        make("softmax", seed=8),
+        make("softmax", kind=FailureKind.NAN),
+        make("softmax", source="minimize"),
+    ]
+    ids = [store.add(record, TENSORS) for record in records]
+    ids.append(store.add(make("softmax", source="minimize"), b"other values of the same case"))
+    assert len(set(ids)) == 6
+    assert {record.id for record in store.list()} == set(ids)
+
+
+def test_ids_that_begin_alike_are_made_longer(store: FailureStore) -> None:
+    record = make("softmax")
+    taken = store.add(record, TENSORS)
+    other = make("other")
+    # Two failures whose digests share their first digits: the other one sits in the short place.
+    squatter = replace(other, id=taken, inputs=digest_bytes(TENSORS))
+    store._records.put(taken, squatter.to_json())
+    moved = store.add(record, TENSORS)
+    assert moved.startswith(taken)
+    assert len(moved) == ID_LENGTH + 1
+    assert store.get(taken).op == "other"
+    assert store.get(moved).op == "softmax"
+    assert store.add(record, TENSORS) == moved
+
+
+def test_found_by_a_unique_prefix(store: FailureStore) -> None:
+    ids = sorted(store.add(make(seed=n), TENSORS) for n in range(40))
+    unique = next(i for i in ids if sum(other[:5] == i[:5] for other in ids) == 1)
+    assert store.get(unique[:5].upper()).id == unique
+    with pytest.raises(UsageError, match="unknown-failure"):
+        store.get("")
+    doubled = next(c for c in "0123456789abcdef" if sum(i[0] == c for i in ids) > 1)
+    with pytest.raises(UsageError, match="ambiguous-failure"):
+        store.get(doubled)
+    with pytest.raises(UsageError, match="unknown-failure"):
+        store.get("zz")
+
+
+def test_newest_first(store: FailureStore) -> None:
+    for day, op in ((2, "b"), (3, "c"), (1, "a"), (4, "b")):
+        store.add(make(op, seed=day, time=f"2024-05-0{day}T00:00:00.000000Z"), TENSORS)
+    assert [record.seed for record in store.list()] == [4, 3, 2, 1]
+    assert [record.seed for record in store.list("b")] == [4, 2]
+    assert [record.seed for record in store.list(limit=2)] == [4, 3]
+    assert store.list("d") == ()
+
+
+def test_one_seed_of_several_ops(store: FailureStore) -> None:
+    for day, op in ((1, "a"), (2, "b")):
+        store.add(make(op, time=f"2024-05-0{day}T00:00:00.000000Z"), TENSORS)
+    assert [record.op for record in store.find(7)] == ["b", "a"]
+    assert [record.op for record in store.find(7, "a")] == ["a"]
+    assert store.find(8) == ()
+
+
+def test_a_seed_that_javascript_has_rounded(store: FailureStore) -> None:
+    seed = 2**64 - 500
+    rounded = 18446744073709552000
+    assert float(rounded) == float(seed) == float(seed + 1)
+    store.add(make(seed=seed), TENSORS)
+    assert [record.seed for record in store.find(seed)] == [seed]
+    assert [record.seed for record in store.find(rounded)] == [seed]
+    store.add(make(seed=seed, kind=FailureKind.NAN), TENSORS)
+    assert len(store.find(rounded)) == 2
+    store.add(make(seed=seed + 1), TENSORS)
+    assert store.find(rounded) == ()
+    assert [record.seed for record in store.find(seed + 1)] == [seed + 1]
+
+
+def test_small_seeds_are_never_taken_for_rounded_ones(store: FailureStore) -> None:
+    store.add(make(seed=2**53 - 1), TENSORS)
+    assert store.find(2**53 - 2) == ()
+    assert store.find(10**400) == ()
+
+
+def test_a_shrunk_case_and_its_original_know_each_other(store: FailureStore) -> None:
+    original = store.add(make(), TENSORS)
+    shrunk = store.add(make(source="minimize", minimized_from=original), b"smaller")
+    assert store.get(original).minimized == shrunk
+    assert store.get(shrunk).minimized_from == original
+    store.add(make(time="2025-01-01T00:00:00.000000Z"), TENSORS)
+    assert store.get(original).minimized == shrunk
+    assert store.get(shrunk).reproduce == f"gpuemu-flow reproduce {shrunk}"
+    store.delete(shrunk)
+    assert store.get(original).minimized is None
+    store.delete(original)
+    store.delete(original)
+    assert store.list() == ()
+
+
+def test_collection_keeps_the_inputs(store: FailureStore, cache: WorkspaceCache) -> None:
+    record = store.get(store.add(make(), TENSORS))
+    loose = cache.blobs.write(b"an output of long ago")
+    assert store.pinned() == {record.inputs}
+    cache.blobs.collect(0, store.pinned())
+    assert not cache.blobs.has(loose)
+    assert store.input_tensors(record) == TENSORS
+    store.delete(record.id)
+    cache.blobs.collect(0, store.pinned())
+    assert store.input_tensors(record) is None
+
+
+def test_damaged_and_foreign_records_hide_no_others(store: FailureStore) -> None:
+    kept = store.add(make(), TENSORS)
+    store._records.put("aaaa", {"version": 1, "op": "half a record"})
+    store._records.put("bbbb", {**make("later").to_json(), "version": 99})
+    store._records.put("cccc", ["not even an object"])
+    assert [record.id for record in store.list()] == [kept]
+    assert store.pinned() == {digest_bytes(TENSORS)}
+    with pytest.raises(UsageError, match="unknown-failure"):
+        store.get("aaaa")
+
+
+def test_public_json_is_what_the_interface_page_lists(store: FailureStore) -> None:
+    seed = 2**64 - 1
+    record = store.get(store.add(make("a; rm -rf $(HOME) 'x'", seed=seed), TENSORS))
+    public = record.to_public_json()
+    listed = (
+        "id op seed seed_str dtype shape shapes layout strategy kind message max_abs max_rel "
+        "max_ulp index expected actual cause reproduce minimized time"
+    )
+    assert set(listed.split()) <= set(public)
+    assert public["seed_str"] == str(seed)
+    assert public["max_abs"] == "Infinity"
+    assert public["expected"] == "NaN"
+    assert not {"maker", "environment", "case", "inputs"} & set(public)
+    words = shlex.split(public["reproduce"])
+    assert words == ["gpuemu-flow", "reproduce", str(seed), "--op", "a; rm -rf $(HOME) 'x'"]
+
+
+def test_an_unknown_source_is_refused() -> None:
+    with pytest.raises(ValueError, match="no source 'guess'"):
+        make(source="guess")

@@ -1,0 +1,63 @@
+"""What each command may import: a start-up budget in modules, which no clock can make flaky."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import Mini
+
+HEAVY = {"numpy", "doit", "jsonschema", "pynng", "rich"}
+_LINE = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
+
+
+def imported(mini: Mini, *arguments: str, code: int = 0) -> set[str]:
+    """Every module that the real command imports, told by the interpreter as it goes."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gpuemu_flow", *arguments],
+        cwd=mini.root,
+        env=mini.environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr[-2000:]
+    found = set(_LINE.findall(done.stderr))
+    assert "gpuemu_flow.front" in found, "the interpreter's list was not understood"
+    return found
+
+
+def tops(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help")])
+def test_help_and_version_import_nothing_heavy(mini: Mini, arguments: tuple[str, ...]) -> None:
+    found = imported(mini, *arguments)
+    assert "click" in found
+    assert not tops(found) & HEAVY
+    assert not tops(found) & {"sqlite3", "diskcache", "ml_dtypes", "tomli"}
+
+
+def test_the_answer_that_nothing_changed_imports_next_to_nothing(mini: Mini) -> None:
+    first = imported(mini, "run")
+    assert "doit" in tops(first), "a run that works is what the list must be able to show"
+    again = imported(mini, "run")
+    assert not tops(again) & (HEAVY | {"click", "sqlite3", "diskcache", "json", "hashlib"})
+    own = {name for name in again if name.startswith("gpuemu_flow")}
+    assert own == {"gpuemu_flow", "gpuemu_flow.front", "gpuemu_flow.engine",
+                   "gpuemu_flow.engine.plan"}  # fmt: skip
+
+
+def test_checking_a_configuration_needs_no_numbers_and_no_engine(mini: Mini) -> None:
+    found = imported(mini, "config", "check")
+    assert "gpuemu_flow.config.load" in found
+    assert not tops(found) & {"numpy", "doit", "diskcache", "rich", "pynng"}
+
+
+def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
+    """Standard output is no terminal here."""
+    assert "rich" not in tops(imported(mini, "run"))

@@ -1,0 +1,208 @@
+"""The house keeps its floors: imports lead downward only, and never in a circle."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import tomli
+from import_graph import PACKAGE, ROOT, Import, cycles, read_imports, source_files
+
+LAYERS = (
+    ("__main__", "front"),
+    ("cli", "daemon", "pytest_plugin"),
+    ("engine", "reports"),
+    ("tasks",),
+    ("artifacts", "runners", "store", "cases", "config"),
+    ("numerics",),
+    ("types", "errors", "", "schemas"),
+)
+"""From the top; the empty name is the package's own ``__init__`` with the version."""
+
+BESIDE = {
+    # The engine fills the models that all writers share.
+    "engine": ("gpuemu_flow.reports.model", "gpuemu_flow.reports.fuzz_model"),
+    # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
+    "config": ("gpuemu_flow.cases.schema", "gpuemu_flow.cases.op_schema"),
+    # Workers make a case's tensors themselves.
+    "runners": ("gpuemu_flow.cases.generate",),
+    "__main__": ("gpuemu_flow.front",),
+    "errors": ("gpuemu_flow.types",),
+    "types": ("gpuemu_flow.errors",),
+}
+"""What a package may import of another one on its own floor."""
+
+FROM_OUTSIDE = ("client", "frameworks")
+"""Used in other people's processes: they see only what the wire needs."""
+FOR_OUTSIDE = ("numerics", "types", "errors", "", "client", "frameworks")
+WIRE_CODEC = "gpuemu_flow.runners.codec"
+
+THIRD_PARTY = {
+    "doit": ("engine",),
+    "diskcache": ("store",),
+    "pynng": ("daemon", "client"),
+    "click": ("cli",),
+    "rich": ("cli",),
+    "tomli": ("config",),
+}
+"""Packages that one place alone may use; without a word here, a package is free."""
+
+ALWAYS_THERE = {*sys.stdlib_module_names, PACKAGE}
+
+
+def part_of(module: str) -> str:
+    """The package or top module that a module belongs to: ``engine`` for its ``engine.run``."""
+    return module.removeprefix(PACKAGE).removeprefix(".").partition(".")[0]
+
+
+def floor(part: str) -> int:
+    """How far from the top; AssertionError for a part that no layer names."""
+    for number, names in enumerate(LAYERS):
+        if part in names:
+            return number
+    raise AssertionError(f"{PACKAGE}.{part} stands in no layer; give it one here and in the docs")
+
+
+def breaches(imports: list[Import]) -> list[str]:
+    """Imports of ours that do not lead downward."""
+    found = []
+    for item in imports:
+        if item.target.partition(".")[0] != PACKAGE:
+            continue
+        source, target = part_of(item.module), part_of(item.target)
+        if source == target:
+            continue
+        if source in FROM_OUTSIDE:
+            allowed = target in FOR_OUTSIDE or item.target == WIRE_CODEC
+        elif target in FROM_OUTSIDE:
+            allowed = floor(source) <= floor("cli")
+        else:
+            downward = floor(source) < floor(target)
+            allowed = downward or item.target in BESIDE.get(source, ())
+        if not allowed:
+            found.append(str(item))
+    return found
+
+
+def foreign(imports: list[Import]) -> list[str]:
+    """Imports of packages that only another place may use."""
+    return [
+        str(item)
+        for item in imports
+        if not item.type_checking
+        and part_of(item.module) not in THIRD_PARTY.get(item.target.partition(".")[0], ())
+        and item.target.partition(".")[0] in THIRD_PARTY
+    ]
+
+
+@pytest.fixture(scope="module")
+def imports() -> list[Import]:
+    found = read_imports(source_files())
+    assert len(found) > 300, "the scan does not see the package"
+    assert any(item.module.startswith("gpuemu_flow.tasks.") for item in found)
+    return found
+
+
+def test_imports_lead_downward(imports: list[Import]) -> None:
+    assert breaches(imports) == []
+
+
+def test_no_module_imports_itself_by_way_of_others(imports: list[Import]) -> None:
+    edges: dict[str, set[str]] = {}
+    for item in imports:
+        if item.target.partition(".")[0] == PACKAGE:
+            edges.setdefault(item.module, set()).add(item.target)
+    assert cycles(edges) == []
+
+
+def test_third_party_packages_stay_in_their_place(imports: list[Import]) -> None:
+    assert foreign(imports) == []
+
+
+def test_third_party_packages_are_declared(imports: list[Import]) -> None:
+    project = tomli.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    extras = project.get("optional-dependencies", {}).values()
+    wanted = [*project["dependencies"], *(name for extra in extras for name in extra)]
+    declared = {name.split("[")[0].split(">")[0].split("<")[0].strip() for name in wanted}
+    used = {item.target.partition(".")[0] for item in imports if not item.type_checking}
+    assert used - ALWAYS_THERE <= {name.replace("-", "_") for name in declared}
+
+
+def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list[Import]) -> None:
+    of_front = [item for item in imports if item.module == "gpuemu_flow.front"]
+    eager = {item.target for item in of_front if item.eager}
+    assert eager <= {"os", "sys", "__future__"}
+    later = {item.target for item in of_front if not item.eager}
+    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main"}
+    of_plan = {
+        item.target for item in imports if item.module == "gpuemu_flow.engine.plan" and item.eager
+    }
+    assert of_plan <= {"os", "sys", "__future__", "collections.abc", "gpuemu_flow"}
+
+
+def test_packages_import_nothing_by_themselves(imports: list[Import]) -> None:
+    """``import gpuemu_flow.engine.plan`` runs such files; they must cost nothing."""
+    inits = {
+        name
+        for name, path in source_files().items()
+        if path.name == "__init__.py" and name.count(".") < 2
+    }
+    assert len(inits) > 9
+    heavy = [str(item) for item in imports if item.module in inits and item.target != "__future__"]
+    assert heavy == []
+
+
+def test_config_and_reports_need_no_numpy(imports: list[Import]) -> None:
+    """Looking at a configuration or a report loads no number library."""
+    edges: dict[str, set[str]] = {}
+    for item in imports:
+        if item.eager:
+            edges.setdefault(item.module, set()).add(item.target)
+    for start in ("gpuemu_flow.config.load", "gpuemu_flow.reports.text", "gpuemu_flow.cli.main"):
+        seen: set[str] = set()
+        pending = [start]
+        while pending:
+            name = pending.pop()
+            if name not in seen:
+                seen.add(name)
+                pending.extend(edges.get(name, ()))
+        tops = {name.partition(".")[0] for name in seen}
+        assert not tops & {"numpy", "ml_dtypes", "doit", "jsonschema", "pynng", "rich"}, start
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "problem"),
+    [
+        ("from gpuemu_flow.cli import main\n", "store/bad.py", "breach"),
+        ("from gpuemu_flow.store import keys\n", "runners/bad.py", "breach"),
+        ("def f():\n    import gpuemu_flow.engine.run\n", "tasks/bad.py", "breach"),
+        ("if TYPE_CHECKING:\n    from gpuemu_flow.tasks.base import TaskSpec\n", "cases/bad.py",
+         "breach"),
+        ("from ..engine import run\n", "numerics/bad.py", "breach"),
+        ("import doit.task\n", "tasks/bad.py", "foreign"),
+        ("def f():\n    from diskcache import Cache\n", "engine/bad.py", "foreign"),
+        ("from gpuemu_flow.cases.generate import materialise\n", "config/bad.py", "breach"),
+    ],
+)  # fmt: skip
+def test_a_breach_is_seen(tmp_path: Path, text: str, name: str, problem: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir()
+    path.write_text(text)
+    files = source_files()
+    module = f"{PACKAGE}.{name.removesuffix('.py').replace('/', '.')}"
+    mine = read_imports({**files, module: path}, [module])
+    assert len(breaches(mine)) == (problem == "breach")
+    assert len(foreign(mine)) == (problem == "foreign")
+
+
+def test_types_may_be_imported_from_anywhere_for_checking_only(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("if TYPE_CHECKING:\n    from doit.task import Task\n")
+    assert foreign(read_imports({"gpuemu_flow.tasks.bad": path})) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert cycles({"a": {"a"}}) == [["a"]]
+    assert cycles({"a": {"b", "c"}, "b": {"c"}}) == []

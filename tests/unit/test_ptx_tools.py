@@ -1,0 +1,261 @@
+"""NVIDIA's tools: what they print is read, and they are found and run within bounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
+from gpuemu_flow.artifacts.sass import (
+    ResourceUsage,
+    SassListing,
+    parse_nvdisasm_json,
+    parse_resource_usage,
+    parse_sass_text,
+)
+from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
+from gpuemu_flow.errors import Problem
+
+PTXAS_13 = """\
+ptxas info    : 10 bytes gmem, 16 bytes cmem[4]
+ptxas warning : Value of threads per SM for entry spills is out of range. \
+.minnctapersm will be ignored
+ptxas info    : Compiling entry function 'spills' for 'sm_86'
+ptxas info    : Function properties for spills
+    216 bytes stack frame, 220 bytes spill stores, 224 bytes spill loads
+ptxas info    : Used 64 registers, used 1 barriers, 216 bytes cumulative stack size, \
+372 bytes cmem[0]
+ptxas info    : Compile time = 1.985 ms
+ptxas info    : Compiling entry function 'recurses' for 'sm_86'
+ptxas info    : Function properties for recurses
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, used 0 barriers, 512 bytes smem, 364 bytes cmem[0]
+ptxas info    : Function properties for _Z3reci
+    24 bytes stack frame, 20 bytes spill stores, 20 bytes spill loads
+"""
+PTXAS_12 = """\
+ptxas info    : Compiling entry function 'k' for 'sm_75'
+ptxas info    : Function properties for k
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, 400 bytes smem, 360 bytes cmem[0]
+"""
+ERRORS = """\
+ptxas /tmp/x.ptx, line 12; error   : Unknown symbol 'foo'
+ptxas /tmp/x.ptx, line 9; fatal   : Unsupported .version 9.0; current version is '8.4'
+ptxas fatal   : Ptx assembly aborted due to errors
+"""
+
+
+def test_resources_are_keyed_by_entry_and_keep_to_it() -> None:
+    report = parse_ptxas_output(PTXAS_13, "k.ptx")
+    spills, recurses = report.kernels["spills"], report.kernels["recurses"]
+    assert (spills.arch, spills.registers, spills.barriers, spills.stack_bytes) == (
+        "sm_86",
+        64,
+        1,
+        216,
+    )
+    assert (spills.spill_store_bytes, spills.spill_load_bytes, spills.spill_bytes) == (
+        220,
+        224,
+        444,
+    )
+    assert (spills.constant_bytes, spills.shared_bytes) == (372, 0)
+    assert (recurses.stack_bytes, recurses.spill_bytes, recurses.shared_bytes) == (0, 0, 512)
+    assert set(report.kernels) == {"spills", "recurses"}
+
+
+def test_older_output_without_barriers() -> None:
+    usage = parse_ptxas_output(PTXAS_12).kernels["k"]
+    assert (usage.registers, usage.barriers, usage.shared_bytes) == (12, 0, 400)
+
+
+def test_ignored_launch_bounds_are_kept_by_kernel() -> None:
+    report = parse_ptxas_output(PTXAS_13)
+    assert list(report.unmet_bounds) == ["spills"]
+    assert [(p.slug, p.warning) for p in report.problems] == [("ptxas-warning", True)]
+
+
+def test_errors_name_the_users_file_and_line() -> None:
+    report = parse_ptxas_output(ERRORS, "kernels/k.ptx")
+    assert [(p.slug, p.file, p.line) for p in report.problems] == [
+        ("ptxas-error", "kernels/k.ptx", 12),
+        ("ptxas-error", "kernels/k.ptx", 9),
+        ("ptxas-error", "kernels/k.ptx", 0),
+    ]
+    assert "newer ptxas" in report.problems[1].hint
+
+
+def test_any_text_is_read_without_error() -> None:
+    for text in ("", "ptxas", "Used 9 registers", "\0\xff" * 100, PTXAS_13[::-1]):
+        assert parse_ptxas_output(text).kernels == {}
+
+
+def listing(opcode: str = "FADD") -> str:
+    instruction = {"opcode": opcode, "operands": "R1,R2"}
+    spill = {"opcode": "STL", "annotations": [{"type": "program-analysis", "info": "SpillRefill"}]}
+    function = {"function-name": "k", "sass-instructions": [instruction, spill, {"opcode": "NOP"}]}
+    return json.dumps([{"ELF": {}}, [function]])
+
+
+def test_machine_code_listing() -> None:
+    found = parse_nvdisasm_json(listing())
+    assert isinstance(found, SassListing)
+    assert found.histogram("k") == {"FADD": 1, "STL": 1}
+    assert found.histogram("other") is None
+    assert found.spills("k") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "[1]", "[1, 2]", "[{}, [{}]]", '[{}, [{"function-name": "k"}]]', "[" * 50_000],
+)
+def test_what_is_no_listing_is_a_problem(text: str) -> None:
+    problem = parse_nvdisasm_json(text, "k.cubin")
+    assert isinstance(problem, Problem)
+    assert (problem.slug, problem.file) == ("sass-unreadable", "k.cubin")
+
+
+def test_plain_listing_of_both_tools() -> None:
+    text = (
+        "\tFunction : k\n\t.headerflags ...\n"
+        "        /*0000*/                   MOV R1, c[0x0][0x28] ;   /* 0x00000a0000017a02 */\n"
+        "                                                            /* 0x003fde0000000f00 */\n"
+        "        /*0010*/              @!P0 LDG.E.128 R4, [R2.64] ;  /* 0x0000000402047981 */\n"
+        ".text.m:\n"
+        "        /*0020*/                   EXIT ;\n"
+    )
+    assert {name: [i.opcode for i in f] for name, f in parse_sass_text(text).functions.items()} == {
+        "k": ["MOV", "LDG.E.128"],
+        "m": ["EXIT"],
+    }
+
+
+def test_resource_usage() -> None:
+    text = (
+        "Resource usage:\n Common:\n  GLOBAL:10 CONSTANT[4]:16\n Function k:\n"
+        "  REG:24 STACK:8 SHARED:1040 LOCAL:0 CONSTANT[0]:364 TEXTURE:0 SURFACE:0 SAMPLER:0\n"
+    )
+    assert parse_resource_usage(text) == {"k": ResourceUsage(24, 8, 1040, 0)}
+
+
+def program(path: Path, text: str) -> Path:
+    """An executable script at a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{sys.executable}\n{text}", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def fake(path: Path, release: str) -> Path:
+    return program(path, f"print('Cuda compilation tools, release {release}, V{release}.99')")
+
+
+def test_search_order_configured_path_packages_triton(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    configured = fake(tmp_path / "mine" / "ptxas", "12.4")
+    on_path = fake(tmp_path / "bin" / "ptxas", "11.8")
+    packaged = fake(site / "nvidia" / "cu13" / "bin" / "ptxas", "13.0")
+    older = fake(site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas", "12.9")
+    triton = fake(site / "triton" / "backends" / "nvidia" / "bin" / "ptxas", "12.8")
+    chain = find_tools({"ptxas": str(configured)}, {"PATH": str(on_path.parent)}, [site])
+    assert [(t.path, t.release) for t in chain.tools["ptxas"]] == [
+        (str(configured), (12, 4)),
+        (str(on_path), (11, 8)),
+        (str(packaged), (13, 0)),
+        (str(older), (12, 9)),
+        (str(triton), (12, 8)),
+    ]
+    assert chain.problems == []
+
+
+def test_nothing_found_says_what_to_install(tmp_path: Path) -> None:
+    chain = find_tools({}, {"PATH": str(tmp_path)}, [tmp_path])
+    for name, package in (("nvcc", "nvidia-cuda-nvcc"), ("nvdisasm", "nvidia-cuda-nvdisasm")):
+        problem = chain.first(name)
+        assert isinstance(problem, Problem)
+        assert problem.slug == "tool-not-found"
+        assert package in problem.hint
+
+
+def test_a_configured_tool_that_does_not_work_is_named_and_the_search_goes_on(
+    tmp_path: Path,
+) -> None:
+    broken = program(tmp_path / "ptxas", "import sys; sys.exit('no licence')")
+    working = fake(tmp_path / "bin" / "ptxas", "13.0")
+    chain = find_tools({"ptxas": str(broken)}, {"PATH": str(working.parent)}, [])
+    assert [(p.slug, p.file) for p in chain.problems] == [("tool-unusable", str(broken))]
+    assert "no licence" in chain.problems[0].message
+    found = chain.first("ptxas")
+    assert isinstance(found, Tool)
+    assert found.path == str(working)
+
+
+def chain_of(*releases: tuple[int, int]) -> Toolchain:
+    tools = [Tool("ptxas", f"/p{i}", release, "x", "PATH") for i, release in enumerate(releases)]
+    return Toolchain({"ptxas": tools})
+
+
+def test_the_first_ptxas_that_reads_the_version_is_picked() -> None:
+    chain = chain_of((12, 4), (13, 0), (12, 8))
+    for version, path in (((8, 4), "/p0"), ((8, 7), "/p1"), ((9, 0), "/p1"), ((6, 0), "/p0")):
+        found = chain.ptxas_for(version)
+        assert isinstance(found, Tool)
+        assert found.path == path
+
+
+def test_no_ptxas_that_is_new_enough_is_said_clearly() -> None:
+    problem = chain_of((12, 4), (13, 0)).ptxas_for((9, 2))
+    assert isinstance(problem, Problem)
+    assert problem.slug == "tool-too-old"
+    assert "9.0" in problem.message
+    assert "9.2" in problem.message
+
+
+def test_releases_that_are_not_in_the_table() -> None:
+    assert Tool("ptxas", "", (13, 7), "", "").newest_ptx == (9, 7)
+    assert Tool("ptxas", "", (9, 0), "", "").newest_ptx == (0, 0)
+
+
+def test_a_program_is_run_and_its_output_kept() -> None:
+    run = run_tool([sys.executable, "-c", "import sys; print('out'); sys.exit('err')"])
+    assert (run.status, run.ok, run.stdout.strip(), run.stderr.strip()) == (
+        1,
+        False,
+        b"out",
+        b"err",
+    )
+
+
+def test_a_program_that_hangs_is_stopped_with_its_children(tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    text = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(marker)!r}, 'w').write(str(child.pid)); child.wait()\n"
+    )
+    run = run_tool([sys.executable, "-c", text], timeout=1.5)
+    assert run.status is None
+    assert "1.5 s" in run.stopped
+    if marker.exists():  # started in time: it must be gone, or be a zombie that nobody reaps
+        state = Path(f"/proc/{marker.read_text()}/status")
+        assert not state.exists() or "Z (zombie)" in state.read_text()
+
+
+def test_a_program_that_prints_without_end_is_stopped() -> None:
+    run = run_tool(
+        [sys.executable, "-c", "while True: print('x' * 1000)"], timeout=60, max_output=100_000
+    )
+    assert run.status is None
+    assert "100000 bytes" in run.stopped
+
+
+@pytest.mark.parametrize("arguments", [["/no/such/program"], [os.devnull], ["a\0b"]])
+def test_a_program_that_cannot_be_started(arguments: list[str]) -> None:
+    run = run_tool(arguments)
+    assert (run.status, run.ok) == (127, False)
+    assert run.stderr

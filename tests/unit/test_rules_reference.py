@@ -1,0 +1,48 @@
+"""The registry of rules, and the page that is generated from it."""
+
+from __future__ import annotations
+
+import re
+
+from ptx_text import REPOSITORY
+
+from gpuemu_flow.artifacts import rules
+from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
+from gpuemu_flow.artifacts.rules.reference import explain, reference_page
+
+
+def test_rules_stand_in_order_under_unique_ids() -> None:
+    assert [rule.number for rule in RULES] == list(range(1, len(RULES) + 1))
+    assert len(RULES_BY_ID) == len(RULES) >= 20
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id) for rule in RULES)
+    assert {rule.severity for rule in RULES} <= {"error", "warning", "info"}
+
+
+def test_every_rule_file_is_registered() -> None:
+    folder = REPOSITORY / "gpuemu_flow" / "artifacts" / "rules"
+    helpers = {"__init__", "base", "reference"}
+    names = {path.stem for path in folder.glob("*.py")} - helpers
+    registered = {name for name in names if getattr(rules, name).RULE in RULES}
+    assert names == registered
+
+
+def test_every_rule_explains_itself() -> None:
+    for rule in RULES:
+        for text in (rule.what, rule.why, rule.example, rule.instead):
+            assert text.strip()
+        assert f"## {rule.id}" in explain(rule)
+
+
+def test_documented_names_of_protocol_v1_are_kept() -> None:
+    assert {rule.legacy_kind for rule in RULES if rule.legacy_kind} == {
+        "ExcessiveRegisters",
+        "ExcessiveSpills",
+        "ExcessiveLocalMemory",
+        "MissingRequiredPattern",
+        "ForbiddenPatternFound",
+    }
+
+
+def test_the_page_is_the_one_that_the_rules_give() -> None:
+    page = REPOSITORY / "docs" / "lint-rules.md"
+    assert page.read_text(encoding="utf-8") == reference_page()

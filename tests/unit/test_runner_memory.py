@@ -1,0 +1,212 @@
+"""Memory that tensors lie in: shared files, spans, watched buffers, equal calls."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuemu_flow.cases.generate import materialise, materialise_guarded
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.buffers import InputBuffers, byte_span, whole_memory
+from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
+from gpuemu_flow.types import DTYPES, LAYOUTS, Case, FailureKind, InputSpec
+
+
+def make_case(layout: str, dtype: str, shape: tuple[int, ...] = (5, 7)) -> Case:
+    spec = InputSpec("x", shape, dtype, layout, "normal", 0)
+    return Case(0, 1, dtype, layout, "normal", (spec,))
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena(anonfile.create("test", fixed=True))
+    yield made
+    made.close()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="seals are Linux's")
+def test_a_fixed_file_grows_and_never_shrinks() -> None:
+    fd = anonfile.create("test", fixed=True)
+    os.ftruncate(fd, 100)
+    os.ftruncate(fd, 200)
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 100)
+    os.close(fd)
+
+
+def test_the_tail_of_a_file_is_text() -> None:
+    fd = anonfile.append_only(anonfile.create("test"))
+    os.write(fd, b"x" * 5000 + b"\0\xffend\n")
+    assert anonfile.tail(fd).endswith("x\ufffdend")
+    assert len(anonfile.tail(fd, 10)) <= 10
+    os.close(fd)
+    assert anonfile.tail(fd) == ""
+
+
+def test_a_status_page_that_says_nothing() -> None:
+    fd = anonfile.create("test")
+    assert anonfile.read_status(fd) == (anonfile.PREPARING, 0.0)
+    anonfile.write_status(fd, anonfile.CALLING)
+    phase, since = anonfile.read_status(fd)
+    assert phase == anonfile.CALLING
+    assert math.isfinite(since)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_arena_keeps_bits_layout_and_alignment(arena: Arena, layout: str, dtype: str) -> None:
+    arrays = {
+        str(shape): materialise(make_case(layout, dtype, shape))["x"]
+        for shape in ((), (0, 3), (1,), (5, 7), (2, 3, 4))
+    }
+    laid = arena.views(arena.write(arrays, keep_layout=True))
+    plain = arena.read(arena.write(arrays))
+    for name, array in arrays.items():
+        assert plain[name].tobytes() == array.tobytes()
+        assert plain[name].flags.c_contiguous
+        assert laid[name].strides == array.strides
+        if array.size:
+            assert (laid[name].ctypes.data - array.ctypes.data) % 64 == 0
+
+
+def test_an_arena_keeps_what_lies_before_the_start(arena: Arena) -> None:
+    first = arena.write({"a": np.arange(10)})
+    second = arena.write({"b": np.zeros(100)}, start=end_of(first))
+    assert arena.read(first)["a"].tolist() == list(range(10))
+    assert arena.read(second)["b"].tolist() == [0] * 100
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        Slot(0, (1 << 40,), (4,), "float32"),
+        Slot(1 << 40, (1,), (4,), "float32"),
+        Slot(0, (2,), (-4,), "float32"),
+        Slot(-4, (1,), (4,), "float32"),
+    ],
+)
+def test_places_outside_an_arena_are_refused(arena: Arena, slot: Slot) -> None:
+    arena.write({"a": np.arange(10)})
+    with pytest.raises(ValueError, match="arena"):
+        arena.views({"x": slot})
+    if slot.strides[0] > 0:
+        with pytest.raises(ValueError, match="arena"):
+            arena.read({"x": slot})
+
+
+@pytest.mark.parametrize(
+    "data", [None, [], [0, [1], [4]], [0, [1], [4], "object"], [0, [1, 1], [4], "int8"],
+             ["a", [1], [4], "int8"], [0, [-1], [4], "int8"], [0, [1] * 99, [1] * 99, "int8"]],
+)  # fmt: skip
+def test_what_is_no_place(data: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        Slot.from_json(data)
+
+
+def test_the_span_of_views() -> None:
+    base = np.arange(60, dtype=np.int16).reshape(6, 10)
+    start = base.ctypes.data
+    assert byte_span(base) == (start, start + 120)
+    assert byte_span(base[::-1, ::-1]) == (start, start + 120)
+    assert byte_span(base[1:3, 2:5]) == (start + 24, start + 50)
+    assert byte_span(np.broadcast_to(base[:1], (9, 10))) == (start, start + 20)
+    low, high = byte_span(base[:0])
+    assert low == high
+
+
+def test_the_whole_memory_of_views() -> None:
+    base = np.arange(60, dtype=np.int16).reshape(6, 10)
+    for view in (base, base.T, base[2:, ::2], base.reshape(-1)[5:]):
+        memory = whole_memory(view)
+        assert memory.nbytes == 120
+        assert np.shares_memory(memory, base)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "expanded"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_single_changed_byte_is_found(layout: str, dtype: str) -> None:
+    """Every byte of the buffer in turn: of an element, of a gap or of a guard zone."""
+    laid = materialise_guarded(make_case(layout, dtype, (2, 3)))["x"]
+    buffers = InputBuffers({"x": laid.array})
+    buffers.remember()
+    assert buffers.violations(()) == []
+    memory = whole_memory(laid.array)
+    owned = np.zeros(memory.size, bool)
+    itemsize = numpy_dtype(dtype).itemsize
+    offset = laid.array.ctypes.data - memory.ctypes.data
+    for index in np.ndindex(2, 3):
+        place = offset + sum(i * s for i, s in zip(index, laid.array.strides, strict=True))
+        owned[place : place + itemsize] = True
+    for position in range(0, memory.size, 1 if layout == "strided" else 7):
+        memory[position] ^= 1
+        (failure,) = buffers.violations(())
+        assert failure.kind is (
+            FailureKind.INPUT_MODIFIED if owned[position] else FailureKind.OUT_OF_BOUNDS
+        )
+        buffers.restore()
+    assert buffers.violations(()) == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("guards", [False, True])
+def test_other_values_go_into_the_same_memory(layout: str, guards: bool) -> None:
+    """In as many buffers as it takes to meet every alignment of the allocation behind them."""
+    case = make_case(layout, "float32")
+    for seed in range(20):
+        make = materialise_guarded if guards else materialise
+        first, second = make(case), make(replace(case, seed=seed + 100))
+        old = first["x"].array if guards else first["x"]
+        new = second["x"].array if guards else second["x"]
+        buffers = InputBuffers({"x": old})
+        address = buffers.arrays["x"].ctypes.data
+        buffers.overwrite({"x": new})
+        assert buffers.arrays["x"].ctypes.data == address
+        assert buffers.arrays["x"].tobytes() == new.tobytes()
+        if guards:
+            assert first["x"].intact()
+
+
+def test_other_forms_get_their_own_memory() -> None:
+    buffers = InputBuffers({"x": np.zeros((2, 3), np.float32)})
+    other = np.ones((4, 5), np.float32)
+    buffers.overwrite({"x": other})
+    assert buffers.arrays["x"] is other
+
+
+def test_equal_calls() -> None:
+    a = np.array([1.0, np.nan, -0.0], np.float32)
+    assert compare_calls({"y": a}, {"y": a.copy()}, deterministic=True) == []
+    b = np.array([1.0, np.nan, 0.0], np.float32)
+    (failure,) = compare_calls({"y": a}, {"y": b}, deterministic=True)
+    assert (failure.kind, failure.index) == (FailureKind.NON_DETERMINISTIC, (2,))
+    assert compare_calls({"y": a}, {"y": b}, deterministic=False) == []
+    for other in ({"y": a[:2]}, {"y": a.astype(np.float64)}, {}):
+        (failure,) = compare_calls({"y": a}, other, deterministic=False)
+        assert failure.kind is FailureKind.NON_DETERMINISTIC
+
+
+def test_only_the_two_fills_in_the_same_place_mean_unwritten() -> None:
+    first = np.zeros((2, 2), np.uint32)
+    second = first.copy()
+    first[1, 0] = int.from_bytes(bytes([FIRST_FILL] * 4), "little")
+    second[1, 0] = int.from_bytes(bytes([SECOND_FILL] * 4), "little")
+    for deterministic in (True, False):
+        (failure,) = compare_calls({"y": first}, {"y": second}, deterministic=deterministic)
+        assert (failure.kind, failure.index) == (FailureKind.UNWRITTEN, (1, 0))
+    (failure,) = compare_calls({"y": second}, {"y": first}, deterministic=True)
+    assert failure.kind is FailureKind.NON_DETERMINISTIC
+
+
+def test_no_outputs_and_empty_ones() -> None:
+    empty = np.zeros((0, 3), np.float16)
+    assert compare_calls({}, {}, deterministic=True) == []
+    assert compare_calls({"y": empty}, {"y": empty}, deterministic=True) == []
