@@ -14,15 +14,20 @@ LAYERS = (
     ("cli", "daemon", "pytest_plugin"),
     ("engine", "reports"),
     ("tasks",),
-    ("artifacts", "runners", "store", "cases", "config"),
+    ("artifacts", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
     ("types", "errors", "", "schemas"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
 BESIDE = {
-    # The engine fills the models that all writers share.
-    "engine": ("gpuemu_flow.reports.model", "gpuemu_flow.reports.fuzz_model"),
+    # The engine fills the models that all writers share, and hands failures to their exporter.
+    "engine": (
+        "gpuemu_flow.reports.model",
+        "gpuemu_flow.reports.fuzz_model",
+        "gpuemu_flow.reports.export_outputs",
+        "gpuemu_flow.reports.pytest_export",
+    ),
     # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
     "config": ("gpuemu_flow.cases.schema", "gpuemu_flow.cases.op_schema"),
     # Workers make a case's tensors themselves.
@@ -35,8 +40,7 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("numerics", "types", "errors", "", "client", "frameworks")
-WIRE_CODEC = "gpuemu_flow.runners.codec"
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "", "client", "frameworks")
 
 THIRD_PARTY = {
     "doit": ("engine",),
@@ -74,7 +78,7 @@ def breaches(imports: list[Import]) -> list[str]:
         if source == target:
             continue
         if source in FROM_OUTSIDE:
-            allowed = target in FOR_OUTSIDE or item.target == WIRE_CODEC
+            allowed = target in FOR_OUTSIDE
         elif target in FROM_OUTSIDE:
             allowed = floor(source) <= floor("cli")
         else:
