@@ -16,6 +16,7 @@ from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.process import CancelledRunError
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
     Progress,
@@ -39,8 +40,8 @@ from gpuemu_flow.types import (
     failure_from_json,
 )
 
-STAGE = "compare"
-VERSION = 2
+STAGE = stages.COMPARE
+VERSION = stages.VERSIONS[STAGE]
 WORKER = "gpuemu_flow.tasks.judge:judge_batch"
 EVALUATIONS = 20
 OVERHEAD_SECONDS = 300.0

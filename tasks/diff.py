@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
@@ -16,32 +18,28 @@ from gpuemu_flow.tasks.base import (
     read_manifest,
     write_manifest,
 )
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
-STAGE = "diff"
-VERSION = 1
+STAGE = stages.DIFF
+VERSION = stages.VERSIONS[STAGE]
 _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still nothing
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare an op's summaries with those of the run before."""
     current = {
-        source.role.partition(":")[2]: read_manifest(context.cache.folder / source.path, "compare")[
-            "summary"
-        ]
-        for source in spec.inputs
+        source.role.partition(":")[2]: _summary(context, source.path) for source in spec.inputs
     }
     target = context.cache.folder / spec.target
     try:
         previous = read_manifest(target, STAGE)["current"]
     except (StoreError, KeyError):
         previous = {}
+    threshold = spec.params["regression_threshold"]
     changes = [
         change
         for dtype, summary in current.items()
-        for change in _changes(
-            dtype, previous.get(dtype), summary, spec.params["regression_threshold"]
-        )
+        for change in _changes(dtype, previous.get(dtype), summary, threshold)
     ]
     content = {
         "stage": STAGE,
@@ -54,39 +52,50 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     return StageResult(write_manifest(target, content), values={"regressions": regressions})
 
 
+def _summary(context: StageContext, path: str) -> dict[str, Json]:
+    """A comparison's summary, and which cases it is on."""
+    manifest = read_manifest(context.cache.folder / path, stages.COMPARE)
+    cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
+    return {**manifest["summary"], "cases_digest": digest_json(cases)}
+
+
 def _changes(
     dtype: str, old: Mapping[str, Json] | None, new: Mapping[str, Json], threshold: float
 ) -> list[dict[str, Json]]:
     """Differences between two summaries of one dtype.
 
-    An error figure regresses when it exceeds the old one by more than `threshold` (a fraction);
-    it improves when the reverse holds.
+    A verdict that is no longer ``passed`` is a regression. On the same cases, an error that exceeds
+    the old one by more than `threshold` (a fraction) has grown; the reverse is an improvement.
     """
     if old is None:
         return [{"kind": "new", "dtype": dtype, "what": "op", "old": None, "new": new["verdict"]}]
-    found = []
+    passed = Verdict.PASSED.value
     if old["verdict"] != new["verdict"]:
-        better = new["verdict"] == Verdict.PASSED.value
-        found.append(
+        kind = "improvement" if new["verdict"] == passed else "change"
+        if old["verdict"] == passed:
+            kind = "regression"
+        return [
             {
-                "kind": "improvement" if better else "regression",
+                "kind": kind,
                 "dtype": dtype,
                 "what": "verdict",
                 "old": old["verdict"],
                 "new": new["verdict"],
             }
-        )
+        ]
+    if new["verdict"] != passed or old.get("cases_digest") != new["cases_digest"]:
+        return []
     before, after = number_from_json(old["max_abs"]), number_from_json(new["max_abs"])
     grown = not after <= before * (1 + threshold) + _ABSOLUTE_SLACK
     shrunk = after < before / (1 + threshold) - _ABSOLUTE_SLACK
-    if old["cases"] == new["cases"] and (grown or shrunk):
-        found.append(
-            {
-                "kind": "regression" if grown else "improvement",
-                "dtype": dtype,
-                "what": "max_abs",
-                "old": old["max_abs"],
-                "new": new["max_abs"],
-            }
-        )
-    return found
+    if not grown and not shrunk:
+        return []
+    return [
+        {
+            "kind": "growth" if grown else "improvement",
+            "dtype": dtype,
+            "what": "max_abs",
+            "old": old["max_abs"],
+            "new": new["max_abs"],
+        }
+    ]

@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
@@ -20,8 +21,8 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.types import Case, Json
 
-STAGE = "generate"
-VERSION = 1
+STAGE = stages.GENERATE
+VERSION = stages.VERSIONS[STAGE]
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuemu_flow.runners.api import Checks, Program, Request
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
 from gpuemu_flow.tasks.execute import execute
 from gpuemu_flow.tasks.generate import read_cases
 
-STAGE = "op"
-VERSION = 1
+STAGE = stages.OP
+VERSION = stages.VERSIONS[STAGE]
 
 
 CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)

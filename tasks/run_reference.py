@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases
 from gpuemu_flow.types import DTYPES, Json
 
-STAGE = "reference"
-VERSION = 1
+STAGE = stages.REFERENCE
+VERSION = stages.VERSIONS[STAGE]
 WIDE = "float64"
 
 

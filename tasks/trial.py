@@ -118,8 +118,8 @@ class Trials:
         self._pool = pool
         self._stack = stack
         self._cancel = cancel
-        self._op = self._session(subject.op)
         self._reference = self._session(subject.reference)
+        self._opened_op: ProgramSession | None = None
         self._shadow: ProgramSession | None = None
         self._judge: Judge | None = None
         kind = DTYPES[subject.dtype].kind
@@ -131,6 +131,13 @@ class Trials:
         """Whether the reference has a float32 shadow."""
         reference = self.subject.reference
         return reference.kind != "command" and not reference.python
+
+    @property
+    def _op(self) -> ProgramSession:
+        """The op's session; outputs that someone else computed are judged without one."""
+        if self._opened_op is None:
+            self._opened_op = self._session(self.subject.op)
+        return self._opened_op
 
     def _session(self, program: Program) -> ProgramSession:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))

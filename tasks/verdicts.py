@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
+STDERR = "stderr:"  # first line of a note that holds a program's own words
 _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 
 
@@ -14,8 +15,12 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     """The verdict on a case whose op or reference (`kind`) gave no usable outputs."""
     place = f" ({error.file}:{error.line})" if error.line else ""
     failure = Failure(kind, f"{_WHO[kind]}: {error.slug}: {error.message}{place}")
-    notes = tuple(text for text in (error.hint, error.stderr_tail) if text)
-    return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), notes)
+    notes = []
+    if error.hint:
+        notes.append(f"hint: {error.hint}")
+    if error.stderr_tail:
+        notes.append(f"{STDERR}\n{error.stderr_tail}")
+    return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), tuple(notes))
 
 
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:

@@ -99,7 +99,9 @@ def _selected(what: str, names: Sequence[str], known: tuple[str, ...]) -> tuple[
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise UsageError(Problem(f"unknown-{what}", f"there is no {what} {name!r}", hint))
+            message = f"there is no {what} {name!r}"
+            slug = "unknown-layout" if what == "layout" else "unknown-strategy"
+            raise UsageError(Problem(slug, message, hint))
     return tuple(name for name in known if name in names)
 
 

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option
 
 
-@click.command()
+@click.command(short_help="Suggest tolerances from a trusted op.")
 @click.argument("op")
 @click.option("-n", "--cases", type=click.IntRange(1), default=100, show_default=True)
 @click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command(short_help="Forget results, or the whole cache.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @click.option("--cache", "whole_cache", is_flag=True, help="Delete the action cache and blobs too.")
 def clean(words: tuple[str, ...], whole_cache: bool) -> None:

@@ -9,7 +9,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="List, show and export failures.")
 @click.option("-o", "--op", help="Only this op's failures.")
 @click.option("-l", "--limit", type=click.IntRange(1), default=20, show_default=True)
 @format_option("text", "json")

@@ -39,7 +39,7 @@ def parse_shapes(
     return tuple(shapes)
 
 
-@click.command()
+@click.command(short_help="Try many seeded cases of ops.")
 @click.argument("ops", nargs=-1, metavar="[OP]...")
 @click.option("-o", "--op", "more_ops", multiple=True, help="An op, as an option.")
 @click.option("-n", "-i", "--iterations", type=click.IntRange(1), help="Cases per op.")

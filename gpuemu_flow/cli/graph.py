@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option
 
 
-@click.command()
+@click.command(short_help="Draw the task graph.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @format_option("text", "mermaid", "dot")
 def graph(words: tuple[str, ...], output_format: str) -> None:

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
-@click.command("list")
+@click.command("list", short_help="List tasks, groups and targets.")
 @click.argument("words", nargs=-1, metavar="[OP|GROUP|TARGET]...")
 @click.option("--status", "with_status", is_flag=True, help="Say which are current.")
 @format_option("text", "json")

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
-@click.command()
+@click.command(short_help="Shrink a recorded failure.")
 @click.argument("failure", metavar="SEED|ID", required=False)
 @click.option("--seed", "seed_option", help="The seed, as an option.")
 @click.option("-o", "--op", help="Only failures of this op.")

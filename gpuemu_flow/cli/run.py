@@ -15,7 +15,7 @@ from gpuemu_flow.cli.options import (
 )
 
 
-@click.command()
+@click.command(short_help="Validate what changed.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
 @click.option("-n", "--dry-run", is_flag=True, help="Show what would run, and run nothing.")
 @click.option("--explain", is_flag=True, help="Say for each task that runs why it does.")
@@ -79,8 +79,8 @@ def run(
         outcome = session.run(workspace, options, listener)
     report = build_report(workspace, outcome)
     record_run(workspace, report)
-    code = report.exit_code(fail_on_regression=bool(workspace.settings["fail_on_regression"]))
-    if code == 0 and outcome.everything and outcome.all_current(workspace):
+    code = report.exit_code
+    if code == 0 and not report.problems and outcome.everything and outcome.all_current(workspace):
         workspace.save_plan(text.up_to_date_line(report))
     if output_format == "json":
         click.echo(json_writer.dumps(json_writer.run_to_json(report)))

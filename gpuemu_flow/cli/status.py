@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
-@click.command()
+@click.command(short_help="Show the workspace, its results and cache.")
 @format_option("text", "json")
 def status(output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts and its cache."""

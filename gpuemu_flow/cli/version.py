@@ -7,7 +7,7 @@ import click
 from gpuemu_flow import __version__
 
 
-@click.command()
+@click.command(short_help="Show versions.")
 def version() -> None:
     """Show the version of the tool and of what results depend on."""
     from gpuemu_flow.engine.environment import fingerprint  # noqa: PLC0415

@@ -14,11 +14,9 @@ from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
+from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.types import Json
-
-STAGE_VERSIONS = {s.STAGE: s.VERSION for s in (generate, run_op, run_reference, compare, diff)}
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Compiler:
         self._groups["quick"] = [
             name
             for name, spec in self._tasks.items()
-            if spec.stage == compare.STAGE and spec.dtype in quick_dtypes
+            if spec.stage == stages.COMPARE and spec.dtype in quick_dtypes
         ]
         self._groups["all"] = list(self._tasks)
         self._add_targets(self._config.targets)
@@ -96,33 +94,30 @@ class Compiler:
         for dtype in op.dtypes:
             parts = to_slice(op, dtype)
             made = self._spec(
-                generate.STAGE,
+                stages.GENERATE,
                 op.name,
                 dtype,
-                version=generate.VERSION,
                 params={**parts["cases"], "seed": self._seed, "dtype": dtype},
                 settings={"schema": generate.schema_to_json(op.schema)},
             )
-            cases = _reads(generate.STAGE, made)
+            cases = _reads(stages.GENERATE, made)
             ran, expected = (
                 self._spec(
-                    stage.STAGE,
+                    stage,
                     op.name,
                     dtype,
-                    version=stage.VERSION,
                     files=self._program_files(op, ref),
                     inputs=(cases,),
-                    params={**parts[stage.STAGE], **self._what_it_computes(parts["program"])},
+                    params={**parts[stage], **self._what_it_computes(parts["program"])},
                     settings=self._program(op, ref),
                 )
-                for stage, ref in ((run_op, program), (run_reference, op.reference))
+                for stage, ref in ((stages.OP, program), (stages.REFERENCE, op.reference))
             )
             judged = self._spec(
-                compare.STAGE,
+                stages.COMPARE,
                 op.name,
                 dtype,
-                version=compare.VERSION,
-                inputs=(cases, _reads(run_op.STAGE, ran), _reads(run_reference.STAGE, expected)),
+                inputs=(cases, _reads(stages.OP, ran), _reads(stages.REFERENCE, expected)),
                 params=parts["compare"],
                 settings={"op": ran.settings, "reference": expected.settings},
             )
@@ -132,10 +127,9 @@ class Compiler:
         threshold = self._config.policies.regression_threshold
         self._add(
             self._spec(
-                diff.STAGE,
+                stages.DIFF,
                 op.name,
                 "",
-                version=diff.VERSION,
                 inputs=tuple(compared),
                 params={"regression_threshold": threshold},
             )
@@ -153,7 +147,6 @@ class Compiler:
         op: str,
         dtype: str,
         *,
-        version: int,
         params: Json,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
@@ -164,7 +157,7 @@ class Compiler:
         return TaskSpec(
             name=f"{stage}:{op}:{dtype}" if dtype else f"{stage}:{op}",
             stage=stage,
-            version=version,
+            version=stages.VERSIONS[stage],
             subject=op,
             dtype=dtype,
             sources=files.files,

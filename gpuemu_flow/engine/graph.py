@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
@@ -56,6 +56,14 @@ class Graph:
             {name: tuple(members) for name, members in data["groups"].items()},
             tuple(Skip(*s) for s in data["skips"]),
         )
+
+    def names(self) -> list[str]:
+        """Groups that a person would name: ops, stages and targets, not each stage of each op."""
+        return [
+            name
+            for name, members in self.groups.items()
+            if members and (name in STAGES or name.partition(":")[0] not in STAGES)
+        ]
 
     def readers(self, task: str) -> list[str]:
         """Names of the tasks that read `task`'s manifest."""
@@ -112,13 +120,10 @@ class Graph:
             elif word in self.groups:
                 chosen.update(self.groups[word])
             else:
-                known = [*self.groups, *self.tasks]
+                near = nearest(word, [*self.groups, *self.tasks])
+                hint = f"did you mean {near!r}?" if near else f"known: {', '.join(self.names())}"
                 problems.append(
-                    Problem(
-                        "unknown-task",
-                        f"{word!r} is no op, task, group or target",
-                        did_you_mean(word, known if len(known) < 5000 else list(self.groups)),
-                    )
+                    Problem("unknown-task", f"{word!r} is no op, task, group or target", hint)
                 )
         if not words:
             chosen = set(self.tasks)

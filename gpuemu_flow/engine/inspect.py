@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.lock import RunLock
@@ -21,7 +22,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
     -------
     list of dict
         ``task``, ``current``, ``key`` (now), ``changes`` ({what, old, new}), ``because`` (tasks
-        before it that would run).
+        before it that changed themselves: {task, changes}), ``reads``.
     """
     states = workspace.states()
     chosen = workspace.graph.select(words)
@@ -39,12 +40,25 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
                 "current": name not in stale,
                 "key": parts.key(),
                 "changes": changes,
-                "because": [i.task for i in spec.inputs if i.task in stale],
-                "reads": [*spec.sources, *(i.path for i in spec.inputs)],
+                "because": _roots(workspace, states, name, stale),
+                "reads": [*spec.sources, *(states.manifest(i.path) for i in spec.inputs)],
             }
         )
     workspace.cache.close()
     return found
+
+
+def _roots(
+    workspace: Workspace, states: TaskStates, name: str, stale: set[str]
+) -> list[dict[str, Json]]:
+    """Tasks before `name` that would run for reasons of their own, each with what changed."""
+    tasks = workspace.graph.tasks
+    found = []
+    for before in workspace.graph.upstream([name]) - {name}:
+        reasons = states.reasons(tasks[before], states.parts(tasks[before]))
+        if before in stale and reasons:
+            found.append({"task": before, "changes": [what for what, _, _ in reasons]})
+    return sorted(found, key=lambda root: str(root["task"]))
 
 
 def list_workspace(
@@ -64,7 +78,7 @@ def list_workspace(
     workspace.cache.close()
     return {
         "tasks": tasks,
-        "groups": {name: len(members) for name, members in graph.groups.items()},
+        "groups": {name: len(graph.groups[name]) for name in graph.names()},
         "skipped": [{"op": s.op, "dtype": s.dtype, "reason": s.reason} for s in graph.skips],
     }
 
@@ -114,8 +128,10 @@ def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: 
     cache.create()
     with RunLock(cache.lock_path):
         workspace.drop_plan()
+        states = workspace.states()
+        known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:
-            cache.state.delete(f"task:{name}")
+            states.forget(name)
             (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
         if whole_cache:
             cache.close()
@@ -123,4 +139,4 @@ def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: 
                 shutil.rmtree(cache.folder / part, ignore_errors=True)
         workspace.save(workspace.snapshot.current - chosen)
         cache.close()
-    return len(chosen)
+    return len(known)

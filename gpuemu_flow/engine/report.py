@@ -6,6 +6,7 @@ from collections import Counter
 
 from gpuemu_flow.engine.session import RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.model import OpResult, ReportBuilder, RunReport, TaskCounts
 from gpuemu_flow.types import Verdict
 
@@ -46,7 +47,7 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
         ),
         executed=tuple(outcome.executed),
         results=tuple(results),
-        problems=tuple(outcome.problems),
+        problems=(*(Problem(**w) for w in workspace.settings["warnings"]), *outcome.problems),
         changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,

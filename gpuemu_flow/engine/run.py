@@ -16,10 +16,11 @@ from doit.reporter import ZeroReporter
 from doit.runner import MThreadRunner
 from doit.task import Stream, Task
 
-from gpuemu_flow.engine.deps import FlowDependency, TaskStates
+from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.signals import on_signals
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference

@@ -111,6 +111,7 @@ def run(workspace: Workspace, options: RunOptions, listener: Listener | None = N
     with RunLock(cache.lock_path, shown.on_wait):
         try:
             todo = selected if options.force else workspace.stale(selected, options.triggers)
+            outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")
             shown.on_plan(len(selected), len(todo))
             if options.dry_run:
@@ -126,6 +127,19 @@ def run(workspace: Workspace, options: RunOptions, listener: Listener | None = N
     return outcome
 
 
+def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
+    """A warning when narrowed triggers let tasks stand that would otherwise run."""
+    if set(options.triggers) == set(TRIGGERS) or options.force:
+        return []
+    states, tasks = workspace.states(), workspace.graph.tasks
+    differ = [n for n in left if states.reasons(tasks[n], states.parts(tasks[n]))]
+    if not differ:
+        return []
+    ignored = ", ".join(t for t in TRIGGERS if t not in options.triggers)
+    message = f"{len(differ)} tasks were not run although they changed in {ignored}"
+    return [Problem("ignored-changes", message, "leave out --rerun-triggers", warning=True)]
+
+
 def _explain_all(
     workspace: Workspace, options: RunOptions, todo: set[str], outcome: RunOutcome
 ) -> None:
@@ -138,7 +152,7 @@ def _explain_all(
         if options.force:
             reasons = [("forced", None, "--force")]
         elif not reasons:
-            reasons = [("input", "may change", ", ".join(made_again))]
+            reasons = [("follows", None, ", ".join(made_again))]
         outcome.reasons[name] = reasons
 
 

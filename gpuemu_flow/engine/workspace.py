@@ -11,16 +11,17 @@ from pathlib import Path
 from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.compile import STAGE_VERSIONS, Compiler, Overrides, glob_files
-from gpuemu_flow.engine.deps import TaskStates
+from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files
 from gpuemu_flow.engine.environment import fingerprint
 from gpuemu_flow.engine.files import FileTable, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json
 
 SNAPSHOT_NAME = "graph.json"
@@ -185,7 +186,7 @@ class Workspace:
         return bool(
             not known.settings["random_seed"]
             and basis["overrides"] == asdict(self._overrides)
-            and basis["stages"] == STAGE_VERSIONS
+            and basis["stages"] == stages.VERSIONS
             and basis["environment"] == self.environment
             and basis["variables"] == plan.identity(self._environ)
             and all(_digest(Path(path)) == digest for path, digest in basis["config"])
@@ -213,7 +214,7 @@ class Workspace:
         globs = sorted({pattern for op in config.ops for pattern in op.depends})
         basis = {
             "overrides": asdict(self._overrides),
-            "stages": STAGE_VERSIONS,
+            "stages": stages.VERSIONS,
             "environment": self.environment,
             "variables": plan.identity(self._environ),
             "config": [[str(f.path), f.digest] for f in config.files],

@@ -175,11 +175,11 @@ def _percentile(values: list[float]) -> float:
 
 
 def round_up(value: float) -> float:
-    """The next number with three significant digits, not below `value`."""
+    """The next number with three significant digits; one that has no more but for noise stays."""
     if value <= 0.0 or not math.isfinite(value):
         return value
     shown = float(f"{value:.2e}")
-    if shown >= value:
+    if shown >= value * (1.0 - 1e-12):
         return shown
     step = 10.0 ** (math.floor(math.log10(value)) - 2)
     return max(value, float(f"{shown + step:.2e}"))

@@ -257,7 +257,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
         return None
     full = evidence.total // region.size
     whole = np.flatnonzero(hits >= WHOLE * full)
-    if full < 4 or not whole.size or whole.size == region.size:
+    if full < 4 or not 0 < whole.size <= WHOLE * region.size:
         return None
     if hits[whole].sum() < (1.0 - STRAY) * evidence.count:
         return None

@@ -120,7 +120,7 @@ def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
-    zero_share = np.count_nonzero(actual == 0.0) / len(points)
+    zero_share = float(np.count_nonzero(actual == 0.0)) / len(points)
     if zero_share >= MOST:
         least = evidence.fmt.smallest_normal if evidence.fmt is not None else 0.0
         if (np.abs(expected) < least).all():
@@ -130,13 +130,13 @@ def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
         yield Finding("zeros", "the wrong elements are 0", {"share": zero_share}, 0.9)
         return
     common = float(np.median(actual))
-    share = np.count_nonzero(actual == common) / len(points)
+    share = float(np.count_nonzero(actual == common)) / len(points)
     if share >= MOST:
         sentence = f"the wrong elements all are {common:.6g}"
         yield Finding("constant", sentence, {"value": common, "share": share}, 0.85)
         return
     size = float(np.median(np.abs(actual)))
-    share = np.count_nonzero(np.abs(actual) == size) / len(points)
+    share = float(np.count_nonzero(np.abs(actual) == size)) / len(points)
     if share >= MOST and np.abs(expected).min() >= size:
         name = next((f for f, limits in FLOAT_LIMITS.items() if limits.max == size), "")
         meaning = f" ({name}'s largest value)" if name else ""
@@ -264,7 +264,7 @@ def _sign(points: Points) -> Finding | None:
         return None
     near = np.abs(np.abs(actual) - np.abs(expected)) <= 1e-3 * np.abs(expected)
     flipped = near & (np.signbit(actual) != np.signbit(expected))
-    share = np.count_nonzero(flipped) / len(points)
+    share = float(np.count_nonzero(flipped)) / len(points)
     if share < MOST:
         return None
     positive = "positive" if (actual[flipped] > 0).all() else "of the other sign"

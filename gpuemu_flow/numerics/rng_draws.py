@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics import rng_lanes
-from gpuemu_flow.numerics.rng import MASK64, SeededRng, State
 from gpuemu_flow.numerics.rng_jump import Words
 from gpuemu_flow.numerics.rng_lanes import Conversion
+from gpuemu_flow.numerics.rng_words import MASK64, State, initial_state
 
 _SHIFT_11, _SHIFT_40 = (np.array(s, dtype=np.uint64) for s in (11, 40))
 _HALF_RANGE = np.array(1 << 52, dtype=np.int64)
@@ -79,4 +79,4 @@ def batch_u64(seeds: Sequence[int], count: int) -> Words:
     # A step of few lanes costs as much as one of hundreds, about as much as ten words looked up.
     if len(seeds) == 0 or len(seeds) >= min(count / 10, 60 + count / 400):
         return rng_lanes.fill_per_seed(seeds, count, CONVERSIONS["u64"])
-    return np.stack([SeededRng(seed).u64(count) for seed in seeds])
+    return np.stack([draw("u64", initial_state(seed), count)[0] for seed in seeds])

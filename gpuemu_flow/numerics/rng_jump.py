@@ -16,7 +16,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.rng import State, next_word
+from gpuemu_flow.numerics.rng_words import State, next_word
 
 Words = NDArray[np.uint64]
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.rng import GOLDEN_GAMMA, MASK64, State
 from gpuemu_flow.numerics.rng_jump import (
     GROUP_LANES,
     PREFIX,
@@ -27,6 +26,7 @@ from gpuemu_flow.numerics.rng_jump import (
     prefix_table,
     words_after,
 )
+from gpuemu_flow.numerics.rng_words import GOLDEN_GAMMA, MASK64, State
 
 LOOKUP_LIMIT = 4 * PREFIX  # up to it, look-ups beat lanes, which are then too few to be cheap
 SHORT_STRIDE = 48  # values per lane: fewer make longer rows, hence fewer calls of numpy per value,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.rng import SMALLEST_UNIFORM, box_muller
+from gpuemu_flow.numerics.rng_words import SMALLEST_UNIFORM, box_muller
 
 Doubles = NDArray[np.float64]
 

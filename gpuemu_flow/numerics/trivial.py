@@ -123,7 +123,8 @@ def trivial_candidates(
     made: dict[str, dict[str, NDArray[Any]] | None] = {
         "zeros": {name: np.zeros_like(values) for name, values in right.items()},
         "constant": {
-            name: np.full_like(values, _median(expected[name])) for name, values in right.items()
+            name: as_dtype(np.full(values.shape, _median(expected[name])), values.dtype.name)
+            for name, values in right.items()
         },
     }
     for source, array in inputs.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from gpuemu_flow.reports.text import Style, number, plural, printable
+from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json
 
@@ -53,7 +53,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
         f"max ulp {number(record.max_ulp)}"
     )
     result = CheckResult.from_json(record.result)
-    lines += [f"  {line}" for note in result.notes for line in printable(note).splitlines()[-12:]]
+    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
     if record.minimized:
         lines.append(f"  minimized: {record.minimized}")
     if record.minimized_from:
@@ -87,7 +87,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
     ]
-    lines += [f"  {line}" for note in result.notes for line in printable(note).splitlines()[-12:]]
+    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
     if verbose:
         for title, tensors in (
             ("input", found.inputs),

@@ -26,6 +26,8 @@ from gpuemu_flow.types import DTYPE_ALIASES, FailureKind, Json, number_to_json
 __all__ = ["Expectation", "PytestExport", "render"]
 
 START_SECONDS = 30.0  # for an interpreter to start and load the op, besides the op's own time
+MANY_REPEATS, FEW_REPEATS = 20, 8  # calls; interpreters to start
+_LUCKY = (FailureKind.NON_DETERMINISTIC.value, FailureKind.UNWRITTEN.value)
 _ID = re.compile(r"[0-9a-f]{6,64}")
 _TAGS = {
     "F16": "float16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
@@ -152,7 +154,7 @@ class _Test:
             "ROOT": self._root(),
             **(self._callable_constants() if in_process else self._script_constants()),
             "OUTPUTS": list(self._program.output_names) or [DEFAULT_OUTPUT],
-            "DETERMINISTIC": self._program.deterministic,
+            "REPEATS": self._repeats(),
             "EXPECTED": self._expected.outputs,
             "PASSED": "the case passes",
         }
@@ -172,6 +174,14 @@ class _Test:
         return (
             "\n\n".join((head + "\n" + imports, "\n".join(assigned) + "\n", *body)).rstrip() + "\n"
         )
+
+    def _repeats(self) -> int:
+        """Identical calls after the judged one; many where their differing is a matter of luck."""
+        if not self._program.deterministic:
+            return 0
+        if self._record.kind in _LUCKY:
+            return MANY_REPEATS if self._function else FEW_REPEATS
+        return 1
 
     def _facts(self) -> dict[str, Json]:
         """What a reader wants to know of the failure."""

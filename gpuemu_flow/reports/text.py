@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.tasks.verdicts import STDERR
+from gpuemu_flow.types import Json, Verdict, number_from_json
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -18,6 +20,10 @@ _COLORS = {
     Verdict.SKIPPED: "33",
 }
 _VALUE_WIDTH = 70
+_DIGITS = re.compile(r"\d+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
+_SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,17 @@ def plural(count: int, noun: str) -> str:
 
 
 def _ulps(value: float) -> str:
+    """Ulp, or nothing where a finite and a non-finite value are apart by no number of them."""
+    if value >= _NO_DISTANCE:
+        return "-"
     return f"{value:.0f}" if value < 1e6 else number(value)
+
+
+def share(value: float) -> str:
+    """A share of the tolerance: per cent, or a multiple once it is far beyond."""
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def _row(result: OpResult) -> list[str]:
@@ -72,7 +88,7 @@ def _row(result: OpResult) -> list[str]:
         number(result.max_abs),
         number(result.max_rel),
         _ulps(result.max_ulp),
-        f"{result.tolerance_used * 100:.0f} %" if math.isfinite(result.tolerance_used) else "inf",
+        share(result.tolerance_used),
         duration(result.duration_s),
         "cached" if result.cached else "run",
     ]
@@ -111,7 +127,8 @@ def _cause(failure: CaseFailure) -> tuple[str, str, str]:
     first = failure.result.failures[0] if failure.result.failures else None
     if first is None:
         return failure.op, failure.result.verdict.value, ""
-    detail = first.message if failure.result.verdict is Verdict.ERROR else ""
+    # Messages that differ only in their numbers have one cause.
+    detail = _DIGITS.sub("#", first.message) if failure.result.verdict is Verdict.ERROR else ""
     return failure.op, first.kind.value, detail
 
 
@@ -145,9 +162,17 @@ def _case_lines(failure: CaseFailure) -> list[str]:
             place = f"{reason.output or 'output'}{list(reason.index)}"
             lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
     for note in result.notes:
-        lines += [f"  | {line}" for line in printable(note).splitlines()[-12:]]
+        lines += [f"  {line}" for line in note_lines(note)]
     lines.append(f"reproduce: {failure.reproduce}")
     return lines
+
+
+def note_lines(note: str) -> list[str]:
+    """A note as it is, or a program's own output, its last lines marked as such."""
+    lines = printable(note).splitlines()
+    if len(lines) == 1 and not note.startswith(STDERR):
+        return lines
+    return [f"| {line}" for line in lines if line != STDERR][-12:]
 
 
 def totals_line(report: RunReport) -> str:
@@ -180,7 +205,9 @@ def up_to_date_line(report: RunReport) -> str:
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
     """The whole report of a run."""
-    lines = render_results(report.results, style) if report.results else []
+    lines = render_results(report.results, style)
+    if not report.results:
+        lines = ["nothing was selected that could be checked"]
     close = [
         r
         for r in report.results
@@ -190,11 +217,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         f"warning: {r.op} {r.dtype} passed with {r.tolerance_used:.0%} of its tolerance used"
         for r in close
     ]
-    lines += [
-        f"{change['kind']}: {change['op']} {change['dtype']}: {change['what']} "
-        f"{change['old']} -> {change['new']}"
-        for change in report.changes
-    ]
+    lines += [_change_line(change) for change in report.changes]
     lines.append("")
     lines += render_failures(report.failures, style)
     lines += [printable(str(problem)) for problem in report.problems]
@@ -204,10 +227,20 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     return "\n".join(lines)
 
 
+def _change_line(change: Mapping[str, Json]) -> str:
+    old, new = (
+        number(number_from_json(v)) if change["what"] != "verdict" else v
+        for v in (change["old"], change["new"])
+    )
+    return f"{change['kind']}: {change['op']} {change['dtype']}: {change['what']} {old} -> {new}"
+
+
 def shown(value: Json) -> str:
     """A key part's value, short."""
     if value is None:
         return "absent"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return value[:_SHOWN_DIGITS]
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return printable(text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…")
 
@@ -247,6 +280,8 @@ def reason_line(what: str, old: Json, new: Json) -> str:
     }
     if kind == "state":
         return str(old)
+    if kind == "follows":
+        return f"may follow from {new}, which would run"
     label = f"{names.get(kind, kind)}{': ' + rest if rest else ''}"
     return f"{label}: {shown(old)} -> {shown(new)}"
 
@@ -259,9 +294,11 @@ def render_explanations(found: Sequence[Mapping[str, Json]], style: Style) -> st
         lines.append(f"{style.paint(task['task'], '1')} {word}")
         lines += [f"  {reason_line(c['what'], c['old'], c['new'])}" for c in task["changes"]]
         if not task["current"] and not task["changes"]:
-            lines.append(f"  may follow from {', '.join(task['because'])}, which would run")
+            for root in task["because"]:
+                changed = ", ".join(root["changes"])
+                lines.append(f"  may follow from {root['task']}, which would run: {changed}")
         if task["current"]:
-            lines.append(f"  key {task['key']}")
+            lines.append(f"  key {shown(task['key'])}")
             lines += [f"  reads {path}" for path in task["reads"]]
     return "\n".join(lines)
 

@@ -75,7 +75,7 @@ def test_explain_names_what_changed(mini: Mini) -> None:
     assert [c["what"] for c in op["changes"]] == ["code.scripts/scale.py"]
     assert op["changes"][0]["old"] != op["changes"][0]["new"]
     assert by_name["reference:scale:float32"]["current"]
-    assert by_name["compare:scale:float32"]["because"] == ["op:scale:float32"]
+    assert [b["task"] for b in by_name["compare:scale:float32"]["because"]] == ["op:scale:float32"]
     mini.edit("gpuemu.toml", "N = { min = 1, max = 40 } }, inputs = { x = [\"N\"] }",
               "N = { min = 1, max = 41 } }, inputs = { x = [\"N\"] }")  # fmt: skip
     text = mini.command("explain", "generate:scale:float32").stdout

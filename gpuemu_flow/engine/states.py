@@ -1,0 +1,107 @@
+"""Whether a task is current: its key now against the key of its last success."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.store.keys import TRIGGERS, KeyParts, changed_parts, digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.types import Json
+
+RECORD_VERSION = 1
+
+
+class TaskStates:
+    """What is known of each task's last success, and what its key would be now.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    files : FileTable
+        Digests of sources and manifests; manifests are relative to the workspace there.
+    environment : mapping
+        The machine's fingerprint.
+    triggers : iterable of str
+        Which parts of a key may make a task run: ``code``, ``params``, ``input``, ``env``.
+    """
+
+    def __init__(
+        self,
+        cache: WorkspaceCache,
+        files: FileTable,
+        environment: Mapping[str, str],
+        triggers: Iterable[str] = TRIGGERS,
+    ) -> None:
+        self._cache = cache
+        self._files = files
+        self._environment = dict(environment)
+        self._triggers = tuple(triggers)
+
+    def manifest(self, target: str) -> str:
+        """A target's path in the file table."""
+        path = self._cache.folder / target
+        if path.is_relative_to(self._files.root):
+            return path.relative_to(self._files.root).as_posix()
+        return path.as_posix()
+
+    def parts(self, spec: TaskSpec) -> KeyParts:
+        """What decides, now, whether `spec` must run."""
+        runs_program = bool(spec.sources or spec.packages)
+        return KeyParts(
+            stage=f"{spec.stage}/{spec.version}",
+            code={path: self._files.digest(path) for path in spec.sources},
+            params=spec.params,
+            input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
+            env={**self._environment, **dict(spec.packages)} if runs_program else {},
+        )
+
+    def record(self, name: str) -> dict[str, Json] | None:
+        """The stored record of a task's last success."""
+        found = self._cache.state.get(f"task:{name}")
+        if isinstance(found, dict) and found.get("version") == RECORD_VERSION:
+            return found
+        return None
+
+    def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[tuple[str, Json, Json]]:
+        """Why `spec` must run: (what, old, new); empty when it is current."""
+        record = self.record(spec.name)
+        if record is None:
+            return [("state", "never finished", None)]
+        if not record["complete"]:
+            return [("state", "some cases ended in an error, which is tried again", None)]
+        found = [
+            change
+            for change in changed_parts(record["parts"], parts.to_json())
+            if change[0].partition(".")[0] in (*self._triggers, "stage")
+        ]
+        digest = self._files.digest(self.manifest(spec.target))
+        if digest != record["digest"]:
+            found.append(("output", record["digest"], digest or None))
+        return found
+
+    def save(
+        self, spec: TaskSpec, parts: KeyParts, digest: str, complete: bool, values: Json
+    ) -> None:
+        """Record a success; it is on disk when this returns."""
+        self._files.record(self.manifest(spec.target), digest)
+        self._cache.state.put(
+            f"task:{spec.name}",
+            {
+                "version": RECORD_VERSION,
+                "parts": parts.to_json(),
+                "key": parts.key(),
+                "digest": digest,
+                "complete": complete,
+                "values": values,
+            },
+        )
+
+    def forget(self, name: str) -> None:
+        """Drop the record of a task."""
+        self._cache.state.delete(f"task:{name}")
+
+    def environment_digest(self) -> str:
+        """One name for the whole environment."""
+        return digest_json(self._environment)

@@ -1,0 +1,8 @@
+"""Names and versions of the stages: all that planning has to know of them."""
+
+from __future__ import annotations
+
+GENERATE, OP, REFERENCE, COMPARE, DIFF = "generate", "op", "reference", "compare", "diff"
+
+VERSIONS: dict[str, int] = {GENERATE: 1, OP: 1, REFERENCE: 1, COMPARE: 3, DIFF: 2}
+"""A new version of a stage's action re-runs all of its tasks."""
