@@ -159,7 +159,7 @@ class Judge:
         for name in outputs:
             dtype = dtype_name(actual[name].dtype) or ""
             bound = (
-                tolerance.full(name)
+                tolerance.thorough(name)
                 if isinstance(tolerance, Envelope)
                 else tolerance.get(dtype) or default_tolerance(dtype)
             )

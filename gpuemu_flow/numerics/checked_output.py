@@ -202,13 +202,16 @@ def compare_output(
 
 
 def _compare_auto(name: str, envelope: Envelope, run: Callable[..., Outcome]) -> Outcome:
-    """Try the quick bound; build the envelope only for what it does not settle."""
+    """Try the quick bound, then the envelope, then, before anything fails, a second look at it."""
     quick = envelope.quick(name)
     outcome = run(quick, stop=True)
     if not outcome.totals.failing and outcome.totals.share <= QUICK_SHARE:
         return outcome
     full = envelope.full(name)
-    return outcome if full == quick and not outcome.stopped else run(full)
+    if full == quick:
+        return run(quick) if outcome.stopped else outcome
+    outcome = run(full)
+    return run(envelope.thorough(name)) if outcome.totals.failing else outcome
 
 
 def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> Rules:

@@ -69,6 +69,7 @@ class Envelope:
         self._exact_op = exact_op
         self._weak = weak
         self._bounds = bounds
+        self._thorough: Mapping[str, ElementBound] | None = None
         self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
         self.evaluations = None if evaluate is None else Evaluations(evaluate)
 
@@ -96,19 +97,29 @@ class Envelope:
     def bounds(self) -> Mapping[str, ElementBound]:
         """All envelopes, to be stored and given back to `build_envelope`; empty for exact ops."""
         if self._bounds is None:
-            if self._exact_op or self.evaluations is None:
-                self._bounds = {}
-            else:
-                self._bounds, self._weak = measure(
-                    self._inputs,
-                    self._expected,
-                    self.evaluations,
-                    formats=self._formats,
-                    longest_dim=self._longest_dim,
-                    seed=self._seed,
-                    weak=self._weak,
-                )
+            self._bounds = self._measure(thorough=False)
         return self._bounds
+
+    def thorough(self, name: str) -> Bound:
+        """The envelope from three times as many evaluations: asked before a case is failed."""
+        if self._thorough is None:
+            self._thorough = self._measure(thorough=True)
+        return self._thorough.get(name) or self.quick(name)
+
+    def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
+        if self._exact_op or self.evaluations is None:
+            return {}
+        bounds, self._weak = measure(
+            self._inputs,
+            self._expected,
+            self.evaluations,
+            formats=self._formats,
+            longest_dim=self._longest_dim,
+            seed=self._seed,
+            weak=self._weak,
+            thorough=thorough,
+        )
+        return bounds
 
 
 def build_envelope(

@@ -31,6 +31,9 @@ from gpuemu_flow.numerics.ulp import Float64Array, spacing
 NOISE = 64.0
 """Units of independent noise that a result must withstand to have a verdict at all."""
 
+AGAIN = 100
+"""Number of the first draw of a second look."""
+
 HEADROOM = 1024.0
 """Factor on the inputs that float32 must withstand without overflow."""
 
@@ -78,6 +81,7 @@ def measure(
     longest_dim: int,
     seed: int,
     weak: bool,
+    thorough: bool = False,
 ) -> tuple[dict[str, ElementBound], bool]:
     """The envelope of every output, and whether it had to do without a shadow.
 
@@ -90,6 +94,9 @@ def measure(
         Float format of each output; None for integers and booleans.
     longest_dim, seed, weak
         As for `envelope.build_envelope`.
+    thorough : bool
+        More draws of every kind, for a case that is about to fail: what a handful of draws shows of
+        an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
 
     Notes
     -----
@@ -116,11 +123,15 @@ def measure(
     session = _Session(outputs, evaluations, Perturbation(inputs64, seed, one), inputs64)
     with np.errstate(all="ignore"):
         session.plain_draws()
+        if thorough:
+            session.more_plain_draws()
         # Nothing of wider precision than float64 is at hand: for it the reference's own rounding
         # stands in for the shadow's.
         if in_float64:
             session.reordered_draws()
         weak = in_float64 or weak or not session.shadow_draws()
+        if thorough and not weak:
+            session.more_shadow_draws()
         if weak and not in_float64:
             session.exclude_far_inputs()
         floor = max(1.0, largest_magnitude(inputs64)) if weak else 0.0
@@ -228,6 +239,21 @@ class _Session:
             for name, output in self._outputs.items():
                 output.add_magnitudes(at_magnitudes[name], at_headroom[name])
         self._exclude_chaotic(self._evaluate(moved.independent(3, NOISE)))
+
+    def more_plain_draws(self) -> None:
+        """A second look in float64; the draws are others than the first ones."""
+        moved = self._perturbation
+        for draw in range(AGAIN, AGAIN + 6):
+            self._add(self._evaluate(moved.independent(draw)))
+            self._add(self._evaluate(moved.keyed(draw)), ties_kept=True)
+        for draw in range(2 * AGAIN, 2 * AGAIN + 8):
+            self._exclude_chaotic(self._evaluate(moved.independent(draw, NOISE)))
+
+    def more_shadow_draws(self) -> None:
+        """A second look at the shadow, in both memory orders."""
+        for draw in range(2 * AGAIN, 2 * AGAIN + 8):
+            copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
+            self._add(self._evaluate(copies, shadow=True), ties_kept=True)
 
     def reordered_draws(self) -> None:
         """The reference in float64 on column-major copies of moved inputs."""
