@@ -20,7 +20,7 @@ from pathlib import Path
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import Policy
-from gpuemu_flow.artifacts.ptx import read_ptx
+from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 
 KERNELS = Path(__file__).resolve().parent.parent / "scripts" / "kernels"
 _LINES = re.compile(rb"[^\n]*\n")
@@ -46,7 +46,7 @@ def split_lines(data: bytes) -> int:
 
 def parse(data: bytes) -> int:
     """Read everything: modules, functions and all statements."""
-    return sum(len(function.read_body().instructions) for function in read_ptx(data).functions())
+    return sum(len(read_body(function).instructions) for function in read_ptx(data).functions())
 
 
 def lint(data: bytes) -> int:

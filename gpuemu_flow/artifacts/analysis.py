@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from gpuemu_flow.artifacts.findings import Finding, Place
+from gpuemu_flow.artifacts.ptx.body import read_body
 from gpuemu_flow.artifacts.ptx.cfg import ControlFlowGraph, build_cfg
 from gpuemu_flow.artifacts.ptx.dataflow import Dataflow, analyse_dataflow
 from gpuemu_flow.artifacts.ptx.model import Function, Instruction
@@ -30,7 +31,7 @@ class KernelAnalysis:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.body = function.read_body()
+        self.body = read_body(function)
 
     @cached_property
     def graph(self) -> ControlFlowGraph:

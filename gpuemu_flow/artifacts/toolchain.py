@@ -33,6 +33,7 @@ _SITE_FOLDERS = (
     ("nvidia/cuda_nvcc/bin", "nvidia/cuda_nvcc"),
     ("triton/backends/nvidia/bin", "triton"),
 )
+_OTHER_FILES: dict[str, tuple[str, ...]] = {"ptxas": ("ptxas-blackwell",)}  # Triton's second one
 _VERSION = re.compile(r"release (\d{1,3})\.(\d{1,3}), V([\d.]{1,32})")
 _VERSION_TIMEOUT = 20.0
 
@@ -187,9 +188,10 @@ def _candidates(
         found.append((on_path, "PATH"))
     for site in site_packages:
         for folder, origin in _SITE_FOLDERS:
-            path = site / folder / name
-            if path.is_file() and os.access(path, os.X_OK):
-                found.append((str(path), origin))
+            for file in (name, *_OTHER_FILES.get(name, ())):
+                path = site / folder / file
+                if path.is_file() and os.access(path, os.X_OK):
+                    found.append((str(path), origin))
     return found
 
 

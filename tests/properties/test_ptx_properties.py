@@ -18,7 +18,7 @@ from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
 from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import Policy
-from gpuemu_flow.artifacts.ptx import read_ptx
+from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
 from gpuemu_flow.artifacts.ptx.cfg import build_cfg
 from gpuemu_flow.artifacts.ptx.dataflow import analyse_dataflow
@@ -57,7 +57,8 @@ $L2: ld.global.v2.u32 {%r4, %r5}, [%r6+-8]; shfl.down.b32 %r1, %r2, 1, 31; /* x 
 SNIPPETS = (
     b"{", b"}", b";", b'"', b"//", b"/*", b"*/", b"\n", b"\0", b"\xff", b".entry ", b".func ", b"@",
     b".version 8.0\n", b".reg ", b"<999999999>", b"[", b"]", b"(", b")", b":", b"::", b"%r1",
-    b"bra L;",     b"call ", b".loc 1 1 1", b".branchtargets ", b".section x {", b".pragma ", b"\\", b"9" * 40,
+    b"bra L;", b"call ", b".loc 1 1 1", b".branchtargets ", b".section x {", b".pragma ", b"\\",
+    b"9" * 40,
 )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def read_everything(data: bytes) -> None:
     assert ptx.modules or ptx.problems
     lines = data.count(b"\n") + 1
     for function in ptx.functions():
-        body = function.read_body()
+        body = read_body(function)
         assert len(body.problems) <= MAX_PROBLEMS + 1
         assert all(1 <= p.line <= lines and p.slug.startswith("ptx-") for p in body.problems)
         graph = build_cfg(body)

@@ -8,7 +8,7 @@ from gpuemu_flow.artifacts.analysis import KernelAnalysis
 from gpuemu_flow.artifacts.lint import Linter, LintResult
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import Policy
-from gpuemu_flow.artifacts.ptx import Body, Function, PtxFile, read_ptx
+from gpuemu_flow.artifacts.ptx import Body, Function, PtxFile, read_body, read_ptx
 from gpuemu_flow.artifacts.view import KernelView
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -46,7 +46,7 @@ def only_function(text: str | bytes) -> Function:
 
 def only_body(text: str | bytes) -> Body:
     """The body of the one function of a sound file, itself sound."""
-    body = only_function(text).read_body()
+    body = read_body(only_function(text))
     assert body.problems == []
     return body
 

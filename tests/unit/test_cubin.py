@@ -10,6 +10,8 @@ from ptx_text import ARCHITECTURES, KERNELS
 from gpuemu_flow.artifacts.cubin import Cubin, CubinKernel, read_cubin
 from gpuemu_flow.errors import Problem
 
+SHT_CUDA_INFO = 0x70000000
+
 
 def committed(name: str, arch: str = "sm_80") -> bytes:
     return (KERNELS / arch / f"{name}.cubin").read_bytes()
@@ -152,10 +154,47 @@ def test_a_million_sections_over_the_same_bytes_are_refused_by_their_work() -> N
     original = bytearray(committed("forced_spills"))
     table, count = section_table(bytes(original))
     headers = [bytes(original[table + i * 64 : table + (i + 1) * 64]) for i in range(count)]
-    names = [i for i in range(count) if struct.unpack_from("<I", headers[i], 4)[0] == 1]
-    biggest = max(names, key=lambda i: struct.unpack_from("<Q", headers[i], 32)[0])
-    repeated = headers + [headers[biggest]] * 60_000
+    info = [h for h in headers if struct.unpack_from("<I", h, 4)[0] == SHT_CUDA_INFO]
+    biggest = max(info, key=lambda header: struct.unpack_from("<Q", header, 32)[0])
+    repeated = headers + [biggest] * 60_000
     struct.pack_into("<Q", original, 40, len(original))
     struct.pack_into("<H", original, 60, len(repeated))
-    outcome = read_cubin(bytes(original) + b"".join(repeated))
-    assert isinstance(outcome, Problem | Cubin)
+    problem = read_cubin(bytes(original) + b"".join(repeated))
+    assert isinstance(problem, Problem)
+    assert "overlap" in problem.message
+
+
+def test_records_that_pass_their_sections_end_are_corrupt() -> None:
+    data = committed("softmax")
+    record = struct.pack("<BBH", 4, 0x37, 4)
+    assert record in data
+    problem = read_cubin(data.replace(record, struct.pack("<BBH", 4, 0x37, 60_000)))
+    assert isinstance(problem, Problem)
+    assert problem.slug == "cubin-corrupt"
+
+
+def test_records_of_symbols_that_do_not_exist_are_corrupt() -> None:
+    data = committed("softmax")
+    at = data.index(struct.pack("<BBH", 4, 0x2F, 8)) + 4
+    problem = read_cubin(data[:at] + struct.pack("<I", 9999) + data[at + 4 :])
+    assert isinstance(problem, Problem)
+    assert "9999" in problem.message
+
+
+def test_names_without_end_are_corrupt() -> None:
+    data = bytearray(committed("softmax"))
+    table, _ = section_table(bytes(data))
+    names = table + struct.unpack_from("<H", data, 62)[0] * 64
+    offset, size = struct.unpack_from("<QQ", data, names + 24)
+    data[offset : offset + size] = b"A" * size
+    problem = read_cubin(bytes(data))
+    assert isinstance(problem, Problem)
+    assert "not terminated" in problem.message
+
+
+def test_functions_without_the_entry_flag_are_no_kernels() -> None:
+    data = bytearray(committed("several_kernels"))
+    flagged = [i for i in range(len(data) - 24) if data[i : i + 2] == b"\x12\x10"]
+    assert len(flagged) == 3
+    data[flagged[0] + 1] = 0
+    assert sorted(k.is_entry for k in kernels(bytes(data)).values()) == [False, True, True]

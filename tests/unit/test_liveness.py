@@ -37,15 +37,11 @@ def test_straight_line_code(statements: str, expected: int) -> None:
 
 
 def test_a_guarded_definition_does_not_end_the_old_value() -> None:
-    head = "mov.b32 %r1, 1; mov.b32 %r2, 2; "
-    tail = " mov.b32 %r4, 3; st.global.u32 [%rd1], %r4; st.global.u32 [%rd1], %r3; ret;"
-    certain = pressure(head + "add.s32 %r3, %r1, %r2; mov.b32 %r3, 5;" + tail)
-    guarded = pressure(head + "add.s32 %r3, %r1, %r2; @%p1 mov.b32 %r3, 5;" + tail)
-    body = analysed("mov.b32 %r3, 1; @%p1 mov.b32 %r3, 5; st.global.u32 [%rd1], %r3;")
-    assert guarded >= certain
-    found = max_live(body.body, body.graph, body.flow)
-    assert found is not None
-    assert found.max_live == 3
+    before = "mov.b32 %r3, 1; mov.b32 %r1, 1; mov.b32 %r2, 2; "
+    between = "st.global.u32 [%rd1], %r1; st.global.u32 [%rd1], %r2; "
+    after = "st.global.u32 [%rd1], %r3; ret;"
+    assert pressure(before + between + "mov.b32 %r3, 5; " + after) == 4
+    assert pressure(before + between + "@%p1 mov.b32 %r3, 5; " + after) == 5
 
 
 def test_values_live_around_a_loop_count_inside_it() -> None:
@@ -53,6 +49,12 @@ def test_values_live_around_a_loop_count_inside_it() -> None:
     loop = "L: add.s32 %r9, %r9, 1; setp.lt.s32 %p1, %r9, 10; @%p1 bra L; "
     after = "add.s32 %r4, %r1, %r2; add.s32 %r4, %r4, %r3; st.global.u32 [%rd1], %r4; ret;"
     assert pressure(before + loop + after) == 4 + 2
+
+
+def test_a_value_is_not_live_before_the_block_that_defines_it() -> None:
+    first = "mov.b32 %r1, 1; mov.b32 %r2, 2; add.s32 %r3, %r1, %r2; st.global.u32 [%rd1], %r3; "
+    second = "bra.uni M; M: mov.b32 %r4, 4; bra.uni N; N: st.global.u32 [%rd1], %r4; ret;"
+    assert pressure(first + second) == 4
 
 
 def test_the_point_of_highest_pressure_is_given() -> None:

@@ -38,6 +38,8 @@ def test_equal_to_the_table_of_known_answers() -> None:
         (90, 128, 168, 0, 3, ("registers",)),
         (86, 1024, 32, 0, 1, ("warps",)),
         (75, 1024, 64, 0, 1, ("warps", "registers")),
+        (75, 64, 16, 9300, 6, ("shared",)),
+        (80, 64, 16, 9300, 16, ("shared",)),
         (120, 64, 24, 0, 24, ("warps", "blocks")),
     ],
 )
@@ -56,6 +58,7 @@ def test_known_cases_and_their_limits(
         (32, 256, 0, ("launch",)),
         (1024, 65, 0, ("launch", "registers")),
         (32, 16, 164 * 1024, ("launch", "shared")),
+        (288, 224, 0, ("launch", "registers")),
     ],
 )
 def test_a_block_that_cannot_be_launched(

@@ -7,6 +7,7 @@ from ptx_text import entry, module, only_body
 
 from gpuemu_flow.artifacts.ptx.cfg import build_cfg
 from gpuemu_flow.artifacts.ptx.dataflow import analyse_dataflow
+from gpuemu_flow.artifacts.ptx.numbers import parse_integer
 from gpuemu_flow.artifacts.ptx.operands import first_operand, parse_address, split_operands
 
 
@@ -256,8 +257,13 @@ def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
 
 
 def test_scopes_nested_beyond_reason_end_where_they_began() -> None:
-    deep = "{ " * 300 + "mov.b32 a, 1; " + "} " * 300
+    deep = "{ " * 300 + "mov.b32 a, 1; " + "} " * 100 + "mov.b32 a, 2; " + "} " * 200
     body = only_body(module(".entry k(){ .reg .b32 a; " + deep + "L: { bra L; } ret; }"))
-    assert max(i.scope for i in body.instructions) <= 201
-    assert body.instructions[-1].scope == 0
+    assert [i.scope for i in body.instructions] == [200, 200, 201, 0]
     assert build_cfg(body).unresolved == []
+
+
+def test_integers_of_all_bases() -> None:
+    texts = ["12", "-12", "0x1F", "017", "0b101", "7U", "", "x", "0x", "1.5", "1" * 100, "-0xZ"]
+    expected = [12, -12, 31, 15, 5, 7, None, None, None, None, None, None]
+    assert [parse_integer(text) for text in texts] == expected

@@ -180,6 +180,13 @@ def test_recursion_is_seen_through_several_functions() -> None:
     assert {v.name: v.recursive for v in measured.kernels} == {"r": True, "s": False}
 
 
+def test_calls_go_through_aliases() -> None:
+    text = ".func real(){ .reg .f32 %f<3>; div.rn.f32 %f1, %f2, %f2; ret; } .alias other, real;\n"
+    (view,) = measure(Artifact("t.ptx", module(text + entry("call other; ret;")))).kernels
+    assert view.metrics.instructions == 4
+    assert "exact-division" in view.findings
+
+
 def test_shared_memory_of_the_module_counts_where_it_is_used() -> None:
     text = ".shared .b32 big[100];\n.extern .shared .b8 dyn[];\n"
     text += entry("mov.u32 %r1, big; mov.u32 %r2, dyn; ret;", "uses")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ptx_text import HEADER, module
 
-from gpuemu_flow.artifacts.ptx import read_ptx
+from gpuemu_flow.artifacts.ptx import read_body, read_ptx
 from gpuemu_flow.artifacts.ptx.body import MAX_PROBLEMS
 
 
@@ -50,7 +50,7 @@ def test_truncation_is_named_with_the_line_where_the_torn_part_starts(text: str,
 def test_a_statement_that_is_cut_off_is_found_in_the_body() -> None:
     ptx = read_ptx(module(".entry f(){\nmov.b32 a, b;\nadd.s32 %r1, %r2"))
     (function,) = ptx.functions()
-    body = function.read_body()
+    body = read_body(function)
     assert [i.opcode.text for i in body.instructions] == ["mov.b32"]
     assert [(p.slug, p.line) for p in body.problems] == [("ptx-truncated", 6)]
 
@@ -58,10 +58,12 @@ def test_a_statement_that_is_cut_off_is_found_in_the_body() -> None:
 def test_an_unclosed_body_does_not_swallow_the_next_kernel() -> None:
     ptx = read_ptx(module(".entry f(){ ret;\n.visible .entry g(){ mov.b32 a, 1; ret; }"))
     assert [(p.slug, p.line) for p in ptx.problems] == [("ptx-truncated", 4)]
-    assert [(f.name, len(f.read_body().instructions)) for f in ptx.functions()] == [
-        ("f", 1),
-        ("g", 2),
+    found = [(f.name, f.linkage, read_body(f)) for f in ptx.functions()]
+    assert [(name, linkage, len(body.instructions)) for name, linkage, body in found] == [
+        ("f", "", 1),
+        ("g", "visible", 2),
     ]
+    assert [body.problems for _, _, body in found] == [[], []]
 
 
 def test_an_unclosed_body_does_not_swallow_the_next_module() -> None:
@@ -72,7 +74,7 @@ def test_an_unclosed_body_does_not_swallow_the_next_module() -> None:
 def test_a_broken_statement_is_skipped_and_the_rest_is_read() -> None:
     ptx = read_ptx(module(".entry f(){\nmov.b32 a, 1;\n???garbage;\nADD a, b;\nret;\n}"), "t.ptx")
     (function,) = ptx.functions()
-    body = function.read_body()
+    body = read_body(function)
     assert [i.opcode.text for i in body.instructions] == ["mov.b32", "ret"]
     assert [(p.slug, p.file, p.line) for p in body.problems] == [
         ("ptx-syntax", "t.ptx", 6),
@@ -90,7 +92,7 @@ def test_a_broken_top_level_statement_is_skipped() -> None:
 def test_diagnoses_are_bounded() -> None:
     body_errors = module(".entry f(){ " + "?? ;" * 10_000 + "}")
     (function,) = read_ptx(body_errors).functions()
-    problems = function.read_body().problems
+    problems = read_body(function).problems
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].slug == "ptx-too-many-errors"
     top_errors = read_ptx(module("}" * 10_000)).problems
@@ -102,5 +104,5 @@ def test_messages_are_plain_ascii_whatever_the_bytes() -> None:
     ptx = read_ptx(HEADER.encode() + b".entry f(){ \xff\xfe\x00\x1b[31m; }")
     (function,) = ptx.functions()
     assert all(
-        p.message.isascii() and p.message.isprintable() for p in function.read_body().problems
+        p.message.isascii() and p.message.isprintable() for p in read_body(function).problems
     )

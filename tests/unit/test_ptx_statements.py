@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ptx_text import HEADER, entry, module, only_body, only_function, read
+from ptx_text import HEADER, REPOSITORY, entry, module, only_body, only_function, read
 
-from gpuemu_flow.artifacts.ptx import Opcode
+from gpuemu_flow.artifacts.ptx import Opcode, read_body
 from gpuemu_flow.artifacts.ptx.model import RegisterDeclaration, SourceLocation
 
 
@@ -46,7 +46,7 @@ def test_code_without_indentation_and_with_crlf() -> None:
     assert opcodes(text) == ["mov.u32", "ret"]
     function = only_function(text)
     assert function.line == 4
-    assert function.module.source.line_of(function.read_body().instructions[1].offset) == 8
+    assert function.module.source.line_of(read_body(function).instructions[1].offset) == 8
 
 
 @pytest.mark.parametrize("label", ["$L__BB0_3", "loop", "L1", "_x", "%lab"])
@@ -254,7 +254,7 @@ def test_two_modules_in_one_file() -> None:
 
 def test_several_kernels_are_separate() -> None:
     ptx = read(module(entry("add.s32 %r1, %r2, 1; ret;", "a") + entry("ret;", "b")))
-    assert [len(f.read_body().instructions) for f in ptx.entries()] == [2, 1]
+    assert [len(read_body(f).instructions) for f in ptx.entries()] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -315,3 +315,18 @@ def test_byte_order_mark_and_nul_bytes_are_stripped() -> None:
 def test_dwarf_lines_of_old_compilers() -> None:
     text = module(".entry k(){ ret;\n@@DWARF .byte 1\n ret; }\n@@DWARF .section .debug_info\n")
     assert opcodes(text) == ["ret", "ret"]
+
+
+def test_a_kernel_that_triton_compiled() -> None:
+    data = (REPOSITORY / "tests" / "data" / "ptx" / "triton_softmax_sm_90.ptx").read_bytes()
+    function = only_function(data)
+    body = read_body(function)
+    assert body.problems == []
+    assert (function.name, function.module.target) == ("softmax_kernel", "sm_90a")
+    assert (function.bounds.max_threads, function.bounds.required) == (128, True)
+    assert len(body.instructions) == 157
+    assert function.module.files[1] == "kernels/softmax.py"
+    inlined = [location for location in body.locations if location.inlined_at]
+    assert inlined[0].file == 2
+    (dynamic,) = [v for v in function.module.variables if v.space == "shared"]
+    assert (dynamic.name, dynamic.external, dynamic.size_bytes) == ("global_smem", True, None)

@@ -66,6 +66,18 @@ BODIES = [
         "mov.u32 %r1, %laneid; setp.eq.u32 %p1, %r1, 0; @%p1 barrier.sync.aligned 1, 64; ret;",
     ),
     (
+        "divergent-barrier",
+        "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 0; ret;",
+        "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 0; ret;",
+    ),
+    (
+        "divergent-barrier",  # the definition stands after its use in the file
+        "bra.uni D; U: setp.eq.u32 %p1, %r1, 0; @%p1 bra E; bar.sync 0; E: bar.sync 0; ret;"
+        "D: mov.u32 %r1, %tid.x; bra.uni U;",
+        "bra.uni D; U: setp.eq.u32 %p1, %r1, 0; @%p1 bra E; bar.sync 0; E: bar.sync 0; ret;"
+        "D: mov.u32 %r1, %ctaid.x; bra.uni U;",
+    ),
+    (
         "divergent-barrier",  # register %r1 is reused: only its second life depends on the thread
         "mov.u32 %r1, 0; st.global.u32 [%rd1], %r1; mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 16;"
         "@!%p1 bra E; bar.sync 0; E: bar.sync 0; ret;",

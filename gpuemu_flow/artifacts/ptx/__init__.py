@@ -1,5 +1,6 @@
 """Reading PTX: text in, modules, functions, statements and control-flow graphs out."""
 
+from gpuemu_flow.artifacts.ptx.body import read_body
 from gpuemu_flow.artifacts.ptx.model import (
     Body,
     Function,
@@ -24,5 +25,6 @@ __all__ = [
     "PtxFile",
     "SourceLocation",
     "Variable",
+    "read_body",
     "read_ptx",
 ]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from gpuemu_flow.artifacts.ptx.declarations import parse_registers, parse_variables
-from gpuemu_flow.artifacts.ptx.model import Body, Instruction, Scope, SourceLocation
+from gpuemu_flow.artifacts.ptx.model import Body, Function, Instruction, Scope, SourceLocation
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
-
-if TYPE_CHECKING:
-    from gpuemu_flow.artifacts.ptx.model import Function
 
 MAX_PROBLEMS = 50
 """After so many diagnoses the rest of a body, or of a file, is not read."""
@@ -49,7 +45,7 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements of a function.
+    """Read the statements between a function's braces; a new `Body` each time.
 
     Never raises on malformed text: what is no statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.

@@ -191,7 +191,7 @@ class LaunchBounds:
 
 @dataclass
 class Function:
-    """An ``.entry`` or ``.func`` with a body, which `read_body` reads when asked.
+    """An ``.entry`` or ``.func`` with a body, which `body.read_body` reads when asked.
 
     Bodies are not kept: the largest function, not the file, bounds the memory of a reader that
     goes through a file one function at a time.
@@ -217,12 +217,6 @@ class Function:
     def line(self) -> int:
         """1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
-
-    def read_body(self) -> Body:
-        """Parse the statements between the braces; a new `Body` each time."""
-        from gpuemu_flow.artifacts.ptx.body import read_body  # noqa: PLC0415 - body needs us
-
-        return read_body(self)
 
 
 @dataclass

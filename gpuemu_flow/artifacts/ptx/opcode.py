@@ -137,8 +137,6 @@ def _destination(segments: tuple[str, ...]) -> Destination:
         return Destination.CALL
     if base == "wgmma" and member == "mma_async":
         return Destination.READS_AND_WRITES
-    if base == "wmma":
-        return Destination.NONE if member == "store" else Destination.WRITES
     if base in ("bar", "barrier"):
         return Destination.WRITES if "red" in segments else Destination.NONE
     if member in _WRITING_MEMBERS.get(base, ()):

@@ -34,7 +34,7 @@ _AFTER_HEADER_WORD = frozenset(" \t\r\n(")
 
 
 def read_ptx(data: bytes, file: str = "") -> PtxFile:
-    """Read a PTX file's top level; bodies are read with `Function.read_body`.
+    """Read a PTX file's top level; bodies are read with `body.read_body`.
 
     Parameters
     ----------

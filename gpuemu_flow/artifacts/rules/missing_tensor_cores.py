@@ -20,7 +20,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
     in_sass = sum(
         count
         for opcode, count in (view.sass_opcodes or {}).items()
-        if opcode.partition(".")[0].endswith("MMA") and opcode.partition(".")[0] != "HFMA2"
+        if opcode.partition(".")[0].endswith("MMA")
     )
     if not in_ptx and not in_sass:
         yield violation(
