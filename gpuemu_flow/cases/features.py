@@ -18,6 +18,15 @@ __all__ = ["Condition", "Feature", "Group", "conditions_of", "group", "triggerin
 NEARLY_NONE = 0.1
 """Share of the passing cases that may have the feature all the same."""
 
+TELLING = 0.2
+"""A feature that more passing cases have still tells something when it rules out at least this
+share of them: a bug that shows only now and then cannot show without its feature."""
+
+FEWEST_RULED_OUT = 5
+
+FEWEST_IN_PART = 3
+"""Failures that a part of them must hold: two agree in something by chance."""
+
 PRECISE, WORTH_A_SECOND = 0.8, 0.25
 """Share of the cases with a condition that fail, below which pairs are tried; and the share of its
 exceptions that a pair may leave to be named instead."""
@@ -72,7 +81,9 @@ class Feature:
         """For people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
         what = " and ".join(condition.sentence for condition in self.conditions)
         such = self.failing + self.exceptions
-        return f"{what} ({self.failing} of {such} such cases fail)"
+        others = self.passing - self.exceptions
+        none = f", none of the {others} others" if self.exceptions and others else ""
+        return f"{what} ({self.failing} of {such} such cases fail{none})"
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON, with the sentence."""
@@ -117,7 +128,8 @@ def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feat
     -------
     Feature or None
         None without cases of both kinds, or where nothing tells them apart: a feature is named only
-        if at most `NEARLY_NONE` of the passing cases have it.
+        if at most `NEARLY_NONE` of the passing cases have it, or if it rules out at least
+        `TELLING` of them.
     """
     passing = _some(passing)
     maxima = _maxima((*failing, *passing))
@@ -205,7 +217,12 @@ def _trigger(failing: Facts, passing: Facts) -> Feature | None:
         if pair is not None and pairs[pair] <= WORTH_A_SECOND * options[best]:
             options, best = pairs, pair
     if options[best] > allowed:
-        return None
+        # Nothing parts them cleanly; what all failures need is worth saying all the same.
+        options = {(c,): len(having) for c, having in holders.items()}
+        best = _preferred(options, slack) or best
+        ruled_out = len(passing) - options[best]
+        if ruled_out < max(FEWEST_RULED_OUT, TELLING * len(passing)):
+            return None
     exceptions = options[best]
     rivals = {
         tuple((c.kind, c.subject) for c in conditions)
@@ -269,14 +286,13 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, li
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """The failing cases that the best single condition explains: at least two, and not all."""
-    allowed = NEARLY_NONE * len(passing)
+    """The failing cases that the best single condition explains, not all."""
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [
         condition
         for condition, count in with_it.items()
-        if 2 <= count < len(rest) and without[condition] <= min(allowed, count)
+        if FEWEST_IN_PART <= count < len(rest) and without[condition] <= NEARLY_NONE * count
     ]
     if not options:
         return None

@@ -72,7 +72,8 @@ class Domain:
     def rest(self) -> Any | None:
         """The simplest element: 0, or what the range has instead of it."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
-        numbers = [0, 1, -1, *(n for end in ends for n in (end, math.ceil(end), end - 1))]
+        near = sorted((n for end in ends for n in (end, math.ceil(end), end - 1)), key=abs)
+        numbers = [0, 1, -1, *near]
         found = (self.element(n) for n in numbers)
         return next((element for element in found if element is not None), None)
 
@@ -119,7 +120,10 @@ def _simpler_numbers(number: float) -> Iterator[float]:
     lead, _, tail = f"{abs(number):.0e}".partition("e")
     exponent = int(tail)
     for digits in FEW_DIGITS:
-        yield round(number, digits - 1 - exponent)
+        if isinstance(number, int):
+            yield round(number, digits - 1 - exponent)
+        else:
+            yield float(f"{number:.{digits - 1}e}")
 
     def power(digit: int, exponent: int) -> float:
         if isinstance(number, int):

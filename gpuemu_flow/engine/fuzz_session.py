@@ -185,7 +185,7 @@ def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
 def _record(log: FailureLog, op: str, judged: Judged, cause: str) -> FailureRecord:
     """The stored record of a failing case, told its cause; made anew for a cached verdict."""
     for record in log.store.find(judged.case.seed, op):
-        if record.case == judged.case.to_json():
+        if record.source != "minimize" and record.case == judged.case.to_json():
             return log.store.explain(record.id, cause)
     new_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
     return log.store.get(new_id)
