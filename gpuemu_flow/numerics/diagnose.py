@@ -19,7 +19,7 @@ from gpuemu_flow.numerics.diagnose_lines import line_relations
 from gpuemu_flow.numerics.diagnose_moves import moves
 from gpuemu_flow.numerics.diagnose_places import places
 from gpuemu_flow.numerics.diagnose_values import special_values, values
-from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.finding import Evidence, Finding
 from gpuemu_flow.numerics.judge import AffineBound, BoolArray, Bound, Rules, judge, judge_integers
 from gpuemu_flow.types import Tolerance
@@ -51,7 +51,8 @@ def diagnose(
     inputs : mapping of str to ndarray, optional
         The case's inputs, for what depends on them.
     rules : Rules, optional
-        Of NaN and Inf, where `failing` is not a mask.
+        Of NaN and Inf, where `failing` is not a mask; by default they must match, and values beyond
+        the output's range count as its largest where the expected values are wider.
     limit : int
         Most findings.
 
@@ -76,7 +77,9 @@ def diagnose(
     if isinstance(failing, np.ndarray):
         mask = np.asarray(failing, bool)
     else:
-        mask = failing_elements(actual, expected, failing, rules or Rules())
+        mask = failing_elements(
+            actual, expected, failing, rules or _default_rules(actual, expected)
+        )
     if mask.shape != actual.shape:
         return ()
     known = {n: a for n, a in (inputs or {}).items() if dtype_name(a.dtype) is not None}
@@ -85,6 +88,11 @@ def diagnose(
         return ()
     with np.errstate(all="ignore"):
         return _likeliest((aspect(evidence) for aspect in _ASPECTS), limit)
+
+
+def _default_rules(actual: NDArray[Any], expected: NDArray[Any]) -> Rules:
+    wider = expected.dtype != actual.dtype
+    return Rules(clip=FLOAT_LIMITS.get(dtype_name(actual.dtype) or "") if wider else None)
 
 
 def failing_elements(

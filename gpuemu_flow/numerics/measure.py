@@ -34,6 +34,11 @@ NOISE = 64.0
 AGAIN = 100
 """Number of the first draw of a second look."""
 
+SECOND_LOOK_SAFETY = 1.5
+"""Factor on the measured error before a case is failed: the largest of some twenty draws still lies
+below the worst case. Measured on 180,000 cases of correct ops, whose largest share of the plain
+second look was 0.92."""
+
 HEADROOM = 1024.0
 """Factor on the inputs that float32 must withstand without overflow."""
 
@@ -135,7 +140,10 @@ def measure(
         if weak and not in_float64:
             session.exclude_far_inputs()
         floor = max(1.0, largest_magnitude(inputs64)) if weak else 0.0
-        bounds = {name: output.bound(longest_dim, one, floor) for name, output in outputs.items()}
+        safety = SECOND_LOOK_SAFETY if thorough else 1.0
+        bounds = {
+            name: output.bound(longest_dim, one, floor, safety) for name, output in outputs.items()
+        }
     return bounds, weak and not in_float64
 
 
@@ -190,9 +198,9 @@ class _Output:
             overflows = ~np.isfinite(to_float64(at_headroom))
             self.unstable |= self.finite & overflows & self.power_like
 
-    def bound(self, longest_dim: int, one: float, floor: float) -> ElementBound:
-        """The envelope from all that was folded in; S is at least the smaller of `floor` and
-        the largest result."""
+    def bound(self, longest_dim: int, one: float, floor: float, safety: float) -> ElementBound:
+        """The envelope from all that was folded in; E is taken `safety` times, and S is at least
+        the smaller of `floor` and the largest result."""
         unstable = self.unstable if self.unstable.any() else None
         if self.fmt is None:
             return ElementBound(None, unstable)
@@ -200,7 +208,7 @@ class _Output:
         magnitude = np.minimum(self.magnitude, self.fmt.max)
         magnitude = np.maximum(magnitude, min(floor, self.largest))
         error = _spread_over_binades(self.error, self.reference, judged)
-        allowed = FACTOR * growth(longest_dim) * (error + one * magnitude)
+        allowed = FACTOR * growth(longest_dim) * (safety * error + one * magnitude)
         allowed += 2.0 * spacing(self.reference, self.fmt) + least(self.fmt)
         quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
         allowed = np.where(judged, allowed, quick.tolerance(self.reference, slice(None)))

@@ -64,5 +64,5 @@ def test_the_sentence_and_json() -> None:
     ("failed", "total", "confidence"), [(-1, 5, 0.95), (6, 5, 0.95), (1, 5, 0.0), (1, 5, 1.0)]
 )
 def test_impossible_arguments(failed: int, total: int, confidence: float) -> None:
-    with pytest.raises(ValueError, match="failures among|confidence of"):
+    with pytest.raises(ValueError, match=r"failures among|confidence of"):
         failure_rate(failed, total, confidence)

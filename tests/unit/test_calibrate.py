@@ -1,0 +1,235 @@
+"""Calibration: the formula, what it rests on, and gpuemu.toml edited in place."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tomli
+
+from gpuemu_flow.config.tolerance_edit import write_tolerances
+from gpuemu_flow.errors import ConfigError
+from gpuemu_flow.numerics.calibrate import (
+    MARGIN,
+    Observation,
+    calibrate,
+    observe,
+    round_up,
+    to_toml,
+    tolerances,
+)
+
+
+def observed(
+    errors: list[float], largest: float = 1.0, dtype: str = "float32"
+) -> list[Observation]:
+    return [Observation(dtype, error, largest) for error in errors]
+
+
+def test_one_and_a_half_times_the_95th_percentile() -> None:
+    errors = [i * 1e-4 for i in range(1, 101)]
+    (found,) = calibrate(observed(errors))
+    assert found.error == pytest.approx(MARGIN * 96e-4)
+    assert found.atol == pytest.approx(MARGIN * 96e-4)
+    assert (found.cases, found.worst, found.above) == (100, pytest.approx(1e-2), 0)
+    assert found.notes == ()
+
+
+def test_one_outlier_in_a_hundred_does_not_widen_it_but_is_named() -> None:
+    (found,) = calibrate(observed([1e-4] * 99 + [1.0]))
+    assert found.atol == pytest.approx(1.5e-4)
+    assert found.above == 1
+    assert "1 of 100 cases lie beyond it (worst 1)" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [("float32", 2.0**-23), ("float16", 2.0**-10), ("bfloat16", 2.0**-7)]
+)
+def test_an_exact_implementation_gets_two_ulp(dtype: str, eps: float) -> None:
+    (found,) = calibrate(observed([0.0] * 30, largest=5.0, dtype=dtype))
+    assert found.floor == 2 * 4 * eps
+    assert 2 * 4 * eps <= found.atol < 2 * 4 * eps * 1.01
+
+
+def test_few_cases_are_taken_at_their_worst_and_said_to_be_few() -> None:
+    (found,) = calibrate(observed([1e-4, 5e-4, 2e-4]))
+    assert found.atol == pytest.approx(7.5e-4)
+    assert "only 3 cases" in found.notes[0]
+
+
+def test_each_dtype_for_itself() -> None:
+    both = [*observed([1e-6] * 30), *observed([1e-2] * 30, dtype="float16")]
+    assert tolerances(calibrate(both)) == {"float32": 1.5e-6, "float16": 0.015}
+    assert calibrate([]) == []
+
+
+def test_observing_takes_the_largest_finite_error_of_all_outputs() -> None:
+    actual = {
+        "y": np.array([1.0, np.nan, np.inf, 4.5], np.float32),
+        "z": np.array([10.25], np.float32),
+        "h": np.array([2.0], np.float16),
+        "n": np.array([7], np.int32),
+    }
+    expected = {
+        "y": np.array([1.0, np.nan, 3.0, 4.0]),
+        "z": np.array([10.0]),
+        "h": np.array([2.0]),
+        "n": np.array([9]),
+    }
+    found = {o.dtype: o for o in observe(actual, expected)}
+    assert found["float32"] == Observation("float32", 0.5, 10.0, mismatches=1)
+    assert found["float16"] == Observation("float16", 0.0, 2.0)
+    assert set(found) == {"float32", "float16"}
+    assert "NaN or Inf on one side" in calibrate(found.values())[0].notes[1]
+
+
+def test_an_overflow_that_any_op_shows_is_not_an_error() -> None:
+    big = {"y": np.array([65504.0], np.float16)}
+    assert observe(big, {"y": np.array([65510.0])})[0].max_abs == 0.0
+    assert observe({"y": np.zeros(0, np.float32)}, {"y": np.zeros(0)}) == []
+
+
+@pytest.mark.parametrize("value", [1.0, 1.001, 1.009999, 9.999e-7, 3.33333e10, 1e-300, 0.123456])
+def test_rounding_up_to_three_digits(value: float) -> None:
+    rounded = round_up(value)
+    assert value * (1 - 1e-9) <= rounded <= value * 1.0101
+    assert float(f"{rounded:.2e}") == rounded
+    assert round_up(0.0) == 0.0
+    assert round_up(math.inf) == math.inf
+
+
+def test_the_suggestion_as_toml() -> None:
+    text = to_toml(calibrate([*observed([1e-6] * 30), *observed([1e-2] * 30, dtype="float16")]))
+    assert tomli.loads("[[ops]]\n" + text)["ops"][0]["tolerances"] == {
+        "float32": 1.5e-6, "float16": 0.015,
+    }  # fmt: skip
+    assert "# 30 cases, worst 1e-06" in text
+
+
+# Writing them into gpuemu.toml
+
+PLAIN = """\
+# top
+[project]
+name = "p"  # a name
+
+[[ops]]
+name = "softmax"   # the first
+op = "a.py"
+doc = '''
+[[ops]]
+name = "not an op"
+'''
+list = [
+  [1],
+  [2]
+]
+[ops.schema]
+dims = { M = [1] }
+
+# about the next
+[[ops]]
+name = "matmul"
+
+[targets]
+t = ["softmax"]
+"""
+
+
+def ops(text: str) -> dict[str, dict[str, object]]:
+    return {op["name"]: op for op in tomli.loads(text)["ops"]}
+
+
+def unchanged_lines(before: str, after: str) -> bool:
+    """Whether every line of `before` is still there, in order."""
+    rest = iter(after.splitlines(keepends=True))
+    return all(any(line == other for other in rest) for line in before.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize("op", ["softmax", "matmul"])
+def test_a_table_is_added_at_the_end_of_the_op(op: str) -> None:
+    after = write_tolerances(PLAIN, op, {"float32": 1.5e-6, "float16": 2e-3})
+    assert ops(after)[op]["tolerances"] == {"float32": 1.5e-6, "float16": 0.002}
+    assert unchanged_lines(PLAIN, after)
+    assert len(after.splitlines()) == len(PLAIN.splitlines()) + 3
+    place = after.splitlines().index("[ops.tolerances]")
+    nearby = "dims = { M = [1] }" if op == "softmax" else 'name = "matmul"'
+    assert after.splitlines()[place - 1] == nearby
+
+
+def test_writing_twice_changes_nothing_and_new_values_only_their_lines() -> None:
+    once = write_tolerances(PLAIN, "softmax", {"float32": 1.5e-6, "float16": 2e-3})
+    assert write_tolerances(once, "softmax", {"float32": 1.5e-6}) == once
+    again = write_tolerances(once, "softmax", {"float16": 3e-3})
+    assert again == once.replace("float16 = 0.002", "float16 = 0.003")
+
+
+OP = '[[ops]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # An alias is kept as it is spelled, and so is a comment with a hash in a string before it.
+        (f"{OP}[ops.tolerances]\nf32 = 1e-3 # why\n", f"{OP}[ops.tolerances]\nf32 = 1e-06 # why\n"),
+        (f'{OP}[ops.tolerances]\n"fp32"=1\n', f'{OP}[ops.tolerances]\n"fp32"=1e-06\n'),
+        (
+            f"{OP}[ops.tolerances]\nfloat32 = {{ atol = 1, rtol = 1 }}\n# tail\n",
+            f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n# tail\n",
+        ),
+        (
+            f'{OP}[ops.tolerances]\nhalf = 1\n\n[[ops]]\nname = "b"\n',
+            f'{OP}[ops.tolerances]\nhalf = 1\nfloat32 = 1e-06\n\n[[ops]]\nname = "b"\n',
+        ),
+        (
+            f"{OP}tolerances = {{ f16 = 1, f32 = {{ rtol = 2.5 }} }} # c\nx = 1\n",
+            f"{OP}tolerances = {{ f16 = 1, f32 = 1e-06 }} # c\nx = 1\n",
+        ),
+        (f"{OP}tolerances.f32 = 7\n", f"{OP}tolerances.f32 = 1e-06\n"),
+        (
+            f'{OP}tolerances.bf16 = 7\nop = "b.py"\n',
+            f'{OP}tolerances.bf16 = 7\ntolerances.float32 = 1e-06\nop = "b.py"\n',
+        ),
+        (
+            f"{OP}[ops.tolerances.f32]\nrtol = 1 # r\natol = 2\n",
+            f"{OP}[ops.tolerances.f32]\nrtol = 0.0 # r\natol = 1e-06\n",
+        ),
+        (
+            OP.replace("\n", "\r\n"),
+            f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n".replace("\n", "\r\n"),
+        ),
+        (OP.rstrip("\n"), f"{OP}[ops.tolerances]\nfloat32 = 1e-06\n"),
+    ],
+)
+def test_every_spelling_is_edited_in_place(before: str, after: str) -> None:
+    assert write_tolerances(before, "a", {"float32": 1e-6}) == after
+
+
+def test_a_member_that_would_be_inherited_is_written_out() -> None:
+    after = write_tolerances(f"{OP}[ops.tolerances.f32]\natol = 2\n", "a", {"float32": 1e-6})
+    assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
+    after = write_tolerances(f"{OP}tolerances.f32.rtol = 2\n", "a", {"float32": 1e-6})
+    assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
+
+
+def test_a_file_that_cannot_be_edited_says_what_to_add() -> None:
+    with pytest.raises(ConfigError) as caught:
+        write_tolerances('ops = [{ name = "a" }]\n', "a", {"float32": 1e-6}, "gpuemu.toml")
+    assert caught.value.slug == "config-not-editable"
+    assert "tolerances = { float32 = 1e-06 }" in caught.value.problems[0].hint
+    assert caught.value.problems[0].file == "gpuemu.toml"
+
+
+@pytest.mark.parametrize("text", ["[[ops]\n", "a = 1\na = 2\n", "x = [" * 5000])
+def test_broken_files_are_problems(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        write_tolerances(text, "a", {"float32": 1e-6})
+    assert caught.value.slug == "config-syntax"
+
+
+@pytest.mark.parametrize("text", ["", "ops = 3\n", "[ops]\nname = 'a'\n", OP])
+def test_an_unknown_op_is_named(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        write_tolerances(text, "softmax", {"float32": 1e-6})
+    assert caught.value.slug == "unknown-op"
