@@ -29,16 +29,21 @@ def unit(fmt: FloatLimits) -> float:
     return fmt.eps if fmt.name == "float64" else 2.0**-23
 
 
-def least(fmt: FloatLimits) -> float:
-    """Additive floor: flushing subnormals to zero is no error. float32's or float64's limit."""
-    return 2.0**-1022 if fmt.name == "float64" else 2.0**-126
+def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
+    """Additive floor: flushing subnormals to zero is no error. float32's or float64's limit.
+
+    With `longest_dim`, for ops that compute: an intermediate product that underflows is multiplied
+    by up to the square root of a dim afterwards (a norm's, say), which ``8 g`` covers.
+    """
+    smallest = 2.0**-1022 if fmt.name == "float64" else 2.0**-126
+    return smallest if longest_dim is None else FACTOR * growth(longest_dim) * smallest
 
 
 @dataclass(frozen=True)
 class QuickBound:
     """Never above the envelope, and known without evaluating anything.
 
-    ``8 g u |r| + 2 ulp(r) + least``, without the first term for exact ops.
+    ``8 g u |r| + 2 ulp(r) + 8 g least``, without the first term and the factor for exact ops.
 
     Attributes
     ----------
@@ -46,22 +51,25 @@ class QuickBound:
         ``8 g u``, or 0 for exact ops, whose envelope this is.
     fmt : FloatLimits
         Format of the output.
+    floor : float
+        Additive part.
     """
 
     relative: float
     fmt: FloatLimits
+    floor: float
 
     @property
     def proof(self) -> tuple[float, float]:
         # ulp(r) is at least the smallest subnormal and above |r| * eps / 2, hence at least any
         # weighted mean of the two.
-        floor = 2.0 * FLOOR_SHARE * self.fmt.smallest_subnormal
-        return floor + least(self.fmt), self.relative + (1.0 - FLOOR_SHARE) * self.fmt.eps
+        ulps = 2.0 * FLOOR_SHARE * self.fmt.smallest_subnormal
+        return ulps + self.floor, self.relative + (1.0 - FLOOR_SHARE) * self.fmt.eps
 
     def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
         with np.errstate(all="ignore"):
             result: Float64Array = self.relative * np.abs(expected)
-            result += 2.0 * spacing(expected, self.fmt) + least(self.fmt)
+            result += 2.0 * spacing(expected, self.fmt) + self.floor
         return result
 
     def no_verdict(self, where: Where) -> None:
@@ -98,4 +106,7 @@ class ElementBound:
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
     """The quick bound of an output in that format, for inputs of at most `longest_dim` a dim."""
-    return QuickBound(0.0 if exact_op else FACTOR * growth(longest_dim) * unit(fmt), fmt)
+    if exact_op:
+        return QuickBound(0.0, fmt, least(fmt))
+    relative = FACTOR * growth(longest_dim) * unit(fmt)
+    return QuickBound(relative, fmt, least(fmt, longest_dim))

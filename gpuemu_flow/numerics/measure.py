@@ -107,7 +107,7 @@ def measure(
     -----
     With u one rounding of float32, n the longest dim and ``g = 1 + sqrt(n) / 8``::
 
-        allowed = 8 g (E + u S) + 2 ulp(r) + least
+        allowed = 8 g (E + u S + least) + 2 ulp(r)
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; S the larger of |r| and, unless the result grows exponentially, the reference at |x|,
@@ -134,6 +134,7 @@ def measure(
         # stands in for the shadow's.
         if in_float64:
             session.reordered_draws()
+            session.exclude_float64_overflow()
         weak = in_float64 or weak or not session.shadow_draws()
         if thorough and not weak:
             session.more_shadow_draws()
@@ -209,7 +210,7 @@ class _Output:
         magnitude = np.maximum(magnitude, min(floor, self.largest))
         error = _spread_over_binades(self.error, self.reference, judged)
         allowed = FACTOR * growth(longest_dim) * (safety * error + one * magnitude)
-        allowed += 2.0 * spacing(self.reference, self.fmt) + least(self.fmt)
+        allowed += 2.0 * spacing(self.reference, self.fmt) + least(self.fmt, longest_dim)
         quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
         allowed = np.where(judged, allowed, quick.tolerance(self.reference, slice(None)))
         return ElementBound(allowed, unstable)
@@ -271,6 +272,17 @@ class _Session:
                 for name, array in self._perturbation.keyed(draw).items()
             }
             self._add(self._evaluate(copies), ties_kept=True)
+
+    def exclude_float64_overflow(self) -> None:
+        """No verdict where the reference itself overflows, or nearly does: with no wider type at
+        hand, where a right op overflows depends on its order of operations."""
+        if all(np.isfinite(a).all() for a in self._inputs64.values() if a.dtype == np.float64):
+            for output in self._outputs.values():
+                if output.fmt is not None:
+                    output.unstable |= ~output.finite
+        at_headroom = self._evaluate(self._perturbation.magnitudes(HEADROOM))
+        for name, values in (at_headroom or {}).items():
+            self._outputs[name].exclude_overflow(values)
 
     def shadow_draws(self) -> bool:
         """The shadow on the inputs, on moved ones, and on large ones; False when it cannot run."""

@@ -49,18 +49,20 @@ class EncodedRequest:
 
     Attributes
     ----------
-    data : bytes
+    text, data : str and bytes
+        The same, both ways.
     inputs : dict of str to dict
         The tensor objects.
     kwargs : dict of str to str
     """
 
+    text: str
     data: bytes
     inputs: dict[str, dict[str, Json]]
     kwargs: dict[str, str]
 
     def document(self) -> dict[str, Json]:
-        """What ``json.loads(data)`` returns, every object of it new."""
+        """What ``json.loads(text)`` returns, every object of it new."""
         inputs = {
             name: {
                 key: list(value) if isinstance(value, list) else value
@@ -101,7 +103,8 @@ def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]
         tensors[name] = {**head, "data": text}
     texts = {key: kwarg_text(value) for key, value in kwargs.items()}
     pieces += ['},"kwargs":', json.dumps(texts), "}"]
-    return EncodedRequest("".join(pieces).encode(), tensors, texts)
+    whole = "".join(pieces)
+    return EncodedRequest(whole, whole.encode(), tensors, texts)
 
 
 def _first_line(data: bytes) -> str:

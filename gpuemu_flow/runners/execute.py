@@ -66,14 +66,25 @@ def make_inputs(
     guards : bool
         Lay them between guard zones; not those that are converted.
     """
-    if input_dtype is None or input_dtype == case.dtype or DTYPES[case.dtype].kind != "float":
-        if guards:
-            return {name: laid.array for name, laid in materialise_guarded(case).items()}
-        return materialise(case)
+    if guards and not _converts(case.dtype, input_dtype):
+        return {name: laid.array for name, laid in materialise_guarded(case).items()}
+    return converted(materialise(case), case.dtype, input_dtype)
+
+
+def _converts(dtype: str, input_dtype: str | None) -> bool:
+    return input_dtype not in (None, dtype) and DTYPES[dtype].kind == "float"
+
+
+def converted(
+    arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
+) -> dict[str, np.ndarray]:
+    """The arrays, those of the float type `dtype` converted to `input_dtype`."""
+    if input_dtype is None or not _converts(dtype, input_dtype):
+        return arrays
     wide = numpy_dtype(input_dtype)
     return {
-        name: array.astype(wide) if dtype_name(array.dtype) == case.dtype else array
-        for name, array in materialise(case).items()
+        name: array.astype(wide) if dtype_name(array.dtype) == dtype else array
+        for name, array in arrays.items()
     }
 
 

@@ -216,8 +216,8 @@ class WorkerProcess:
             # The worker died with the server (PDEATHSIG); what it started is left to us.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self.sock.close()
-        self._lifeline.close()
+        for end in (self.sock, self._lifeline, self._child_end, self._server_end):
+            end.close()
         os.close(self.status)
         os.close(self.stderr)
 

@@ -68,7 +68,7 @@ class ScriptRunner:
         """
         request = prepare_request(inputs, self._program.kwargs)
         self._streams.connect(request.data)
-        quick_json.expect(request.data, request.document)
+        quick_json.expect(request.text, request.data, request.document)
         try:
             with watch:
                 code = self._execute()
@@ -89,7 +89,7 @@ class ScriptRunner:
         main.__dict__["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         sys.argv = [self._program.path, *self._program.argv]
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdin = quick_json.open_stdin()
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
         sys.stderr = open(  # noqa: SIM115
             2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
@@ -103,6 +103,8 @@ class ScriptRunner:
             code = _exit_code(error)
         finally:
             flushed = _leave(streams)
+            # Its functions refer to it: without this the tensors live on until a collection.
+            main.__dict__.clear()
             sys.stdin, sys.stdout, sys.stderr, sys.argv = saved[:4]
             if saved[4] is not None:
                 sys.modules["__main__"] = saved[4]

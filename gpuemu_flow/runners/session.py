@@ -30,6 +30,7 @@ class ProgramSession:
         *,
         checks: Checks | None = None,
         input_dtype: str | None = None,
+        dtype: str = "",
         index: int = 0,
         seed: int = 0,
     ) -> tuple[dict[str, np.ndarray], Outcome]:
@@ -42,7 +43,9 @@ class ProgramSession:
         checks : Checks, optional
             `decoy` and `guards` need a case.
         input_dtype : str, optional
-            See `Request`; for a case.
+            See `Request`. The conversion is done in the worker.
+        dtype : str
+            For arrays: which float type `input_dtype` converts; a case has its own.
         index, seed : int
             For arrays: the outcome's index, and what the global generators are seeded with.
 
@@ -53,7 +56,9 @@ class ProgramSession:
         outcome : Outcome
             Without blob.
         """
-        self.begin(inputs, checks=checks, input_dtype=input_dtype, index=index, seed=seed)
+        self.begin(
+            inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
+        )
         return self.finish()
 
     def begin(
@@ -62,6 +67,7 @@ class ProgramSession:
         *,
         checks: Checks | None = None,
         input_dtype: str | None = None,
+        dtype: str = "",
         index: int = 0,
         seed: int = 0,
     ) -> None:
@@ -75,6 +81,7 @@ class ProgramSession:
             inputs,
             checks if checks is not None else Checks(),
             input_dtype=input_dtype,
+            dtype=dtype,
             index=index,
             seed=seed,
         )

@@ -83,16 +83,23 @@ class CallInMemory:
         checks: Checks,
         *,
         input_dtype: str | None = None,
+        dtype: str = "",
         index: int = 0,
         seed: int = 0,
     ) -> None:
         self.outputs: dict[str, np.ndarray] = {}
         self._checks = checks
         self._arrays: Arrays = {}
-        self._message: dict[str, Json] = {"type": "call", "case": None, "seed": seed}
+        self._message: dict[str, Json] = {
+            "type": "call",
+            "case": None,
+            "seed": seed,
+            "input_dtype": input_dtype if dtype or isinstance(inputs, Case) else None,
+            "dtype": dtype,
+        }
         if isinstance(inputs, Case):
             index = inputs.index
-            self._message |= {"case": inputs.to_json(), "input_dtype": input_dtype}
+            self._message["case"] = inputs.to_json()
         else:
             self._arrays = {name: np.asarray(array) for name, array in inputs.items()}
         self._message["index"] = self._index = index

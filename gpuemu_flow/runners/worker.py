@@ -35,7 +35,7 @@ from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
-from gpuemu_flow.runners.execute import Executed, Executor, Runner
+from gpuemu_flow.runners.execute import Executed, Executor, Runner, converted
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
@@ -213,7 +213,9 @@ class Worker:
                 slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
                 reserved = int(message["reserved"])
                 arrays = self._arena.views(slots)
-                buffers = InputBuffers(arrays, self._arena.memories(slots))
+                wide = converted(arrays, message["dtype"], message["input_dtype"])
+                memories = None if wide is not arrays else self._arena.memories(slots)
+                buffers = InputBuffers(wide, memories)
                 executed = self._executor.call(buffers, int(message["seed"]), checks)
             written = self._arena.write(executed.outputs, start=reserved)
         except BaseException as error:  # programs may raise anything

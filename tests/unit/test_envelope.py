@@ -110,11 +110,11 @@ def test_the_quick_bound_never_exceeds_the_envelope(name: str, dtype: str) -> No
 
 def test_quick_bound_is_the_documented_formula() -> None:
     found = quick_bound(np.array([3.0, -0.5, 0.0]), "float32", 64)
-    g, u = 1 + 8 / 8, 2.0**-23
+    g, u, least = 1 + 8 / 8, 2.0**-23, 2.0**-126
     assert found.tolist() == [
-        8 * g * u * 3.0 + 2 * 2.0**-22 + 2.0**-126,
-        8 * g * u * 0.5 + 2 * 2.0**-24 + 2.0**-126,
-        2 * 2.0**-149 + 2.0**-126,
+        8 * g * u * 3.0 + 2 * 2.0**-22 + 8 * g * least,
+        8 * g * u * 0.5 + 2 * 2.0**-24 + 8 * g * least,
+        2 * 2.0**-149 + 8 * g * least,
     ]
 
 

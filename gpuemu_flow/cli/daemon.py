@@ -1,0 +1,113 @@
+"""``gpuemu-flow daemon``: start, stop, restart, status and logs of a workspace's daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from gpuemu_flow.cli.options import format_option
+
+
+@click.group()
+def daemon() -> None:
+    """The daemon that interactive clients talk to: one for each workspace and user."""
+
+
+def _root() -> Path:
+    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
+
+    return find_config(Path.cwd(), os.environ).parent.resolve()
+
+
+@daemon.command()
+@click.option("--background", "-b", is_flag=True, help="Return when clients can connect.")
+@click.option("--foreground", is_flag=True, help="Stay until interrupted; the default.")
+def start(background: bool, foreground: bool) -> None:
+    """Start the workspace's daemon; one that runs already is left alone."""
+    from gpuemu_flow.errors import Problem, UsageError  # noqa: PLC0415
+
+    if background and foreground:
+        raise UsageError(Problem("usage", "give --background or --foreground, not both"))
+    if background:
+        _start_in_background()
+        return
+    from gpuemu_flow.daemon.lifecycle import AlreadyRunningError, serve  # noqa: PLC0415
+
+    try:
+        serve(_root(), on_ready=lambda info: click.echo(f"listening at {info['socket']}"))
+    except AlreadyRunningError as running:
+        click.echo(running.problems[0].message)
+
+
+def _start_in_background() -> None:
+    from gpuemu_flow.daemon.control import running  # noqa: PLC0415
+    from gpuemu_flow.wire.launch import start_daemon  # noqa: PLC0415
+
+    root = _root()
+    info = start_daemon(root, os.environ)
+    if info:
+        click.echo(f"daemon started (process {info['pid']}), listening at {info['socket']}")
+    else:
+        found = running(root, os.environ)
+        click.echo(f"a daemon serves {root} already (process {found.pid if found else '?'})")
+
+
+@daemon.command()
+def stop() -> None:
+    """End the workspace's daemon in good order; its results are kept."""
+    from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
+
+    pid = stop_daemon(_root(), os.environ)
+    click.echo("no daemon to stop" if pid is None else f"daemon stopped (process {pid})")
+
+
+@daemon.command()
+def restart() -> None:
+    """Stop the daemon when there is one, and start it in the background."""
+    from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
+
+    stop_daemon(_root(), os.environ)
+    _start_in_background()
+
+
+@daemon.command()
+@format_option("text", "json")
+def status(output_format: str) -> None:
+    """Say whether the daemon lives and answers; exit code 3 when not."""
+    from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    found = describe(_root(), os.environ)
+    if output_format == "json":
+        click.echo(json_writer.dumps(found))
+    elif not found["running"]:
+        # An editor extension looks for the word that is avoided here.
+        click.echo("daemon stopped")
+    elif not found["answers"]:
+        click.echo(f"daemon (process {found['pid']}) does not answer; see its log: {found['log']}")
+    else:
+        click.echo(
+            f"v{found['version']} daemon running, uptime {found['uptime_secs']}s, "
+            f"process {found['pid']}\nsocket {found['socket']}\nlog {found['log']}"
+        )
+        if found.get("config_error"):
+            click.echo(f"its configuration is out of date: {found['config_error']}")
+    if not found["answers"]:
+        raise SystemExit(3)
+
+
+@daemon.command()
+@click.option("-l", "-n", "--lines", type=click.IntRange(0), default=50, show_default=True)
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+def logs(lines: int, follow: bool) -> None:
+    """Print the end of the daemon's log."""
+    from gpuemu_flow.daemon.control import follow_log, log_tail  # noqa: PLC0415
+
+    root = _root()
+    for line in log_tail(root, os.environ, lines):
+        click.echo(line)
+    if follow:
+        for line in follow_log(root, os.environ):
+            click.echo(line)

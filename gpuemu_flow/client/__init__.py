@@ -1,0 +1,64 @@
+"""Python clients of the daemon: they need numpy and pynng, and nothing of gpuemu-flow's engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuemu_flow.client.api import Client
+    from gpuemu_flow.client.asynchronous import AsyncClient
+    from gpuemu_flow.client.errors import (
+        ClientError,
+        DaemonUnreachableError,
+        RequestTimeoutError,
+        VersionMismatchError,
+    )
+    from gpuemu_flow.client.results import (
+        FailureInfo,
+        FuzzResults,
+        MinimizeResult,
+        ReproduceResult,
+        ReproductionInfo,
+        TestCase,
+        ValidationResult,
+    )
+
+_PLACES = {
+    "Client": "api",
+    "AsyncClient": "asynchronous",
+    **dict.fromkeys(
+        ("ClientError", "DaemonUnreachableError", "RequestTimeoutError", "VersionMismatchError"),
+        "errors",
+    ),
+    **dict.fromkeys(
+        (
+            "FailureInfo", "FuzzResults", "MinimizeResult", "ReproduceResult", "ReproductionInfo",
+            "TestCase", "ValidationResult",
+        ),
+        "results",
+    ),
+}  # fmt: skip
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "DaemonUnreachableError",
+    "FailureInfo",
+    "FuzzResults",
+    "MinimizeResult",
+    "ReproduceResult",
+    "ReproductionInfo",
+    "RequestTimeoutError",
+    "TestCase",
+    "ValidationResult",
+    "VersionMismatchError",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Names of the package, whose modules load numpy only when one is asked for."""
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(__import__(f"{__name__}.{place}", fromlist=[name]), name)

@@ -1,0 +1,461 @@
+"""The client: every call of protocol v1, and what its pages promise beyond it."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from gpuemu_flow.client import calls
+from gpuemu_flow.client.calls import Call
+from gpuemu_flow.client.connection import Connection
+from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
+from gpuemu_flow.client.results import (
+    BaselineComparison,
+    CiSummary,
+    FailureInfo,
+    FuzzResults,
+    MinimizeResult,
+    ReproduceResult,
+    TestCase,
+    ValidationResult,
+)
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.types import FailureKind, Json, Verdict
+
+T = TypeVar("T")
+
+OnProgress = Callable[[int, int], None]
+RunOp = Callable[[dict[str, Any]], Any]
+
+TIMEOUT_MS = 30_000
+LONG_TIMEOUT_MS = 3_600_000
+"""For calls that run programs many times, unless a timeout is given."""
+BATCH = 16  # cases that client-side fuzzing asks for at a time
+REMEMBERED_CASES = 256
+PROGRESS_SECONDS = 0.5
+
+
+class Client:
+    """A connection to the daemon of a workspace. Thread-safe; a context manager.
+
+    Parameters
+    ----------
+    socket_path : str or Path, optional
+        Of the daemon; ``GPUEMU_SOCKET`` says it too. Else the daemon of the workspace is found.
+    timeout_ms : int, optional
+        Milliseconds that a call may take; by default 30 s, and an hour for those that run
+        programs many times.
+    autostart : bool
+        Start a daemon for the workspace when none runs.
+    workspace : str or Path, optional
+        A folder of the workspace; by default the current one.
+
+    Raises
+    ------
+    ClientError
+        From the first call on; its `problems` say how to mend it.
+    """
+
+    def __init__(
+        self,
+        socket_path: str | Path | None = None,
+        timeout_ms: int | None = None,
+        *,
+        autostart: bool = True,
+        workspace: str | Path | None = None,
+    ) -> None:
+        self._connection = Connection(socket_path, workspace=workspace, autostart=autostart)
+        self.timeout_ms = timeout_ms
+        self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def socket_path(self) -> str:
+        """Where the daemon is, or would be."""
+        return str(self._connection.socket_path)
+
+    def close(self) -> None:
+        """Hang up; a later call connects anew."""
+        self._connection.close()
+
+    def _do(self, call: Call[T]) -> T:
+        return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS)
+
+    def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
+        """A call that may take long; given up in the daemon too when it is here."""
+        request_id = str(call.request["request_id"])
+        try:
+            with self._watched(request_id, on_progress):
+                return self._connection.exchange_messages(call, self.timeout_ms or LONG_TIMEOUT_MS)
+        except (KeyboardInterrupt, RequestTimeoutError):
+            with suppress(ClientError):
+                self.give_up(request_id)
+            raise
+
+    def give_up(self, request_id: str) -> None:
+        """End a request of that name in the daemon."""
+        self._do(calls.cancel(request_id))
+
+    @contextmanager
+    def _watched(self, request_id: str, on_progress: OnProgress | None) -> Iterator[None]:
+        if on_progress is None:
+            yield
+            return
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(PROGRESS_SECONDS):
+                with suppress(ClientError):
+                    on_progress(*self._do(calls.progress(request_id)))
+
+        thread = threading.Thread(target=watch, name="gpuemu-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def ping(self) -> dict[str, Json]:
+        """``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
+        return self._do(calls.ping())
+
+    def validate_op(
+        self,
+        /,
+        op_name: str,
+        inputs: Mapping[str, Any],
+        output: Any,
+        *,
+        seed: int | None = None,
+        dtype: str | None = None,
+        **kwargs: Json,
+    ) -> ValidationResult:
+        """Judge an output against the op's reference.
+
+        Parameters
+        ----------
+        op_name : str
+            Of ``gpuemu.toml``.
+        inputs : mapping of name to tensor
+            Arrays of numpy, PyTorch, JAX or TensorFlow.
+        output : tensor, or mapping of name to tensor
+        seed : int, optional
+            Case that the inputs are; then it is `submit_output`.
+        dtype : str, optional
+            Convert all tensors to this one, such as ``bfloat16``.
+        **kwargs
+            For the reference; ``atol`` and ``rtol`` are this call's tolerance instead.
+        """
+        return self._do(calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=dtype))
+
+    def submit_output(
+        self, /, op_name: str, inputs: Any, output: Any, seed: int | None = None, **kwargs: Json
+    ) -> ValidationResult:
+        """Judge the output of a case that the daemon made.
+
+        ``submit_output(op, seed, output)`` works too, for cases that this client was given.
+        """
+        if seed is None and isinstance(inputs, int):
+            seed, inputs = inputs, self._inputs_of(op_name, inputs)
+        if seed is None:
+            raise ClientError(Problem("client-no-seed", "submit_output needs the seed of the case"))
+        return self._do(calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=None))
+
+    def _inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
+        with self._lock:
+            case = self._cases.get((op_name, seed))
+        if case is None:
+            raise ClientError(
+                Problem(
+                    "client-unknown-case",
+                    f"this client was given no case of {op_name} with the seed {seed} lately",
+                    "give the inputs too: submit_output(op, inputs, output, seed)",
+                )
+            )
+        return case.inputs
+
+    def _remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
+        with self._lock:
+            for case in cases:
+                self._cases[op_name, case.seed] = case
+                if len(self._cases) > REMEMBERED_CASES:
+                    self._cases.popitem(last=False)
+
+    def get_test_case(
+        self,
+        op_name: str,
+        seed: int | None = None,
+        *,
+        op_schema: Mapping[str, Json] | None = None,
+        dtypes: Sequence[str] | None = None,
+    ) -> TestCase:
+        """One case of a master seed, the first of `get_test_batch`."""
+        config = calls.case_config(_or_new(seed), dtypes, op_schema)
+        case = self._do(calls.get_test_case(op_name, config))
+        self._remember(op_name, [case])
+        return case
+
+    def get_test_batch(
+        self,
+        op_name: str,
+        count: int | Sequence[int] = 10,
+        seed: int | None = None,
+        op_schema: Mapping[str, Json] | None = None,
+        dtypes: Sequence[str] | None = None,
+        *,
+        seeds: Sequence[int] | None = None,
+    ) -> list[TestCase]:
+        """Cases of a master seed, or the first case of each of `seeds`."""
+        if not isinstance(count, int):
+            seeds = count
+        if seeds is not None:
+            return [
+                self.get_test_case(op_name, s, op_schema=op_schema, dtypes=dtypes) for s in seeds
+            ]
+        assert isinstance(count, int)  # noqa: S101 - for the type checker
+        config = calls.case_config(_or_new(seed), dtypes, op_schema)
+        cases = self._do(calls.get_test_batch(op_name, config, start=0, count=count))
+        self._remember(op_name, cases)
+        return cases
+
+    def fuzz_op_client_side(
+        self,
+        /,
+        op_name: str,
+        run_op: RunOp | None = None,
+        iterations: int = 100,
+        seed: int | None = None,
+        fail_fast: bool = False,
+        op_schema: Mapping[str, Json] | None = None,
+        dtypes: Sequence[str] | None = None,
+        *,
+        op_fn: RunOp | None = None,
+        on_progress: OnProgress | None = None,
+        **kwargs: Json,
+    ) -> FuzzResults:
+        """Fuzz an op that runs in this process.
+
+        Parameters
+        ----------
+        run_op : callable
+            From the dict of inputs to the output; also under the name `op_fn`.
+        iterations : int
+            Cases; they are fetched some at a time.
+        on_progress : callable, optional
+            Told how many are done, and how many there are.
+        **kwargs
+            For the reference; ``atol`` and ``rtol`` are the tolerance.
+        """
+        function = run_op or op_fn
+        if function is None:
+            raise ClientError(Problem("client-no-op", "fuzz_op_client_side needs run_op"))
+        master = _or_new(seed)
+        config = calls.case_config(master, dtypes, op_schema)
+        done: list[ValidationResult] = []
+        for start in range(0, iterations, BATCH):
+            count = min(BATCH, iterations - start)
+            for case in self._do(calls.get_test_batch(op_name, config, start=start, count=count)):
+                done.append(self._try(op_name, case, function, kwargs))
+                if on_progress is not None:
+                    on_progress(len(done), iterations)
+                if fail_fast and not done[-1].passed:
+                    return _summed(master, done)
+        return _summed(master, done)
+
+    def _try(
+        self, op_name: str, case: TestCase, function: RunOp, kwargs: Mapping[str, Json]
+    ) -> ValidationResult:
+        """Run one case; what the op raises is a failure, what the daemon says is an error."""
+        # The op may write to its inputs: what is submitted must be what the case was.
+        given = {name: array.copy() for name, array in case.inputs.items()}
+        try:
+            output = function(given)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            return ValidationResult(
+                seed=case.seed,
+                op_name=op_name,
+                max_diff=float("inf"),
+                max_rel_diff=float("inf"),
+                failures=[FailureInfo(FailureKind.EXECUTION.value, text)],
+                timestamp=calls.new_seed() // 10**9,
+                verdict=Verdict.ERROR.value,
+            )
+        return self._do(
+            calls.validate(op_name, case.inputs, output, kwargs, seed=case.seed, dtype=None)
+        )
+
+    def fuzz_op(
+        self,
+        op_name: str,
+        seed: int | None = None,
+        iterations: int = 100,
+        fail_fast: bool = False,
+        batch_sizes: Sequence[int] | None = None,
+        seq_lengths: Sequence[int] | None = None,
+        hidden_dims: Sequence[int] | None = None,
+        dtypes: Sequence[str] | None = None,
+        layouts: Sequence[str] | None = None,
+        *,
+        op_schema: Mapping[str, Json] | None = None,
+        time_limit: float | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> FuzzResults:
+        """Fuzz an op that the daemon runs.
+
+        Parameters
+        ----------
+        time_limit : float, optional
+            Seconds; what is judged by then is given back.
+        on_progress : callable, optional
+            Told now and then how many cases are done, and how many there are.
+        """
+        shapes = {
+            name: tuple(given or calls.FUZZ_SHAPES[name])
+            for name, given in (
+                ("batch_sizes", batch_sizes),
+                ("seq_lengths", seq_lengths),
+                ("hidden_dims", hidden_dims),
+            )
+        }
+        config = calls.fuzz_config(
+            _or_new(seed),
+            shapes,
+            edge_cases=([1], [1, 1], [1, 1, 1]),
+            dtypes=dtypes,
+            layouts=layouts or ("contiguous", "strided", "transposed"),
+            op_schema=op_schema,
+        )
+        call = calls.fuzz_op(
+            op_name,
+            config,
+            iterations=iterations,
+            fail_fast=fail_fast,
+            time_limit=time_limit,
+            request_id=new_id(),
+        )
+        return self._do_long(call, on_progress)
+
+    def reproduce(self, seed: int, *, rerun: bool = False) -> ReproduceResult:
+        """A recorded failure and its exact inputs; with `rerun` the op is run on them again."""
+        return self._do(calls.reproduce(seed, rerun=rerun))
+
+    def minimize(
+        self, seed: int, strategy: str = "binary-search-dims", max_iters: int = 100
+    ) -> MinimizeResult:
+        """The smallest case that fails as a recorded one; strategies as on the command line."""
+        return self._do_long(calls.minimize(seed, strategy, max_iters, new_id()))
+
+    def get_result(self, seed: int) -> ValidationResult | None:
+        """The newest result of a seed, None when there is none."""
+        try:
+            return self._do(calls.get_result(seed))
+        except ClientError as error:
+            if error.code == "NotFound":
+                return None
+            raise
+
+    def list_results(self, limit: int = 100) -> list[ValidationResult]:
+        """Results, newest first."""
+        return self._do(calls.list_results(limit))
+
+    def list_failures(self, limit: int = 20) -> list[ValidationResult]:
+        """Recorded failures, newest first."""
+        return self._do(calls.list_failures(limit))
+
+    def store_baseline(self, tag: str) -> None:
+        """Keep the present results under a tag."""
+        self._do(calls.store_baseline(tag))
+
+    def compare_baseline(self, tag: str) -> BaselineComparison:
+        """The present results against those of a tag."""
+        return self._do(calls.compare_baseline(tag))
+
+    def lint_kernel(
+        self, ptx_content: str, kernel_name: str | None = None
+    ) -> list[dict[str, Json]]:
+        """Lint the kernels of a PTX text."""
+        return self._do(calls.lint_kernel(ptx_content, kernel_name))
+
+    def store_artifact(self, kernel_name: str, metrics: Mapping[str, Json]) -> None:
+        """Keep a kernel's metrics."""
+        self._do(calls.store_artifact(kernel_name, metrics))
+
+    def get_artifact(self, kernel_name: str) -> dict[str, Json]:
+        """A kernel's metrics."""
+        return self._do(calls.get_artifact(kernel_name))
+
+    def list_artifacts(self) -> list[dict[str, Json]]:
+        """The metrics of every kernel."""
+        return self._do(calls.list_artifacts())
+
+    def store_artifact_baseline(self, tag: str) -> None:
+        """Keep all kernels' metrics under a tag."""
+        self._do(calls.store_artifact_baseline(tag))
+
+    def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
+        """The present metrics against those of a tag."""
+        return self._do(calls.diff_artifact_baseline(tag))
+
+    def run_ci(
+        self, quick: bool = False, baseline: str | None = None, parallel_jobs: int = 0
+    ) -> CiSummary:
+        """Run the whole workspace as ``gpuemu-flow run`` does."""
+        call = calls.run_ci(
+            quick=quick, parallel_jobs=parallel_jobs, baseline=baseline, request_id=new_id()
+        )
+        return self._do_long(call)
+
+    def get_ci_summary(self) -> CiSummary:
+        """What the last `run_ci` found."""
+        return self._do(calls.get_ci_summary())
+
+    def shutdown(self) -> None:
+        """End the daemon; for every client of it."""
+        self._do(calls.shutdown())
+
+
+REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
+"""What the next long request is to be called, for whoever wants to give it up."""
+
+
+def new_id() -> str:
+    """A name for a request, so that it can be asked about and given up."""
+    return REQUEST_ID.get() or secrets.token_hex(16)
+
+
+def _or_new(seed: int | None) -> int:
+    return calls.new_seed() if seed is None else seed
+
+
+def _summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
+    passed = sum(result.passed for result in done)
+    undecided = sum(result.verdict == Verdict.INCONCLUSIVE.value for result in done)
+    failures = [r for r in done if not r.passed and r.verdict != Verdict.INCONCLUSIVE.value]
+    return FuzzResults(
+        seed=seed,
+        total=len(done),
+        passed=passed,
+        failed=len(failures),
+        failures=failures,
+        inconclusive=undecided,
+    )

@@ -1,0 +1,378 @@
+"""Each request of the protocol as data: what is sent, and how its reply is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.client.arrays import as_array, as_arrays
+from gpuemu_flow.client.results import (
+    BaselineComparison,
+    CiSummary,
+    FuzzResults,
+    MinimizeResult,
+    ReproduceResult,
+    TestCase,
+    ValidationResult,
+)
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire.envelope import Envelope
+from gpuemu_flow.wire.exchange import Exchange
+from gpuemu_flow.wire.tensors import decode_tensors
+
+T = TypeVar("T")
+
+FUZZ_SHAPES: Mapping[str, Sequence[int]] = {
+    "batch_sizes": (1, 2, 4, 8, 16, 32),
+    "seq_lengths": (64, 128, 256, 512, 1024),
+    "hidden_dims": (256, 512, 768, 1024),
+}
+CASE_SHAPES: Mapping[str, Sequence[int]] = {
+    "batch_sizes": (1, 2, 4, 8),
+    "seq_lengths": (64, 128, 256),
+    "hidden_dims": (256, 512),
+}
+"""The published client's shapes: the same seed gives the same cases."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A daemon's reply, of the expected type."""
+
+    envelope: Envelope
+    exchange: Exchange | None
+
+    @property
+    def fields(self) -> dict[str, Json]:
+        """Its JSON."""
+        return self.envelope.fields
+
+    def tensors(self, value: Json, where: str) -> dict[str, NDArray[Any]]:
+        """Tensors by name; arrays of the caller's own that can be written to."""
+        found = decode_tensors(value, where, self.envelope, self.exchange)
+        return {n: a if a.flags.writeable else a.copy() for n, a in found.items()}
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request.
+
+    Attributes
+    ----------
+    request : dict
+        As sent, but that tensors are arrays still.
+    expects : str
+        Type of the reply.
+    read : callable
+        From the reply to the result.
+    """
+
+    request: Mapping[str, Any]
+    expects: str
+    read: Callable[[Reply], T]
+
+
+def new_seed() -> int:
+    """The clock, as the published client takes it."""
+    return time.time_ns() & ((1 << 64) - 1)
+
+
+def _result(reply: Reply) -> ValidationResult:
+    return ValidationResult.from_dict(reply.fields["result"])
+
+
+def _results(reply: Reply) -> list[ValidationResult]:
+    return [ValidationResult.from_dict(item) for item in reply.fields["results"]]
+
+
+def _nothing(_: Reply) -> None:
+    return None
+
+
+def ping() -> Call[dict[str, Json]]:
+    """The daemon's version and how long it has been up."""
+    return Call(
+        {"type": "Ping"},
+        "Pong",
+        lambda reply: {name: value for name, value in reply.fields.items() if name != "type"},
+    )
+
+
+def validate(
+    op_name: str,
+    inputs: Mapping[str, Any],
+    output: Any,
+    kwargs: Mapping[str, Json],
+    *,
+    seed: int | None,
+    dtype: str | None,
+) -> Call[ValidationResult]:
+    """An output against the reference; with a seed it counts as that case's.
+
+    Parameters
+    ----------
+    output : tensor, or mapping of name to tensor
+    """
+    request: dict[str, Any] = {
+        "op_name": op_name,
+        "inputs": as_arrays(inputs, dtype),
+        "kwargs": dict(kwargs),
+    }
+    if isinstance(output, Mapping):
+        request["outputs"] = as_arrays(output, dtype)
+    else:
+        request["output"] = as_array(output, "output", dtype)
+    if seed is None:
+        return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
+    return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
+
+
+def get_result(seed: int) -> Call[ValidationResult]:
+    """The newest result of a seed."""
+    return Call({"type": "GetResult", "seed": seed}, "ValidationResult", _result)
+
+
+def list_results(limit: int) -> Call[list[ValidationResult]]:
+    """Results, newest first."""
+    return Call({"type": "ListResults", "limit": limit}, "Results", _results)
+
+
+def list_failures(limit: int) -> Call[list[ValidationResult]]:
+    """Recorded failures, newest first."""
+    return Call({"type": "ListFailures", "limit": limit}, "Results", _results)
+
+
+def store_baseline(tag: str) -> Call[None]:
+    """Keep the present results under a tag."""
+    return Call({"type": "StoreBaseline", "tag": tag}, "Ok", _nothing)
+
+
+def compare_baseline(tag: str) -> Call[BaselineComparison]:
+    """The present results against those of a tag."""
+    return Call(
+        {"type": "CompareBaseline", "tag": tag},
+        "BaselineComparison",
+        lambda reply: BaselineComparison.from_dict(reply.fields),
+    )
+
+
+def fuzz_config(
+    seed: int,
+    shapes: Mapping[str, Sequence[int]],
+    *,
+    edge_cases: Sequence[Sequence[int]],
+    dtypes: Sequence[str] | None,
+    layouts: Sequence[str],
+    op_schema: Mapping[str, Json] | None = None,
+) -> dict[str, Json]:
+    """What decides a sequence of cases."""
+    config: dict[str, Json] = {
+        "seed": seed,
+        "shape_options": {
+            **{name: list(sizes) for name, sizes in shapes.items()},
+            "edge_cases": [list(shape) for shape in edge_cases],
+        },
+        "dtypes": list(dtypes or ("float32", "float16")),
+        "layouts": [layout.capitalize() for layout in layouts],
+    }
+    if op_schema is not None:
+        config["op_schema"] = dict(op_schema)
+    return config
+
+
+def case_config(
+    seed: int, dtypes: Sequence[str] | None, op_schema: Mapping[str, Json] | None
+) -> dict[str, Json]:
+    """The configuration of cases that clients run themselves."""
+    return fuzz_config(
+        seed,
+        CASE_SHAPES,
+        edge_cases=([1], [1, 1]),
+        dtypes=dtypes,
+        layouts=("contiguous", "strided"),
+        op_schema=op_schema,
+    )
+
+
+def fuzz_op(
+    op_name: str,
+    config: Mapping[str, Json],
+    *,
+    iterations: int,
+    fail_fast: bool,
+    time_limit: float | None,
+    request_id: str,
+) -> Call[FuzzResults]:
+    """Fuzz an op in the daemon."""
+    request: dict[str, Json] = {
+        "type": "FuzzOp",
+        "op_name": op_name,
+        "fuzz_config": dict(config),
+        "iterations": iterations,
+        "fail_fast": fail_fast,
+        "request_id": request_id,
+    }
+    if time_limit is not None:
+        request["time_limit_s"] = max(1, round(time_limit))
+    return Call(request, "FuzzResults", lambda reply: FuzzResults.from_dict(reply.fields))
+
+
+def progress(request_id: str) -> Call[tuple[int, int]]:
+    """How far a request of this client has come: done, total."""
+    return Call(
+        {"type": "Progress", "request_id": request_id},
+        "Progress",
+        lambda reply: (int(reply.fields["done"]), int(reply.fields["total"])),
+    )
+
+
+def cancel(request_id: str) -> Call[None]:
+    """Give a request up."""
+    return Call({"type": "Cancel", "request_id": request_id}, "Ok", _nothing)
+
+
+def reproduce(seed: int, *, rerun: bool) -> Call[ReproduceResult]:
+    """A recorded failure with its inputs."""
+
+    def read(reply: Reply) -> ReproduceResult:
+        current = reply.fields.get("current")
+        return ReproduceResult(
+            _result(reply),
+            reply.tensors(reply.fields["inputs"], "inputs"),
+            reply.fields.get("still_fails"),
+            None if current is None else ValidationResult.from_dict(current),
+        )
+
+    request = {"type": "Reproduce", "seed": seed, "exchange": True}
+    return Call({**request, "rerun": True} if rerun else request, "ReproduceResult", read)
+
+
+_STRATEGIES = {
+    "binary-search-dims": "BinarySearchDims",
+    "binary-search-values": "BinarySearchValues",
+    "all": "All",
+}
+
+
+def minimize(seed: int, strategy: str, max_iters: int, request_id: str) -> Call[MinimizeResult]:
+    """Shrink a recorded failure."""
+    return Call(
+        {
+            "type": "Minimize",
+            "seed": seed,
+            "strategy": _STRATEGIES.get(strategy, strategy),
+            "max_iters": max_iters,
+            "request_id": request_id,
+        },
+        "MinimizeResult",
+        lambda reply: MinimizeResult.from_dict(reply.fields),
+    )
+
+
+def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
+    inputs = reply.tensors(data["inputs"], f"{where}inputs")
+    return TestCase.from_dict({**data, "inputs": inputs})
+
+
+def get_test_case(op_name: str, config: Mapping[str, Json]) -> Call[TestCase]:
+    """One case."""
+    request = {"type": "GetTestCase", "op_name": op_name, "fuzz_config": dict(config)}
+    return Call(
+        {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
+    )
+
+
+def get_test_batch(
+    op_name: str, config: Mapping[str, Json], *, start: int, count: int
+) -> Call[list[TestCase]]:
+    """Cases `start` and following."""
+    request = {
+        "type": "GetTestBatch",
+        "op_name": op_name,
+        "fuzz_config": dict(config),
+        "count": count,
+        "start": start,
+        "exchange": True,
+    }
+    return Call(
+        request,
+        "TestBatch",
+        lambda reply: [
+            _test_case(reply, case, f"cases[{number}].")
+            for number, case in enumerate(reply.fields["cases"])
+        ],
+    )
+
+
+def lint_kernel(ptx_content: str, kernel_name: str | None) -> Call[list[dict[str, Json]]]:
+    """Lint PTX."""
+    request = {"type": "LintKernel", "kernel_name": kernel_name, "ptx_content": ptx_content}
+    return Call(request, "LintResults", lambda reply: list(reply.fields["results"]))
+
+
+def store_artifact(kernel_name: str, metrics: Mapping[str, Json]) -> Call[None]:
+    """Keep a kernel's metrics."""
+    request = {"type": "StoreArtifact", "kernel_name": kernel_name, "metrics": dict(metrics)}
+    return Call(request, "Ok", _nothing)
+
+
+def store_artifact_baseline(tag: str) -> Call[None]:
+    """Keep all metrics under a tag."""
+    return Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", _nothing)
+
+
+def _without_type(reply: Reply) -> dict[str, Json]:
+    return {name: value for name, value in reply.fields.items() if name != "type"}
+
+
+def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
+    """Metrics now against those of a tag."""
+    return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
+
+
+def get_artifact(kernel_name: str) -> Call[dict[str, Json]]:
+    """A kernel's metrics."""
+    request = {"type": "GetArtifact", "kernel_name": kernel_name}
+    return Call(request, "ArtifactMetricsResult", _without_type)
+
+
+def list_artifacts() -> Call[list[dict[str, Json]]]:
+    """The metrics of every kernel."""
+    return Call(
+        {"type": "ListArtifacts"}, "ArtifactList", lambda reply: list(reply.fields["artifacts"])
+    )
+
+
+def run_ci(
+    *, quick: bool, parallel_jobs: int, baseline: str | None, request_id: str
+) -> Call[CiSummary]:
+    """Run the whole workspace."""
+    return Call(
+        {
+            "type": "RunCi",
+            "quick": quick,
+            "parallel_jobs": parallel_jobs,
+            "baseline": baseline,
+            "request_id": request_id,
+        },
+        "CiRunComplete",
+        lambda reply: CiSummary.from_dict(reply.fields),
+    )
+
+
+def get_ci_summary() -> Call[CiSummary]:
+    """What the last `run_ci` found."""
+    return Call(
+        {"type": "GetCiSummary"},
+        "CiRunComplete",
+        lambda reply: CiSummary.from_dict(reply.fields),
+    )
+
+
+def shutdown() -> Call[None]:
+    """End the daemon."""
+    return Call({"type": "Shutdown"}, "Ok", _nothing)

@@ -1,0 +1,279 @@
+"""A client's connection: finds or starts the daemon, checks its version, sends and receives.
+
+One socket, a context of its own for each call: threads may share a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpuemu_flow.client import calls
+from gpuemu_flow.client.calls import Call, Reply
+from gpuemu_flow.client.errors import (
+    ClientError,
+    DaemonUnreachableError,
+    RequestTimeoutError,
+    VersionMismatchError,
+    refused,
+)
+from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
+from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, find_root, fits, read_info
+from gpuemu_flow.wire.envelope import WireError, parse, render
+from gpuemu_flow.wire.exchange import Exchange
+from gpuemu_flow.wire.launch import start_daemon
+from gpuemu_flow.wire.tensors import encode_tensor
+
+T = TypeVar("T")
+
+START_HINT = "start one with `gpuemu-flow daemon start --background`"
+AUTOSTART_IDLE_SECONDS = 4 * 3600.0
+CONNECT_MILLISECONDS = 5000
+
+_first_process = 0
+
+
+class Connection:
+    """The way to one daemon. Thread-safe.
+
+    Parameters
+    ----------
+    socket_path : str or Path or None
+        None finds the daemon of the workspace that the current folder belongs to.
+    workspace : str or Path or None
+        A folder of that workspace instead of the current one.
+    autostart : bool
+        Start a daemon for the workspace when none runs.
+    environ : mapping
+    """
+
+    def __init__(
+        self,
+        socket_path: str | Path | None,
+        *,
+        workspace: str | Path | None,
+        autostart: bool,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._environ = environ
+        named = socket_path or environ.get("GPUEMU_SOCKET") or None
+        self._named = None if named is None else Path(named).expanduser().absolute()
+        start = Path.cwd() if workspace is None else Path(workspace)
+        self._root = None if self._named is not None else find_root(start, environ)
+        if workspace is not None and self._named is None and self._root is None:
+            raise ClientError(
+                Problem("client-no-workspace", f"there is no gpuemu.toml in {start} or above it")
+            )
+        self._autostart = autostart and self._root is not None
+        self._lock = threading.RLock()
+        self._socket: Any = None
+        self._exchange: Exchange | None = None
+        self.pong: dict[str, Any] = {}
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the daemon is, or would be."""
+        if self._named is not None:
+            return self._named
+        info = read_info(self._root, self._environ) if self._root is not None else None
+        return Path(info["socket"]) if info is not None else default_socket(self._environ)
+
+    def close(self) -> None:
+        """Hang up; the next call connects anew."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    def prepare(self, call: Call[T]) -> bytes:
+        """A call's message.
+
+        Raises
+        ------
+        ClientError
+            ``client-too-large``, ``client-bad-request``.
+        """
+        try:
+            data = render(self._encoded(call.request))
+        except (WireError, TypeError, ValueError) as error:
+            raise ClientError(Problem("client-bad-request", str(error))) from None
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise ClientError(
+                Problem(
+                    "client-too-large",
+                    f"the request takes {len(data)} bytes, over {MAX_MESSAGE_BYTES}",
+                    "send smaller tensors",
+                )
+            )
+        return data
+
+    def _encoded(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return encode_tensor(value, None, self._exchange)
+        if isinstance(value, Mapping):
+            return {name: self._encoded(item) for name, item in value.items()}
+        return value
+
+    def read(self, call: Call[T], data: bytes) -> T:
+        """The result of a reply.
+
+        Raises
+        ------
+        ClientError
+            The daemon's own error, or a reply that is not what the protocol says.
+        """
+        try:
+            envelope = parse(data)
+            kind = envelope.fields.get("type")
+            if kind == "Error":
+                code = str(envelope.fields.get("code", ""))
+                raise refused(code, str(envelope.fields.get("message", "unknown error")))
+            if kind == call.expects:
+                return call.read(Reply(envelope, self._exchange))
+            reason = f"a reply of type {kind!r} where {call.expects} was expected"
+        except (WireError, KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
+
+    def socket(self) -> Any:
+        """The connected socket; connects at first.
+
+        Raises
+        ------
+        DaemonUnreachableError, VersionMismatchError
+        """
+        with self._lock:
+            if self._socket is None:
+                _check_process()
+                self._socket = self._connect()
+                try:
+                    self._greet()
+                except BaseException:
+                    self.close()
+                    raise
+            return self._socket
+
+    def _connect(self) -> Any:
+        path = self.socket_path
+        socket = _dial(path)
+        if socket is None and self._autostart and self._root is not None:
+            try:
+                start_daemon(self._root, self._environ, idle_seconds=AUTOSTART_IDLE_SECONDS)
+            except FlowError as error:
+                raise DaemonUnreachableError(error.problems[0]) from None
+            path = self.socket_path
+            socket = _dial(path)
+        if socket is None:
+            raise DaemonUnreachableError(
+                Problem("client-no-daemon", f"no daemon listens at {path}", START_HINT)
+            )
+        return socket
+
+    def _greet(self) -> None:
+        pong = self.exchange_messages(calls.ping(), CONNECT_MILLISECONDS)
+        theirs = pong.get("protocol_version", 0)
+        if theirs != PROTOCOL_VERSION:
+            older = "client" if isinstance(theirs, int) and theirs > PROTOCOL_VERSION else "daemon"
+            raise VersionMismatchError(
+                Problem(
+                    "client-version-mismatch",
+                    f"this client speaks protocol {PROTOCOL_VERSION}, the daemon {theirs}",
+                    f"upgrade the {older}",
+                ),
+                "VersionMismatch",
+            )
+        self.pong = pong
+        self._exchange = None
+        if isinstance(pong.get("exchange"), str):
+            try:
+                self._exchange = Exchange(Path(pong["exchange"]))
+            except WireError:
+                pass  # another machine's, or another user's: tensors travel in the messages
+
+    def exchange_messages(self, call: Call[T], timeout_ms: int) -> T:
+        """Send a call and wait for its result.
+
+        Raises
+        ------
+        ClientError
+        """
+        import pynng  # noqa: PLC0415 - slow to import, and not needed to make a client
+
+        socket = self.socket()
+        data = self.prepare(call)
+        with self._lock:
+            socket.recv_timeout = socket.send_timeout = timeout_ms  # contexts inherit it
+            context = socket.new_context()
+        try:
+            context.send(data)
+            answer = context.recv()
+        except pynng.NNGException as error:
+            raise transport_error(error, timeout_ms) from None
+        finally:
+            context.close()
+        return self.read(call, answer)
+
+
+def transport_error(error: Exception, timeout_ms: int) -> ClientError:
+    """nng's exception as ours."""
+    import pynng  # noqa: PLC0415
+
+    if isinstance(error, pynng.Timeout):
+        return RequestTimeoutError(
+            Problem(
+                "client-timeout",
+                f"the daemon did not answer within {timeout_ms / 1000:g} s",
+                "give a larger timeout_ms; `gpuemu-flow daemon logs` shows what it does",
+            )
+        )
+    if isinstance(error, (pynng.ConnectionReset, pynng.ConnectionRefused, pynng.Closed)):
+        return DaemonUnreachableError(
+            Problem(
+                "client-connection-lost",
+                "the daemon ended before it answered",
+                "call again: what it acknowledged is kept",
+            )
+        )
+    return ClientError(Problem("client-transport", f"the request failed: {error}"))
+
+
+def _dial(path: Path) -> Any:
+    """A connected socket, or None when nobody listens."""
+    import pynng  # noqa: PLC0415
+
+    if not fits(path):
+        raise ClientError(
+            Problem(
+                "client-socket-path",
+                f"the socket path {path} has more than {MAX_PATH_BYTES} bytes",
+                "give a shorter one",
+            )
+        )
+    # A request that takes long must not be sent again, and the daemon limits what it receives.
+    socket = pynng.Req0(resend_time=-1, recv_max_size=0)
+    try:
+        socket.dial(f"ipc://{path}", block=True)
+    except pynng.NNGException:
+        socket.close()
+        return None
+    return socket
+
+
+def _check_process() -> None:
+    """nng aborts a forked child that opens a socket after its parent did: say so instead."""
+    global _first_process  # noqa: PLW0603 - it is nng's state, which is the process's
+    if _first_process not in (0, os.getpid()):
+        raise ClientError(
+            Problem(
+                "client-after-fork",
+                "this process was forked from one that used a client",
+                "start processes with the spawn method, or make clients in the children only",
+            )
+        )
+    _first_process = os.getpid()

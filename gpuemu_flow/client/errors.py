@@ -1,0 +1,48 @@
+"""What can go wrong between a client and its daemon, each with how to mend it."""
+
+from __future__ import annotations
+
+from gpuemu_flow.errors import FlowError, Problem
+
+_SLUGS = {
+    "OpNotFound": "client-unknown-op",
+    "ReferenceScriptFailed": "client-reference-failed",
+    "NotFound": "client-not-found",
+    "ConfigError": "client-config-error",
+}
+
+
+class ClientError(FlowError):
+    """A call that gave no result.
+
+    Attributes
+    ----------
+    code : str
+        The daemon's own code, such as ``OpNotFound``; empty when it did not answer.
+    """
+
+    def __init__(self, problem: Problem, code: str = "") -> None:
+        super().__init__(problem)
+        self.code = code
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without slug and hint."""
+        return self.problems[0].message
+
+
+class DaemonUnreachableError(ClientError):
+    """No daemon answers."""
+
+
+class VersionMismatchError(ClientError):
+    """The daemon speaks another version of the protocol."""
+
+
+class RequestTimeoutError(ClientError):
+    """The daemon did not answer in time."""
+
+
+def refused(code: str, message: str) -> ClientError:
+    """The error for a daemon's ``Error`` reply."""
+    return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

@@ -1,0 +1,248 @@
+"""What calls give back: objects with attributes that work as read-only mappings too."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.types import Json
+
+R = TypeVar("R", bound="Record")
+
+
+class Record(Mapping[str, Any]):
+    """Base: ``result.passed``, ``result["passed"]`` and ``dict(result)`` say the same."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._names():
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    @classmethod
+    def _names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(cls))  # type: ignore[arg-type]  # all are dataclasses
+
+    @classmethod
+    def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
+        """From a reply; keys that it does not know are left out."""
+        known = cls._names()
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, eq=False)
+class FailureInfo(Record):
+    """One reason why a case failed; see `types.Failure`.
+
+    Attributes
+    ----------
+    index : int or None
+        Flat, in C order.
+    expected, actual : float or None
+        None for what is not finite; then `expected_text` or `actual_text` says it.
+    """
+
+    kind: str = ""
+    message: str = ""
+    index: int | None = None
+    expected: float | None = None
+    actual: float | None = None
+    output: str = ""
+    multi_index: list[int] | None = None
+    expected_text: str = ""
+    actual_text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class ReproductionInfo(Record):
+    """What a case was made from."""
+
+    seed: int = 0
+    shape: list[int] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+    dtype: str = "float32"
+    layout: str = "Contiguous"
+    fuzz_config: dict[str, Json] | None = None
+    input_snapshot: bytes | None = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> ReproductionInfo:
+        """From a reply."""
+        made = super().from_dict({**data, "input_snapshot": None})
+        snapshot = data.get("input_snapshot")
+        if not snapshot:
+            return made
+        return cls(**{**made, "input_snapshot": base64.b64decode(snapshot)})
+
+
+@dataclass(frozen=True, eq=False)
+class ValidationResult(Record):
+    """The verdict on one case.
+
+    Attributes
+    ----------
+    passed : bool
+    seed : int
+        Names the result: ``get_result(seed)``.
+    op_name : str
+    max_diff, max_rel_diff : float
+        Infinite where the outputs differ without bounds.
+    failures : list of FailureInfo
+    timestamp : int
+        Unix time in s.
+    duration_ms : int
+    repro_info : ReproductionInfo or None
+    error_stats : dict or None
+    verdict : str
+        See `types.Verdict`.
+    notes : list of str
+    tolerance_used : float
+        Largest share of the tolerance that an element used.
+    failure_id : str
+        What ``gpuemu-flow reproduce`` takes; empty when it passed.
+    """
+
+    passed: bool = False
+    seed: int = 0
+    op_name: str = ""
+    max_diff: float = 0.0
+    max_rel_diff: float = 0.0
+    failures: list[FailureInfo] = field(default_factory=list)
+    timestamp: int = 0
+    duration_ms: int = 0
+    repro_info: ReproductionInfo | None = None
+    error_stats: dict[str, Json] | None = None
+    verdict: str = ""
+    notes: list[str] = field(default_factory=list)
+    tolerance_used: float = 0.0
+    failure_id: str = ""
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> ValidationResult:
+        """From a reply."""
+        values = dict(data)
+        values["failures"] = [FailureInfo.from_dict(f) for f in data.get("failures", ())]
+        if data.get("repro_info"):
+            values["repro_info"] = ReproductionInfo.from_dict(data["repro_info"])
+        for name, text in data.get("nonfinite", {}).items():
+            if name in ("max_diff", "max_rel_diff"):
+                values[name] = float(text)
+        if "tolerance_used" in data:
+            values["tolerance_used"] = float(data["tolerance_used"])
+        return super().from_dict(values)
+
+
+@dataclass(frozen=True, eq=False)
+class FuzzResults(Record):
+    """What fuzzing found; it counts as true when nothing failed."""
+
+    seed: int = 0
+    total: int = 0
+    passed: int = 0
+    failed: int = 0
+    failures: list[ValidationResult] = field(default_factory=list)
+    inconclusive: int = 0
+
+    def __bool__(self) -> bool:
+        return self.failed == 0 and self.passed > 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
+        """From a reply."""
+        failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
+        return super().from_dict({**data, "failures": failures})
+
+
+@dataclass(frozen=True, eq=False)
+class TestCase(Record):
+    """A case to run: its inputs by name, and what names it."""
+
+    __test__ = False  # pytest takes classes of this name for its own
+
+    seed: int = 0
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    shape: list[int] = field(default_factory=list)
+    dtype: str = "float32"
+    layout: str = "contiguous"
+
+
+@dataclass(frozen=True, eq=False)
+class ReproduceResult(Record):
+    """A recorded failure.
+
+    Attributes
+    ----------
+    result : ValidationResult
+        As it was recorded.
+    inputs : dict of str to ndarray
+    still_fails : bool or None
+        Of the op as it is now, when it was run again.
+    current : ValidationResult or None
+    """
+
+    result: ValidationResult = field(default_factory=ValidationResult)
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    still_fails: bool | None = None
+    current: ValidationResult | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MinimizeResult(Record):
+    """The smallest case found that fails as the original does."""
+
+    original_seed: int = 0
+    minimized_seed: int = 0
+    minimized_shape: list[int] = field(default_factory=list)
+    result: ValidationResult = field(default_factory=ValidationResult)
+    still_fails: bool = True
+    steps: int = 0
+    one_minimal: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> MinimizeResult:
+        """From a reply."""
+        result = ValidationResult.from_dict(data.get("result", {}))
+        return super().from_dict({**data, "result": result})
+
+
+@dataclass(frozen=True, eq=False)
+class BaselineComparison(Record):
+    """Results now against those under a tag."""
+
+    baseline_tag: str = ""
+    comparisons: list[dict[str, Json]] = field(default_factory=list)
+    has_regressions: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class CiSummary(Record):
+    """What a run of the whole workspace found."""
+
+    total_tests: int = 0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    inconclusive: int = 0
+    duration_ms: int = 0
+    timestamp: int = 0
+    validation_results: list[ValidationResult] = field(default_factory=list)
+    lint_results: list[dict[str, Json]] = field(default_factory=list)
+    artifact_diffs: Json = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Json]) -> CiSummary:
+        """From a reply."""
+        results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
+        return super().from_dict({**data, "validation_results": results})

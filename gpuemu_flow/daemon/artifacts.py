@@ -1,0 +1,253 @@
+"""Kernels on the wire: LintKernel, stored metrics, and baselines of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpuemu_flow.artifacts.lint import Linter, LintResult
+from gpuemu_flow.artifacts.measure import Artifact, measure
+from gpuemu_flow.artifacts.metrics import KernelMetrics, Launch
+from gpuemu_flow.artifacts.policy import Policy, policy_from_tables
+from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.config.model import Config, KernelConfig
+from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.types import Json
+
+MAX_U32 = (1 << 32) - 1
+_KERNEL, _BASELINE = "kernel:", "baseline:"
+_COUNTS = (
+    "register_count", "spill_count", "local_memory_bytes", "shared_memory_bytes",
+    "instruction_count",
+)  # fmt: skip
+_DELTAS = {
+    "register_delta": "register_count",
+    "spill_delta": "spill_count",
+    "local_memory_delta": "local_memory_bytes",
+    "instruction_delta": "instruction_count",
+    "shared_memory_delta": "shared_memory_bytes",
+}
+_GATED = ("register_delta", "spill_delta", "local_memory_delta")
+"""Growth of these is a regression; of the others it is only reported."""
+_KINDS = {
+    "register-limit": "ExcessiveRegisters",
+    "real-spills": "ExcessiveSpills",
+    "local-memory": "ExcessiveLocalMemory",
+    "required-instruction": "MissingRequiredPattern",
+    "forbidden-instruction": "ForbiddenPatternFound",
+}
+_HEADER = ".version 8.0 .target sm_80 .address_size 64 "
+"""For the bare entries that the protocol's pages show; on their first line, so that lines hold."""
+_SPILLS = ("ld.local", "st.local")
+
+
+def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``LintKernel``: every kernel of the text, or the one that is named."""
+    text, name = fields.string("ptx_content"), fields.optional_name("kernel_name")
+    config = service.configured().workspace.config
+    if ".version" not in text and ".entry" in text:
+        text = _HEADER + text
+    found = measure(Artifact("ptx_content", ptx=text.encode()), _launches(config))
+    if not found.kernels:
+        reasons = "; ".join(problem.message for problem in found.problems)
+        raise RequestError("PtxParseError", f"the text holds no kernel: {reasons}")
+    results = []
+    for view, shown in _chosen(found.kernels, name):
+        linted = Linter(_policy(config, shown)).lint(view)
+        metrics = _metrics(shown, view.metrics)
+        service.artifacts.put(_KERNEL + shown, metrics)
+        results.append(_lint_result(shown, linted, metrics))
+    return {
+        "type": "LintResults",
+        "results": results,
+        "problems": [problem.message for problem in found.problems],
+    }
+
+
+def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
+    """Kernels of a text and the names that they go by."""
+    if name is None:
+        return [(view, view.name) for view in views]
+    named = [view for view in views if view.name == name]
+    if named:
+        return [(named[0], name)]
+    if len(views) == 1:
+        return [(views[0], name)]
+    known = tuple(view.name for view in views)
+    raise RequestError(
+        "KernelNotFound", f"the text holds no kernel {name!r}; {did_you_mean(name, known)}"
+    )
+
+
+def _launches(config: Config) -> dict[str, Launch]:
+    return {
+        kernel.name: Launch(kernel.threads_per_block or 0, kernel.dynamic_shared_memory)
+        for kernel in config.kernels
+    }
+
+
+def _policy(config: Config, name: str) -> Policy:
+    """A configured kernel's limits, else those of ``[policies]``."""
+    kernel = next((k for k in config.kernels if k.name == name), None)
+    policies: dict[str, Any] = {}
+    for table, key in (("registers", "max"), ("spills", "max"), ("local_memory", "max_bytes")):
+        limits = getattr(config.policies, table)
+        given = {key: limits.fail, "warn_above": limits.warn}
+        policies[table] = {name: value for name, value in given.items() if value is not None}
+    checks = {} if kernel is None else _checks(kernel)
+    checks["severity"] = {**config.policies.rules}
+    archs = () if kernel is None else kernel.build.arch
+    return policy_from_tables(checks, policies, archs=archs)[0]
+
+
+def _checks(kernel: KernelConfig) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        ("expect_tensor_cores" if name == "tensor_cores" else name): getattr(kernel.checks, name)
+        for name in kernel.checks.given
+        if hasattr(kernel.checks, name)
+    }
+    values["allow"] = {allowed.rule: allowed.reason for allowed in kernel.allow}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _metrics(name: str, metrics: KernelMetrics) -> dict[str, Json]:
+    """``ArtifactMetrics``: the protocol's counts of the text, and beside them our own figures."""
+    spills = sum(count for opcode, count in metrics.opcodes.items() if opcode.startswith(_SPILLS))
+    return {
+        "kernel_name": name,
+        "register_count": metrics.declared_registers or 0,
+        "spill_count": spills,
+        "local_memory_bytes": metrics.local_bytes or 0,
+        "shared_memory_bytes": metrics.shared_bytes or 0,
+        "instruction_count": metrics.instructions or 0,
+        "patterns_found": sorted(metrics.opcodes),
+        "source": "Ptx",
+        "timestamp": int(time.time()),
+        "ptx_content": None,
+        "registers": metrics.registers,
+        "metric_source": metrics.metric_source,
+        "max_live": metrics.max_live,
+    }
+
+
+def _lint_result(name: str, linted: LintResult, metrics: Mapping[str, Json]) -> dict[str, Json]:
+    counted = [violation for violation in linted.violations if not violation.allowed]
+    return {
+        "kernel_name": name,
+        "passed": linted.verdict.value == "passed",
+        "metrics": dict(metrics),
+        "violations": [
+            {
+                "kind": _KINDS.get(violation.rule, violation.rule),
+                "message": violation.message,
+                "actual": _u32(violation.actual),
+                "threshold": _u32(violation.limit),
+            }
+            for violation in counted
+            if violation.severity == "error"
+        ],
+        "findings": [violation.to_json() for violation in linted.violations],
+        "timestamp": int(time.time()),
+    }
+
+
+def _u32(value: float | None) -> int | None:
+    return None if value is None else max(0, min(int(value), MAX_U32))
+
+
+def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``StoreArtifact``: metrics that the client measured."""
+    fields.name("kernel_name")
+    metrics = fields.object("metrics")
+    name = metrics.get("kernel_name")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        raise invalid("metrics.kernel_name must be a name")
+    kept: dict[str, Json] = {"kernel_name": name, "ptx_content": None}
+    for key in _COUNTS:
+        value = metrics.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_U32:
+            raise invalid(f"metrics.{key} must be an integer between 0 and {MAX_U32}")
+        kept[key] = value
+    patterns = metrics.get("patterns_found", [])
+    if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
+        raise invalid("metrics.patterns_found must be an array of strings")
+    source = metrics.get("source", "Ptx")
+    if source not in ("Ptx", "Sass", "Both"):
+        raise invalid("metrics.source must be Ptx, Sass or Both")
+    stamp = metrics.get("timestamp", int(time.time()))
+    if not isinstance(stamp, int) or isinstance(stamp, bool):
+        raise invalid("metrics.timestamp must be an integer")
+    kept |= {"patterns_found": patterns, "source": source, "timestamp": stamp}
+    service.artifacts.put(_KERNEL + name, kept)
+    return {"type": "Ok"}
+
+
+def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``GetArtifact``: the latest metrics of a kernel."""
+    name = fields.name("kernel_name")
+    metrics = service.artifacts.get(_KERNEL + name)
+    if metrics is None:
+        known = tuple(_stored(service))
+        text = f"no metrics of a kernel {name!r}; {did_you_mean(name, known)}"
+        raise RequestError("ArtifactNotFound", text.rstrip("; "))
+    return {"type": "ArtifactMetricsResult", **metrics}
+
+
+def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
+    """``ListArtifacts``: the latest metrics of every kernel."""
+    return {"type": "ArtifactList", "artifacts": list(_stored(service).values())}
+
+
+def _stored(service: Service) -> dict[str, dict[str, Json]]:
+    found = {}
+    for key in sorted(service.artifacts):
+        metrics = service.artifacts.get(key) if key.startswith(_KERNEL) else None
+        if metrics is not None:
+            found[key.removeprefix(_KERNEL)] = metrics
+    return found
+
+
+def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``StoreArtifactBaseline``: all metrics under a tag, in place of what it named before."""
+    service.artifacts.put(_BASELINE + fields.name("tag"), _stored(service))
+    return {"type": "Ok"}
+
+
+def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``DiffArtifactBaseline``: the metrics of now against those of a tag."""
+    tag = fields.name("tag")
+    then = service.artifacts.get(_BASELINE + tag)
+    if then is None:
+        tags = [
+            key.removeprefix(_BASELINE) for key in service.artifacts if key.startswith(_BASELINE)
+        ]
+        text = f"no artifact baseline {tag!r}; {did_you_mean(tag, tags)}"
+        raise RequestError("BaselineNotFound", text.rstrip("; "))
+    now = _stored(service)
+    diffs = [_diff(name, then.get(name), current) for name, current in now.items()]
+    return {
+        "type": "ArtifactDiffs",
+        "baseline_tag": tag,
+        "diffs": diffs,
+        "has_regressions": any(diff["is_regression"] for diff in diffs),
+        "removed": sorted(set(then) - set(now)),
+    }
+
+
+def _diff(name: str, then: Mapping[str, Json] | None, now: Mapping[str, Json]) -> dict[str, Json]:
+    deltas = {
+        delta: 0 if then is None else int(now[count]) - int(then[count])
+        for delta, count in _DELTAS.items()
+    }
+    return {
+        "kernel_name": name,
+        "baseline": None if then is None else dict(then),
+        "current": dict(now),
+        **deltas,
+        "is_regression": any(deltas[delta] > 0 for delta in _GATED),
+    }

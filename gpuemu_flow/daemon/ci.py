@@ -1,0 +1,140 @@
+"""RunCi and GetCiSummary: the whole workspace, run as ``gpuemu-flow run`` runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+
+from gpuemu_flow.daemon.fields import Fields
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.replies import LARGEST, RequestError
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.types import Json, number_from_json
+
+SLICE_SECONDS = 0.1
+GRACE_SECONDS = 5.0
+_QUICK = "quick"
+
+
+def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``RunCi``: bring everything up to date; a process of its own, so that it can be ended."""
+    quick = fields.flag("quick", default=False)
+    jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
+    tag = fields.optional_name("baseline")
+    if tag is not None:
+        service.results.baseline(tag)  # an unknown one is an error before the work, not after it
+    begin = time.monotonic()
+    report = _run(service, job, [_QUICK] if quick else [], jobs)
+    summary = _summary(report, time.monotonic() - begin)
+    service.cache.state.put("wire:ci-summary", summary)
+    return {"type": "CiRunComplete", **summary}
+
+
+def get_ci_summary(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
+    """``GetCiSummary``: what the last RunCi found."""
+    summary = service.cache.state.get("wire:ci-summary")
+    if not isinstance(summary, dict):
+        raise RequestError("NotFound", "no RunCi has finished yet")
+    return {"type": "CiRunComplete", **summary}
+
+
+def _run(service: Service, job: Job, words: list[str], jobs: int) -> Mapping[str, Json]:
+    workspace = service.configured().workspace
+    arguments = [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json", *words]
+    if jobs:
+        arguments += ["--jobs", str(jobs)]
+    environment = {**os.environ, "GPUEMU_CONFIG": str(workspace.config_path), "NO_COLOR": "1"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(
+            arguments,
+            cwd=workspace.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=complaints,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    process.wait(SLICE_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    job.check()
+        finally:
+            _end(process)
+        out.seek(0)
+        complaints.seek(0)
+        try:
+            report = json.loads(out.read())
+        except ValueError:
+            text = complaints.read()[-2000:].decode("utf-8", "replace").strip()
+            code = "ConfigError" if process.returncode == 2 else "InternalError"
+            raise RequestError(code, text or "the run gave no report") from None
+    if not isinstance(report, dict):
+        raise RequestError("InternalError", "the run gave no report")
+    return report
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _summary(report: Mapping[str, Json], seconds: float) -> dict[str, Json]:
+    results = report["results"]
+    return {
+        "total_tests": sum(r["cases"] for r in results),
+        "passed": sum(r["passed"] for r in results),
+        "failed": sum(r["failed"] + r["errors"] for r in results),
+        "skipped": sum(max(r["skipped"], r["verdict"] == "skipped") for r in results),
+        "inconclusive": sum(r["inconclusive"] for r in results),
+        "duration_ms": round(seconds * 1000),
+        "timestamp": int(time.time()),
+        "validation_results": [_failure(f) for f in report["failures"]],
+        "lint_results": [],
+        "artifact_diffs": None,
+    }
+
+
+def _failure(failure: Mapping[str, Json]) -> dict[str, Json]:
+    """One failing case of a run as ``ValidationResult``."""
+    texts = failure["messages"] or [failure["verdict"]]
+    return {
+        "passed": False,
+        "seed": failure["seed"],
+        "op_name": failure["op"],
+        "max_diff": _finite(failure["max_abs"]),
+        "max_rel_diff": _finite(failure["max_rel"]),
+        "failures": [
+            {
+                "kind": failure["kind"],
+                "message": text,
+                "index": None,
+                "expected": None,
+                "actual": None,
+            }
+            for text in texts
+        ],
+        "timestamp": int(time.time()),
+        "duration_ms": 0,
+        "repro_info": None,
+        "verdict": failure["verdict"],
+    }
+
+
+def _finite(value: Json) -> float:
+    number = float(number_from_json(value))
+    return number if -LARGEST <= number <= LARGEST else LARGEST

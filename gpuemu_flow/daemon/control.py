@@ -1,0 +1,130 @@
+"""A daemon seen from outside: whether it lives, how it is stopped, what it logged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.client import Client, ClientError
+from gpuemu_flow.daemon.place import Place, find_place, holder
+from gpuemu_flow.errors import Problem, RunnerError, UsageError
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire.address import read_info
+
+STOP_SECONDS = 15.0
+KILL_SECONDS = 5.0
+PING_MILLISECONDS = 3000
+_SLICE = 0.05
+_FOLLOW_SLICE = 0.2
+
+
+@dataclass(frozen=True)
+class Running:
+    """A living daemon."""
+
+    place: Place
+    pid: int
+
+
+def running(root: Path, environ: Mapping[str, str]) -> Running | None:
+    """The workspace's daemon, or None when none lives: its lock says so, whatever else is left."""
+    place = find_place(root, environ)
+    pid = holder(place.lock) if place is not None else None
+    return Running(place, pid) if place is not None and pid is not None else None
+
+
+def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
+    """End the workspace's daemon; its process id, or None when there was none.
+
+    Raises
+    ------
+    RunnerError
+        ``daemon-not-stopped``.
+    """
+    found = running(root, environ)
+    if found is None or not found.pid:
+        return None
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(found.pid, number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if holder(found.place.lock) != found.pid:
+                return found.pid
+            time.sleep(_SLICE)
+    raise RunnerError(Problem("daemon-not-stopped", f"process {found.pid} does not end"))
+
+
+def describe(root: Path, environ: Mapping[str, str]) -> dict[str, Json]:
+    """State of the workspace's daemon.
+
+    Returns
+    -------
+    dict
+        ``running``, ``answers``, ``root``, and of a living one ``pid``, ``socket``, ``log``,
+        ``version``, ``uptime_secs``.
+    """
+    out: dict[str, Json] = {
+        "schema_version": 1, "running": False, "answers": False, "root": str(root),
+    }  # fmt: skip
+    found = running(root, environ)
+    if found is None:
+        return out
+    info = read_info(root, environ) or {}
+    out |= {
+        "running": True,
+        "pid": found.pid,
+        "socket": info.get("socket", str(found.place.socket)),
+        "log": str(found.place.log),
+    }
+    with contextlib.suppress(ClientError), Client(out["socket"], PING_MILLISECONDS) as client:
+        pong = client.ping()
+        out |= {name: value for name, value in pong.items() if name != "workspace"}
+        out["answers"] = True
+    return out
+
+
+def log_path(root: Path, environ: Mapping[str, str]) -> Path:
+    """The log file.
+
+    Raises
+    ------
+    UsageError
+        ``daemon-no-log`` when no daemon has been started yet.
+    """
+    place = find_place(root, environ)
+    if place is None or not place.log.exists():
+        text = f"no daemon of {root} has written a log yet"
+        raise UsageError(Problem("daemon-no-log", text, "start one: `gpuemu-flow daemon start`"))
+    return place.log
+
+
+def log_tail(root: Path, environ: Mapping[str, str], count: int) -> list[str]:
+    """The last lines of the log; UsageError as `log_path`."""
+    with log_path(root, environ).open(encoding="utf-8", errors="replace") as file:
+        return [line.rstrip("\n") for line in deque(file, maxlen=count)]
+
+
+def follow_log(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
+    """Lines as they are added, for ever; a rotated log is followed too."""
+    path = log_path(root, environ)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))
+        file.seek(0, os.SEEK_END)
+        while True:
+            line = file.readline()
+            if line:
+                yield line.rstrip("\n")
+                continue
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                    stack.pop_all().close()
+                    file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))
+                    continue
+            time.sleep(_FOLLOW_SLICE)

@@ -1,0 +1,151 @@
+"""Recorded failures as the wire names them: ListFailures, Reproduce, Minimize."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timezone
+
+from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1
+from gpuemu_flow.cases.protocol_v1 import nominal_strides
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.records import MAX_LIMIT
+from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.subjects import SUBMITTED
+from gpuemu_flow.engine.failures import minimise_failure, reproduce, stored_inputs
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
+from gpuemu_flow.types import Case, CheckResult, Json
+from gpuemu_flow.wire.tensors import c_strides, encode_tensors
+
+MAX_ITERS = 1_000_000
+STRATEGIES = {
+    "BinarySearchDims": "binary-search-dims",
+    "BinarySearchValues": "binary-search-values",
+    "All": "all",
+}
+
+
+def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``ListFailures``: newest first."""
+    records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
+    return {"type": "Results", "results": [_as_result(record) for record in records]}
+
+
+def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``Reproduce``: the stored verdict and the exact inputs.
+
+    With ``rerun``, which the protocol does not have, the op is run again on them.
+    """
+    record = _find(service, fields.u64("seed"))
+    inputs = stored_inputs(service.failures, record)
+    reply: dict[str, Json] = {
+        "type": "ReproduceResult",
+        "result": _as_result(record),
+        "inputs": encode_tensors(inputs, fields.reply_exchange),
+    }
+    if fields.flag("rerun", default=False):
+        _refuse_submitted(record)
+        cancel = threading.Event()
+        with job.linked(cancel):
+            again = reproduce(service.configured().workspace, [record], cancel=cancel)[0]
+        reply["still_fails"] = again.still_fails
+        reply["current"] = validation_result(record.op, wire_seed(record), again.result)
+    return reply
+
+
+def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``Minimize``: the smallest case found that fails in the same way, recorded itself."""
+    seed = fields.u64("seed")
+    strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
+    budget = fields.integer("max_iters", 0, MAX_ITERS)
+    record = _find(service, seed)
+    _refuse_submitted(record)
+    cancel = threading.Event()
+    with job.linked(cancel):
+        found = minimise_failure(
+            service.configured().workspace,
+            record,
+            strategy=strategy,
+            budget=max(1, budget),
+            cancel=cancel,
+        )
+    smallest = found.minimized or record
+    return {
+        "type": "MinimizeResult",
+        "original_seed": seed,
+        "minimized_seed": wire_seed(smallest),
+        "minimized_shape": list(smallest.shape),
+        "result": _as_result(smallest),
+        "still_fails": found.minimized is not None,
+        "steps": found.steps,
+        "one_minimal": found.one_minimal,
+    }
+
+
+def wire_seed(record: FailureRecord) -> int:
+    """The seed that names a failure on the wire.
+
+    A shrunk case has its original's seed; so that both can be asked for, its id stands for it.
+    """
+    return record.seed if record.minimized_from is None else int(record.id[:ID_LENGTH], 16)
+
+
+def _find(service: Service, seed: int) -> FailureRecord:
+    """The newest failure of a seed, shrunk ones by their own.
+
+    Raises
+    ------
+    RequestError
+        ``NotFound``.
+    """
+    named = service.failures.find(seed)
+    for record in named:
+        if record.minimized_from is None:
+            return record
+    if named:
+        return named[0]
+    if seed < 1 << (4 * ID_LENGTH):
+        try:
+            return service.failures.get(f"{seed:0{ID_LENGTH}x}")
+        except UsageError:
+            pass
+    raise RequestError("NotFound", f"no failure has the seed {seed}")
+
+
+def _refuse_submitted(record: FailureRecord) -> None:
+    maker = record.maker or {}
+    if maker.get("op", {}).get("kind") == SUBMITTED:
+        raise invalid(
+            f"the output of this failure came from a client: the daemon cannot run {record.op}; "
+            "run it on the inputs that Reproduce gives"
+        )
+
+
+def _as_result(record: FailureRecord) -> dict[str, Json]:
+    case = Case.from_json(record.case)
+    maker = record.maker or {}
+    if case.layout in LAYOUTS_V1:
+        strides = nominal_strides(record.shape, case.layout)
+    else:
+        strides = c_strides(record.shape)
+    info = reproduction_info(case, record.shape, strides, maker.get("fuzz_config"))
+    reply = validation_result(
+        record.op,
+        wire_seed(record),
+        CheckResult.from_json(record.result),
+        output_shapes={n: tuple(shape) for n, shape in maker.get("output_shapes", {}).items()},
+        repro_info=info,
+        timestamp=_unix(record.time),
+    )
+    return {**reply, "failure_id": record.id, "cause": record.cause}
+
+
+def _unix(text: str) -> int:
+    """Seconds of a record's time."""
+    try:
+        parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
+    except ValueError:
+        return 0
+    return int(parsed.replace(tzinfo=timezone.utc).timestamp())

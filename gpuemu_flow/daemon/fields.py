@@ -1,0 +1,156 @@
+"""The fields of a request, each read with the type that protocol v1 gives it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.fuzz_config import FuzzConfig
+from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.errors import UsageError, did_you_mean
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire.envelope import Envelope, WireError
+from gpuemu_flow.wire.exchange import Exchange
+from gpuemu_flow.wire.tensors import decode_tensor, decode_tensors, json_type
+
+MAX_NAME = 200  # characters of an op's, kernel's or baseline's name
+MAX_KWARGS = 256
+_MISSING: Json = object()
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Fields:
+    """Typed access to one request; every method raises RequestError ``InvalidRequest``."""
+
+    def __init__(self, envelope: Envelope, exchange: Exchange | None = None) -> None:
+        self._envelope = envelope
+        self._exchange = exchange
+        self._fields = envelope.fields
+        payload = self._fields.get("payload")
+        if isinstance(payload, dict):
+            # The documentation nests the fields; the published client does not.
+            self._fields = {**payload, **self._fields}
+        self.type = self.name("type")
+
+    def _get(self, name: str, default: Json = _MISSING) -> Json:
+        value = self._fields.get(name, default)
+        if value is _MISSING:
+            raise invalid(f"{self._fields.get('type', 'the request')} lacks {name!r}")
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether a field is given and not null."""
+        return self._fields.get(name) is not None
+
+    def name(self, name: str) -> str:
+        """A name: not empty, not long, without control characters."""
+        value = self.string(name)
+        if not value or len(value) > MAX_NAME or _CONTROL.search(value):
+            raise invalid(f"{name} must be a name of 1 to {MAX_NAME} printable characters")
+        return value
+
+    def string(self, name: str) -> str:
+        """Any text."""
+        value = self._get(name)
+        if not isinstance(value, str):
+            raise invalid(f"{name} must be a string, not {json_type(value)}")
+        return self._text(value)
+
+    def _text(self, value: str) -> str:
+        text = self._envelope.text(value)
+        if isinstance(text, memoryview):
+            text = bytes(text).decode("utf-8", "replace")
+        return text
+
+    @property
+    def reply_exchange(self) -> Exchange | None:
+        """Where the reply's large tensors go, if the client says that it can take them there."""
+        return self._exchange if self.flag("exchange", default=False) else None
+
+    def optional_name(self, name: str) -> str | None:
+        """A name, or None when the field is missing or null."""
+        return self.name(name) if self.has(name) else None
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """An integer in a range, `default` when the field is missing."""
+        value = self._get(name, _MISSING if default is None else default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise invalid(f"{name} must be an integer, not {_shown(value)}")
+        if not low <= value <= high:
+            raise invalid(f"{name} must lie between {low} and {high}")
+        return value
+
+    def u64(self, name: str) -> int:
+        """A seed."""
+        return self.integer(name, 0, (1 << 64) - 1)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        """A boolean, `default` when the field is missing."""
+        value = self._get(name, _MISSING if default is None else default)
+        if not isinstance(value, bool):
+            raise invalid(f"{name} must be true or false, not {json_type(value)}")
+        return value
+
+    def choice(self, name: str, known: tuple[str, ...]) -> str:
+        """One of several words, in any case."""
+        value = self.string(name)
+        for word in known:
+            if value.lower() == word.lower():
+                return word
+        raise invalid(f"{name} {value[:60]!r} is unknown; {did_you_mean(value[:60], known)}")
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """One tensor."""
+        try:
+            return decode_tensor(self._get(name), name, self._envelope, self._exchange)
+        except WireError as error:
+            raise invalid(str(error)) from None
+
+    def tensors(self, name: str) -> dict[str, NDArray[Any]]:
+        """Tensors by name."""
+        try:
+            return decode_tensors(self._get(name), name, self._envelope, self._exchange)
+        except WireError as error:
+            raise invalid(str(error)) from None
+
+    def kwargs(self) -> dict[str, Json]:
+        """Keyword arguments: strings, as the protocol has it; our own clients keep the types."""
+        value = self._get("kwargs", {})
+        if not isinstance(value, dict):
+            raise invalid(f"kwargs must be an object, not {json_type(value)}")
+        if len(value) > MAX_KWARGS:
+            raise invalid(f"{len(value)} kwargs are more than {MAX_KWARGS}")
+        for name, item in value.items():
+            if isinstance(item, float) and not item - item == 0:
+                raise invalid(f"kwargs.{name} must be finite")
+        return {
+            name: self._text(item) if isinstance(item, str) else item
+            for name, item in value.items()
+        }
+
+    def object(self, name: str) -> dict[str, Json]:
+        """A JSON object as it is."""
+        value = self._get(name)
+        if not isinstance(value, dict):
+            raise invalid(f"{name} must be an object, not {json_type(value)}")
+        return value
+
+    def fuzz_config(self) -> FuzzConfig:
+        """The configuration of a fuzz run or of test cases."""
+        try:
+            return FuzzConfig.from_json(self._get("fuzz_config"))
+        except UsageError as error:
+            problem = error.problems[0]
+            hint = f"; {problem.hint}" if problem.hint else ""
+            raise invalid(f"{problem.message}{hint}") from None
+
+
+def invalid(message: str) -> RequestError:
+    """The error for a request that is not what the protocol says."""
+    return RequestError("InvalidRequest", message)
+
+
+def _shown(value: Json) -> str:
+    return str(value)[:40] if isinstance(value, float) else json_type(value)

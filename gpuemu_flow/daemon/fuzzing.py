@@ -1,0 +1,219 @@
+"""FuzzOp: cases of protocol v1, made and run here; verdicts are kept for a client that retries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.protocol_v1 import (
+    FuzzConfig,
+    case_at,
+    nominal_strides,
+    representative_shape,
+)
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.jobs import CancelledJobError, Job
+from gpuemu_flow.daemon.recording import record_failure
+from gpuemu_flow.daemon.reload import Configured
+from gpuemu_flow.daemon.replies import reproduction_info, validation_result
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.subjects import Asked, WireSubject
+from gpuemu_flow.engine.fuzz import checks_for
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
+
+MAX_ITERATIONS = 1_000_000
+MAX_CASE_BYTES = 1 << 31
+VERSION = 1
+BAD = (Verdict.FAILED, Verdict.ERROR)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One case of the run."""
+
+    case: Case
+    result: CheckResult
+    reply: dict[str, Json] | None
+
+
+class _Run:
+    """One fuzz request: its cases are shared out among a few threads."""
+
+    def __init__(
+        self,
+        service: Service,
+        configured: Configured,
+        op: OpConfig,
+        config: FuzzConfig,
+        job: Job,
+        *,
+        iterations: int,
+        fail_fast: bool,
+        deadline: float | None,
+    ) -> None:
+        self._service = service
+        self._configured = configured
+        self._op = op
+        self._config = config
+        self._job = job
+        self._fail_fast = fail_fast
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._next = 0
+        self._end = iterations
+        self._judged: dict[int, _Judged] = {}
+        self._errors: list[BaseException] = []
+
+    def run(self, threads: int) -> list[_Judged]:
+        """The verdicts in the order of the cases, up to the first failure if that is asked for."""
+        workers = [
+            threading.Thread(target=self._work, name=f"fuzz-{n}", daemon=True)
+            for n in range(min(threads, max(1, self._end)))
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        if self._errors:
+            raise self._errors[0]
+        self._job.check()
+        return [self._judged[number] for number in sorted(self._judged) if number < self._end]
+
+    def _work(self) -> None:
+        try:
+            while (number := self._take()) is not None:
+                judged = self._judge(number)
+                with self._lock:
+                    self._judged[number] = judged
+                    self._job.progress = (len(self._judged), self._end)
+                    if self._fail_fast and judged.result.verdict in BAD:
+                        self._end = min(self._end, number + 1)
+        except BaseException as error:
+            with self._lock:
+                self._errors.append(error)
+                self._end = 0
+
+    def _take(self) -> int | None:
+        self._job.check()
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        with self._lock:
+            if late or self._next >= self._end:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def _judge(self, number: int) -> _Judged:
+        begin = time.perf_counter()
+        case = case_at(self._config, self._op.input_names, number)
+        if sum(_nbytes(spec.shape) for spec in case.inputs) > MAX_CASE_BYTES:
+            raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
+        subject = self._configured.subjects.make(Asked(self._op.name, case.dtype, {}), case)
+        checks = checks_for(number)
+        key = digest_json(["wire-fuzz", VERSION, subject.key, checks.to_json(), case.identity()])
+        result = self._known(key)
+        shapes: dict[str, Shape] = {}
+        inputs: Mapping[str, NDArray[Any]] | None = None
+        if result is None:
+            with self._service.references.checkout(subject, self._job) as trials:
+                trial = trials.judge(case, checks)
+                result, inputs = trial.result, trial.inputs
+                shapes = {name: array.shape for name, array in trial.actual.items()}
+            self._job.check()
+            if result.verdict is not Verdict.ERROR:
+                self._service.cache.actions.put(key, result.to_json())
+        if result.verdict not in BAD:
+            return _Judged(case, result, None)
+        return _Judged(case, result, self._failed(subject, case, result, inputs, shapes, begin))
+
+    def _known(self, key: str) -> CheckResult | None:
+        record = self._service.cache.actions.get(key)
+        try:
+            return None if record is None else CheckResult.from_json(record)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def _failed(
+        self,
+        subject: WireSubject,
+        case: Case,
+        result: CheckResult,
+        inputs: Mapping[str, NDArray[Any]] | None,
+        shapes: dict[str, Shape],
+        begin: float,
+    ) -> dict[str, Json]:
+        config = self._config.to_json()
+        if inputs is None:
+            inputs = materialise(case)
+        failure = record_failure(
+            self._service, subject, case, result, inputs, output_shapes=shapes, fuzz_config=config
+        )
+        shape = representative_shape(self._config, case)
+        strides = nominal_strides(shape, case.layout)
+        reply = validation_result(
+            self._op.name,
+            case.seed,
+            result,
+            output_shapes=shapes,
+            duration_s=time.perf_counter() - begin,
+            repro_info=reproduction_info(case, shape, strides, config),
+        )
+        return {**reply, "failure_id": failure}
+
+
+def _nbytes(shape: Shape) -> int:
+    count = 8
+    for dim in shape:
+        count *= dim
+    return count
+
+
+def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
+
+    ``time_limit_s``, which the protocol does not have, ends the run early with what is judged.
+    """
+    configured, op = service.op(fields.name("op_name"))
+    config = fields.fuzz_config()
+    iterations = fields.integer("iterations", 0, MAX_ITERATIONS)
+    fail_fast = fields.flag("fail_fast", default=False)
+    limit = fields.integer("time_limit_s", 1, 86_400) if fields.has("time_limit_s") else None
+    if op.op is None:
+        # Comparing the reference with itself would always pass.
+        raise invalid(
+            f"{op.name} cannot be run by the daemon: {op.skip_reason}; run it in your own process "
+            "with fuzz_op_client_side, or give it an op in gpuemu.toml"
+        )
+    run = _Run(
+        service,
+        configured,
+        op,
+        config,
+        job,
+        iterations=iterations,
+        fail_fast=fail_fast,
+        deadline=None if limit is None else time.monotonic() + limit,
+    )
+    try:
+        judged = run.run(service.fuzz_threads)
+    except CancelledJobError:
+        job.check()
+        raise
+    failures = [one.reply for one in judged if one.reply is not None]
+    passed = sum(one.result.verdict is Verdict.PASSED for one in judged)
+    return {
+        "type": "FuzzResults",
+        "seed": config.seed,
+        "total": len(judged),
+        "passed": passed,
+        "failed": len(failures),
+        "inconclusive": len(judged) - passed - len(failures),
+        "failures": failures,
+    }

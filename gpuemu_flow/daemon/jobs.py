@@ -1,0 +1,186 @@
+"""Requests in progress: who waits for which, what is cancelled, which threads do the work."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+Context = Any  # pynng.Context, which has no types
+
+MAX_WAITERS = 64
+"""Copies of one request that are kept: after 60 s the transport sends a new one every second."""
+
+
+class CancelledJobError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Job:
+    """One request, and the copies of it that came in while it was at work.
+
+    Attributes
+    ----------
+    data : bytes
+        The message.
+    cancelled : threading.Event
+        Set when its client is gone or gives it up, or the daemon ends.
+    request_id : str
+        What its client calls it; empty when the client gives it no name.
+    progress : (int, int)
+        Steps done, and in all.
+    """
+
+    def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
+        self.request_id = request_id
+        self.progress = (0, 0)
+        self.data = data
+        self.pipe = pipe
+        self.cancelled = threading.Event()
+        self.key = (pipe, hashlib.sha256(data).digest())
+        self.waiters: list[Context] = [context]
+        self._linked: list[threading.Event] = []
+        self._lock = threading.Lock()
+
+    def cancel(self) -> None:
+        """Set `cancelled` and the events that are linked to it."""
+        with self._lock:
+            self.cancelled.set()
+            linked = list(self._linked)
+        for event in linked:
+            event.set()
+
+    @contextmanager
+    def linked(self, event: threading.Event) -> Iterator[None]:
+        """While inside, cancelling this job sets `event`."""
+        with self._lock:
+            self._linked.append(event)
+            if self.cancelled.is_set():
+                event.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._linked.remove(event)
+
+    def check(self) -> None:
+        """Raise CancelledJobError when it has been cancelled."""
+        if self.cancelled.is_set():
+            raise CancelledJobError
+
+
+class JobTable:
+    """All jobs in progress, by connection and content. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[int, bytes], Job] = {}
+        self._lock = threading.Lock()
+        self._gone: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> tuple[bool, Context | None]:
+        """Take a job in, or let its sender wait for the equal one that is at work.
+
+        The published client's transport sends an unanswered request again; the client itself asks
+        again after its time-out. Both wait for the one result.
+
+        Returns
+        -------
+        fresh : bool
+            It is a new one.
+        dropped : Context or None
+            The oldest waiter, when there are too many of them.
+        """
+        with self._lock:
+            known = self._jobs.get(job.key)
+            if known is None or known.cancelled.is_set():
+                self._jobs[job.key] = job
+                if job.pipe in self._gone:
+                    job.cancel()
+                return True, None
+            known.waiters += job.waiters
+            return False, known.waiters.pop(0) if len(known.waiters) > MAX_WAITERS else None
+
+    def finish(self, job: Job) -> list[Context]:
+        """Take a job out; who waits for its answer."""
+        with self._lock:
+            if self._jobs.get(job.key) is job:
+                del self._jobs[job.key]
+            return job.waiters
+
+    def named(self, request_id: str) -> Job | None:
+        """The job that its client calls so."""
+        with self._lock:
+            return next((j for j in self._jobs.values() if j.request_id == request_id), None)
+
+    def connected(self, pipe: int) -> None:
+        """A client is there; the transport may give it the number of one that left."""
+        with self._lock:
+            self._gone.discard(pipe)
+
+    def disconnected(self, pipe: int) -> None:
+        """A client is gone: cancel what it asked for."""
+        with self._lock:
+            self._gone.add(pipe)
+            orphans = [job for job in self._jobs.values() if job.pipe == pipe]
+        for job in orphans:
+            job.cancel()
+
+    def cancel_all(self) -> None:
+        """The daemon ends."""
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel()
+
+
+class Lane:
+    """Threads that do work of one kind, so that slow kinds never hold up quick ones.
+
+    Parameters
+    ----------
+    name : str
+    threads : int
+        Started one by one as work arrives.
+    """
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = name
+        self._limit = threads
+        self._threads: list[threading.Thread] = []
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._busy = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have `work` done; it must not raise."""
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self._threads) < self._limit:
+                thread = threading.Thread(
+                    target=self._serve, name=f"{self._name}-{len(self._threads)}", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+        self._work.put(work)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._busy -= 1
+
+    def close(self, seconds: float) -> None:
+        """End the threads that are done within `seconds`."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            with suppress(RuntimeError):
+                thread.join(seconds)

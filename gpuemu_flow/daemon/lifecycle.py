@@ -1,0 +1,314 @@
+"""A daemon's life in the foreground: its lock, its log, its sockets, its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import logging.handlers
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pynng
+
+from gpuemu_flow import __version__
+from gpuemu_flow.config.load import environment
+from gpuemu_flow.config.model import Config
+from gpuemu_flow.daemon.place import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    HeldLock,
+    Place,
+    hold,
+    holder,
+    make_place,
+    remove,
+    write_info,
+)
+from gpuemu_flow.daemon.references import References
+from gpuemu_flow.daemon.reload import Reloading
+from gpuemu_flow.daemon.requests import handle, lane_of, lanes
+from gpuemu_flow.daemon.server import Server
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire import PROTOCOL_VERSION
+from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, fits
+from gpuemu_flow.wire.envelope import WireError
+from gpuemu_flow.wire.exchange import Exchange, exchange_folder
+
+log = logging.getLogger("gpuemu_flow.daemon")
+
+LOG_BYTES, LOG_FILES = 2 << 20, 3
+CLOSE_SECONDS = 2.0
+IDLE_CHECK_SECONDS = 5.0
+SWITCH_SECONDS = 0.001  # of the interpreter's lock: a ping must not wait long for busy threads
+_LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
+
+
+class AlreadyRunningError(FlowError):
+    """Another daemon serves this workspace; nothing is wrong."""
+
+    exit_code = 0
+
+
+def serve(
+    root: Path,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    background: bool = False,
+    idle_seconds: float = 0.0,
+    on_ready: Callable[[Mapping[str, Json]], None] = lambda _: None,
+) -> None:
+    """Run a daemon until it is told to stop; from the main thread only.
+
+    Parameters
+    ----------
+    root : Path
+        The workspace, or a folder in it.
+    background : bool
+        Log into the file only, else to standard error too.
+    idle_seconds : float
+        End after so long without a request; 0: never.
+    on_ready : callable
+        Called with what clients are told, once they can connect.
+
+    Raises
+    ------
+    AlreadyRunningError
+        ``daemon-running``.
+    FlowError
+        The configuration or the cache cannot be used, or there is no place for the socket.
+    """
+    configured = Reloading(root, environ)
+    config = configured.current().workspace.config
+    place = make_place(configured.root, environ)
+    lock = hold(place.lock)
+    if lock is None:
+        raise AlreadyRunningError(
+            Problem(
+                "daemon-running",
+                f"a daemon serves {configured.root} already (process {holder(place.lock)})",
+            )
+        )
+    try:
+        with _logging(place, config, to_stderr=not background):
+            _serve(configured, place, environ, idle_seconds, on_ready)
+    finally:
+        remove(place.info)
+        lock.release()
+
+
+def _serve(
+    configured: Reloading,
+    place: Place,
+    environ: Mapping[str, str],
+    idle_seconds: float,
+    on_ready: Callable[[Mapping[str, Json]], None],
+) -> None:
+    workspace = configured.current().workspace
+    references = workspace.config.execution.max_parallel_refs
+    os.chdir(configured.root)
+    workspace.cache.create()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with Pool(References.sessions_for(references), staging=workspace.cache.staging) as pool:
+        # Before the first socket: nng aborts a forked child that opens one after its parent did,
+        # and a server that runs already needs no fork of this process.
+        pool.start()
+        exchange = _make_exchange(place)
+        service = Service(configured, pool, exchange)
+        server = Server(
+            route=lane_of,
+            lanes=lanes(references),
+            ping=service.pong,
+            handle=lambda envelope, job: handle(service, envelope, job),
+        )
+        sockets, held = _listen(server, place, workspace.config, environ)
+        try:
+            with _signals(service.stop):
+                server.start()
+                info = _info(configured.root, place, sockets)
+                write_info(place, info)
+                log.info("daemon %s listens at %s", __version__, ", ".join(map(str, sockets)))
+                on_ready(info)
+                _wait(service, server, configured.root, idle_seconds)
+                log.info("daemon ends")
+        finally:
+            server.close(CLOSE_SECONDS)
+            service.close()
+            if exchange is not None:
+                exchange.clear(0)
+            remove(*sockets)
+            for lock in held:
+                lock.release()
+
+
+def _make_exchange(place: Place) -> Exchange | None:
+    folder = exchange_folder(place.folder, place.stem)
+    with contextlib.suppress(OSError, WireError):
+        folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        exchange = Exchange(folder)
+        exchange.clear(0)
+        return exchange
+    log.warning("%s cannot be used: large tensors travel in messages", folder)
+    return None
+
+
+def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> None:
+    """Until someone says stop, nobody asked for long, or the workspace is gone."""
+    while not service.stop.wait(IDLE_CHECK_SECONDS):
+        if not root.is_dir():
+            log.warning("the workspace is gone")
+            return
+        if service.exchange is not None:
+            service.exchange.clear()
+        idle = time.monotonic() - server.last_request
+        if idle_seconds and idle > idle_seconds and not server.in_progress:
+            log.info("nothing was asked for %d seconds", idle)
+            return
+
+
+def _info(root: Path, place: Place, sockets: list[Path]) -> dict[str, Json]:
+    return {
+        "pid": os.getpid(),
+        "socket": str(sockets[0]),
+        "sockets": [str(path) for path in sockets],
+        "root": str(root),
+        "version": __version__,
+        "protocol_version": PROTOCOL_VERSION,
+        "started": time.time(),
+        "log": str(place.log),
+    }
+
+
+def _listen(
+    server: Server, place: Place, config: Config, environ: Mapping[str, str]
+) -> tuple[list[Path], list[HeldLock]]:
+    """Open the workspace's own socket, and the default one too when nobody has it.
+
+    Raises
+    ------
+    UsageError
+        ``daemon-socket`` when the own socket cannot be made.
+    """
+    named = environment(environ).socket
+    own = Path(named).absolute() if named else config.daemon.socket_path or place.socket
+    reason = _open_socket(server, own)
+    if reason:
+        raise UsageError(Problem("daemon-socket", f"the socket {own} cannot be used: {reason}"))
+    default = default_socket(environ)
+    if default == own:
+        return [own], []
+    # nng takes a socket over that seems stale: two that start at once would both think so.
+    with contextlib.suppress(OSError):
+        default.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        lock = hold(default.with_suffix(".lock"))
+        if lock is None:
+            log.info("another daemon has the default socket %s", default)
+            return [own], []
+        reason = _open_socket(server, default)
+        if not reason:
+            return [own, default], [lock]
+        log.warning("the default socket %s cannot be used: %s", default, reason)
+        lock.release()
+    return [own], []
+
+
+def _open_socket(server: Server, path: Path) -> str:
+    """Listen at a path; why that is impossible, or nothing."""
+    if not fits(path):
+        return f"its path has more than {MAX_PATH_BYTES} bytes"
+    old_mask = os.umask(0o777 & ~PRIVATE_FILE)
+    try:
+        path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        # nng would take a stale socket's place; what is no socket is none of ours.
+        if os.path.lexists(path) and not stat.S_ISSOCK(path.lstat().st_mode):
+            return "there is a file that is no socket"
+        server.listen(f"ipc://{path}")
+        path.chmod(PRIVATE_FILE)
+    except pynng.AddressInUse:
+        return "another daemon listens there"
+    except pynng.NNGException as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        os.umask(old_mask)
+    return ""
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT end the daemon in good order; a hang-up of the terminal too."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    previous = {n: signal.signal(n, lambda *_: stop.set()) for n in numbers}
+    try:
+        yield
+    finally:
+        for number, old in previous.items():
+            signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def _logging(place: Place, config: Config, *, to_stderr: bool) -> Iterator[None]:
+    level = config.environment.log_level or config.daemon.log_level
+    handlers: list[logging.Handler] = []
+    with contextlib.suppress(OSError):
+        handlers.append(
+            logging.handlers.RotatingFileHandler(
+                place.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8"
+            )
+        )
+    if to_stderr:
+        handlers.append(logging.StreamHandler())
+    shape = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    log.setLevel(_LEVELS.get(level, "INFO"))
+    log.propagate = False
+    for handler in handlers:
+        handler.setFormatter(shape)
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
+
+
+def main() -> None:
+    """``python -m gpuemu_flow.daemon``: what clients and ``daemon start --background`` exec."""
+    parser = argparse.ArgumentParser(prog="gpuemu_flow.daemon")
+    parser.add_argument("--root", type=Path, default=Path.cwd())
+    parser.add_argument("--ready-fd", type=int, help="told when clients can connect, as JSON")
+    parser.add_argument("--idle-seconds", type=float, default=0.0)
+    given = parser.parse_args()
+
+    def tell(message: Mapping[str, Json]) -> None:
+        if given.ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(given.ready_fd, json.dumps(dict(message)).encode() + b"\n")
+                os.close(given.ready_fd)
+
+    try:
+        serve(
+            given.root,
+            background=given.ready_fd is not None,
+            idle_seconds=given.idle_seconds,
+            on_ready=tell,
+        )
+    except FlowError as error:
+        problems = [
+            {"slug": p.slug, "message": p.message, "hint": p.hint, "file": p.file, "line": p.line}
+            for p in error.problems
+        ]
+        tell({"problems": problems, "exit_code": error.exit_code})
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,166 @@
+"""What a daemon owns on disk: the user's private folder, a lock, an information file, a log."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire.address import MAX_PATH_BYTES, fits, is_private, user_folders, workspace_stem
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one workspace's daemon keeps its things.
+
+    Attributes
+    ----------
+    folder : Path
+        Private to the user.
+    stem : str
+        Begins the names of all its files.
+    """
+
+    folder: Path
+    stem: str
+
+    @property
+    def socket(self) -> Path:
+        """The workspace's own socket, where the configuration names no other."""
+        return self.folder / f"{self.stem}.sock"
+
+    @property
+    def lock(self) -> Path:
+        """Held as long as the daemon lives; says its process id."""
+        return self.folder / f"{self.stem}.lock"
+
+    @property
+    def info(self) -> Path:
+        """What clients read to find the daemon; see `wire.address.read_info`."""
+        return self.folder / f"{self.stem}.json"
+
+    @property
+    def log(self) -> Path:
+        """The log file."""
+        return self.folder / f"{self.stem}.log"
+
+
+def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
+    """The place of a daemon that has been started before, or None."""
+    stem = workspace_stem(root)
+    for folder in user_folders(environ):
+        place = Place(folder, stem)
+        if is_private(folder) and place.lock.exists():
+            return place
+    return None
+
+
+def make_place(root: Path, environ: Mapping[str, str]) -> Place:
+    """The place of a daemon that is to be started.
+
+    Raises
+    ------
+    UsageError
+        ``daemon-no-folder`` when none of the user's folders can be used.
+    """
+    known = find_place(root, environ)
+    if known is not None and os.access(known.folder, os.W_OK):
+        return known
+    stem = workspace_stem(root)
+    reasons = []
+    for folder in user_folders(environ):
+        place = Place(folder, stem)
+        reason = _unusable(place)
+        if not reason:
+            return place
+        reasons.append(f"{folder}: {reason}")
+    raise UsageError(
+        Problem(
+            "daemon-no-folder",
+            f"there is no folder for the daemon's socket ({'; '.join(reasons)})",
+            "set XDG_RUNTIME_DIR to a short path that you can write to",
+        )
+    )
+
+
+def _unusable(place: Place) -> str:
+    """Why a folder cannot be used; made and closed to others where that is all it needs."""
+    if not fits(place.socket):
+        return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
+    folder = place.folder
+    try:
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            return "it is no folder"
+        if status.st_uid != os.geteuid():
+            return "it belongs to another user"
+        if status.st_mode & 0o077:
+            folder.chmod(PRIVATE_FOLDER)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(folder, os.W_OK) else os.strerror(errno.EACCES)
+
+
+class HeldLock:
+    """A lock file held by this process; the kernel frees it when the process ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let it go."""
+        os.close(self._descriptor)
+
+
+def hold(path: Path) -> HeldLock | None:
+    """Take a lock, or None when a living process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return HeldLock(descriptor)
+
+
+def holder(path: Path) -> int | None:
+    """Process id of a lock's holder; None when nobody holds it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).strip()
+        return int(text) if text.isdigit() else 0
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def write_info(place: Place, info: Mapping[str, Json]) -> None:
+    """Tell clients where the daemon is."""
+    write_atomic(place.info, json.dumps(dict(info)).encode() + b"\n")
+
+
+def remove(*paths: Path) -> None:
+    """Delete files that may be gone already."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()

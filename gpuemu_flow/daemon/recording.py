@@ -1,0 +1,53 @@
+"""Failures that the daemon saw, written as records that every command understands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.subjects import WireSubject
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.types import Case, CheckResult, Json, Shape
+
+
+def record_failure(
+    service: Service,
+    subject: WireSubject,
+    case: Case,
+    result: CheckResult,
+    inputs: Mapping[str, NDArray[Any]],
+    *,
+    output_shapes: Mapping[str, Shape],
+    fuzz_config: Json,
+) -> str:
+    """Keep a failing case with its inputs; its id.
+
+    Parameters
+    ----------
+    fuzz_config : JSON
+        What the case was made from; None when its inputs are the client's own.
+    """
+    programs = subject.subject
+    record = FailureRecord.of(
+        programs.name,
+        case,
+        result,
+        source="daemon",
+        maker={
+            "op": programs.op.to_json(),
+            "reference": programs.reference.to_json(),
+            "reference_dtype": programs.reference_dtype,
+            "compare": dict(programs.compare),
+            "fuzz_config": fuzz_config,
+            "output_shapes": {name: list(shape) for name, shape in output_shapes.items()},
+        },
+        environment=service.configured().workspace.environment,
+    )
+    values = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+    with service.failures_lock:
+        return service.failures.add(record, blobs.encode(values))

@@ -1,0 +1,76 @@
+"""What is stored of past validations: results, baselines, failures."""
+
+from __future__ import annotations
+
+import math
+
+from gpuemu_flow.daemon.fields import Fields
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.types import Json
+
+MAX_LIMIT = (1 << 63) - 1
+
+
+def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``GetResult``: the newest one of a seed."""
+    seed = fields.u64("seed")
+    stored = service.results.find(seed)
+    if stored is None:
+        raise RequestError("NotFound", f"no result has the seed {seed}")
+    return {"type": "ValidationResult", "result": dict(stored.result)}
+
+
+def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``ListResults``: newest first."""
+    found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
+    return {"type": "Results", "results": [dict(stored.result) for stored in found]}
+
+
+def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``StoreBaseline``: the newest result of each op and seed."""
+    limit = service.configured().workspace.config.storage.max_baselines
+    count = service.results.store_baseline(fields.name("tag"), limit)
+    return {"type": "Ok", "results": count}
+
+
+def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
+    """``CompareBaseline``: what changed since, for seeds that both have or that are new."""
+    tag = fields.name("tag")
+    known = service.results.baseline(tag)
+    threshold = service.configured().workspace.config.policies.regression_threshold
+    comparisons = []
+    for (op, seed), stored in service.results.latest().items():
+        passed, now = bool(stored.result["passed"]), float(stored.result["max_diff"])
+        then = known.get((op, seed))
+        change = None if then is None else _relative_change(float(then["max_diff"]), now)
+        worse = then is not None and (
+            (bool(then["passed"]) and not passed) or (change is not None and change > threshold)
+        )
+        comparisons.append(
+            {
+                "op_name": op,
+                "seed": seed,
+                "current_max_diff": now,
+                "baseline_max_diff": None if then is None else then["max_diff"],
+                "current_passed": passed,
+                "baseline_passed": None if then is None else then["passed"],
+                "relative_change": change,
+                "is_regression": worse,
+            }
+        )
+    return {
+        "type": "BaselineComparison",
+        "baseline_tag": tag,
+        "comparisons": comparisons,
+        "has_regressions": any(c["is_regression"] for c in comparisons),
+    }
+
+
+def _relative_change(then: float, now: float) -> float | None:
+    """(now - then) / then; None when it would be infinite."""
+    if then == 0:
+        return 0.0 if now == 0 else None
+    change = (now - then) / then
+    return change if math.isfinite(change) else None

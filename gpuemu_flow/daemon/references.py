@@ -1,0 +1,145 @@
+"""Warm programs: trials kept open between requests, as many at work as the configuration allows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from gpuemu_flow.daemon.jobs import CancelledJobError, Job
+from gpuemu_flow.daemon.subjects import WireSubject
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Trials
+
+IDLE_SECONDS = 600.0
+_SLICE = 0.1
+
+
+@dataclass
+class _Warm:
+    """Trials with a life of their own; discarded after trouble."""
+
+    key: str
+    trials: Trials
+    stack: ExitStack
+    cancel: threading.Event
+    used: float = field(default_factory=time.monotonic)
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+class References:
+    """Hands out trials, one request at a time each. Thread-safe.
+
+    Parameters
+    ----------
+    pool : Pool
+        With room for `sessions_for(limit)` sessions.
+    limit : int
+        How many may be at work at once; as many more are kept idle.
+    """
+
+    def __init__(self, pool: Pool, limit: int) -> None:
+        self._pool = pool
+        self._limit = limit
+        self._idle: OrderedDict[int, _Warm] = OrderedDict()
+        self._numbers = count()
+        self._at_work = 0
+        self._queue: deque[object] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    @staticmethod
+    def sessions_for(limit: int) -> int:
+        """Sessions that `limit` trials at work and as many idle ones may have open."""
+        return 2 * limit * SESSIONS_PER_TRIAL
+
+    @contextmanager
+    def checkout(self, subject: WireSubject, job: Job) -> Iterator[Trials]:
+        """Trials of a subject for one request.
+
+        Raises
+        ------
+        CancelledJobError
+            The job was cancelled while it waited.
+        """
+        warm = self._take(subject, job)
+        healthy = False
+        try:
+            with job.linked(warm.cancel):
+                yield warm.trials
+            healthy = not warm.cancel.is_set()
+        finally:
+            self._give_back(warm, healthy)
+
+    def _take(self, subject: WireSubject, job: Job) -> _Warm:
+        with self._changed:
+            self._wait_in_line(job)
+            self._at_work += 1
+            number = next(
+                (n for n, warm in reversed(self._idle.items()) if warm.key == subject.key), None
+            )
+            if number is not None:
+                return self._idle.pop(number)
+        cancel = threading.Event()
+        try:
+            stack = ExitStack()
+            return _Warm(
+                subject.key, Trials(self._pool, subject.subject, stack, cancel), stack, cancel
+            )
+        except BaseException:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+            raise
+
+    def _wait_in_line(self, job: Job) -> None:
+        """First come, first served: a fuzz run must not keep others from its slot for long."""
+        place = object()
+        self._queue.append(place)
+        try:
+            while self._at_work >= self._limit or self._queue[0] is not place:
+                job.check()
+                if self._closed:
+                    raise CancelledJobError
+                self._changed.wait(_SLICE)
+            job.check()
+            if self._closed:
+                raise CancelledJobError
+        finally:
+            self._queue.remove(place)
+            self._changed.notify_all()
+
+    def _give_back(self, warm: _Warm, healthy: bool) -> None:
+        spare = [] if healthy else [warm]
+        now = warm.used = time.monotonic()
+        with self._changed:
+            self._at_work -= 1
+            if healthy and not self._closed:
+                self._idle[next(self._numbers)] = warm
+            elif healthy:
+                spare.append(warm)
+            while self._idle:
+                number, oldest = next(iter(self._idle.items()))
+                if len(self._idle) <= self._limit and now - oldest.used < IDLE_SECONDS:
+                    break
+                del self._idle[number]
+                spare.append(oldest)
+            self._changed.notify_all()
+        for unused in spare:
+            unused.close()
+
+    def close(self) -> None:
+        """End all idle programs; those at work end when they are given back."""
+        with self._changed:
+            self._closed = True
+            idle = list(self._idle.values())
+            self._idle.clear()
+            self._changed.notify_all()
+        for warm in idle:
+            warm.close()

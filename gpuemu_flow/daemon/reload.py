@@ -1,0 +1,86 @@
+"""The workspace as it is configured now; after a bad edit, as it was configured last."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.daemon.subjects import Subjects
+from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import FlowError
+
+log = logging.getLogger("gpuemu_flow.daemon")
+
+
+@dataclass(frozen=True)
+class Configured:
+    """One state of the configuration.
+
+    Attributes
+    ----------
+    workspace : Workspace
+    subjects : Subjects
+    """
+
+    workspace: Workspace
+    subjects: Subjects
+
+
+class Reloading:
+    """Gives the current configuration; looks at its files each time. Thread-safe.
+
+    Raises
+    ------
+    FlowError
+        At the start only: there is no last good configuration then.
+    """
+
+    def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self._start = start
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._error: FlowError | None = None
+        self._current = self._load()
+        self._stamps = self._look()
+
+    def _load(self) -> Configured:
+        workspace = Workspace(self._start, environ=self._environ)
+        return Configured(workspace, Subjects(workspace))
+
+    def _look(self) -> list[tuple[str, Stamp | None]]:
+        files = self._current.workspace.config.files
+        return [(str(file.path), stamp_of(file.path)) for file in files]
+
+    @property
+    def root(self) -> Path:
+        """The workspace's folder."""
+        return self._current.workspace.root
+
+    @property
+    def error(self) -> FlowError | None:
+        """Why the files as they are now are not in use."""
+        return self._error
+
+    def current(self) -> Configured:
+        """The last good configuration."""
+        with self._lock:
+            if any(stamp_of(path) != stamp for path, stamp in self._stamps):
+                self._reload()
+            return self._current
+
+    def _reload(self) -> None:
+        stamps = self._look()
+        try:
+            self._current = self._load()
+            self._error = None
+            stamps = self._look()
+            log.info("the configuration changed and was read again")
+        except FlowError as error:
+            self._error = error
+            log.warning("the configuration is wrong; the last good one stays in use: %s", error)
+        self._stamps = stamps

@@ -1,0 +1,183 @@
+"""What the daemon answers: errors with the protocol's codes, verdicts in the protocol's form."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.errors import ConfigError, FlowError, UsageError
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Json,
+    Shape,
+    Verdict,
+    number_to_json,
+)
+
+LARGEST = 1.7976931348623157e308
+"""Stands for infinity: it parses everywhere, and users' format strings accept it."""
+_MAX_U64 = (1 << 64) - 1
+
+_CODES = {
+    "unknown-op": "OpNotFound",
+    "unknown-failure": "NotFound",
+    "unknown-kernel": "KernelNotFound",
+    "unknown-artifact": "ArtifactNotFound",
+    "unknown-baseline": "BaselineNotFound",
+    "reference-failed": "ReferenceScriptFailed",
+    "ptx-syntax": "PtxParseError",
+    "tool-not-found": "CuobjdumpNotAvailable",
+}
+
+
+class RequestError(Exception):
+    """A request that cannot be answered as asked.
+
+    Attributes
+    ----------
+    code : str
+        One of the protocol's.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def error_reply(code: str, message: str) -> dict[str, Json]:
+    """The reply that says what is wrong."""
+    return {"type": "Error", "code": code, "message": message}
+
+
+def flow_error_reply(error: FlowError) -> dict[str, Json]:
+    """The reply for one of our own errors."""
+    code = _CODES.get(error.slug)
+    if code is None and isinstance(error, ConfigError):
+        code = "ConfigError"
+    elif code is None:
+        code = "InvalidRequest" if isinstance(error, UsageError) else "InternalError"
+    return error_reply(code, "\n".join(_sentence(p.message, p.hint) for p in error.problems))
+
+
+def _sentence(message: str, hint: str) -> str:
+    return f"{message}; {hint}" if hint else message
+
+
+def validation_result(
+    op: str,
+    seed: int,
+    result: CheckResult,
+    *,
+    output_shapes: dict[str, Shape] | None = None,
+    duration_s: float = 0.0,
+    repro_info: Json = None,
+    timestamp: int | None = None,
+) -> dict[str, Json]:
+    """A verdict as ``ValidationResult``.
+
+    Keys that the protocol does not have (``verdict``, ``notes``, ``nonfinite``) say what its own
+    cannot: other clients ignore them.
+
+    Parameters
+    ----------
+    output_shapes : mapping of str to shape, optional
+        Turns the failures' multi-indices into the protocol's flat ones.
+    """
+    stats = result.stats
+    nonfinite: dict[str, str] = {}
+    out: dict[str, Json] = {
+        "passed": result.verdict is Verdict.PASSED,
+        "seed": seed,
+        "op_name": op,
+        "max_diff": _finite("max_diff", stats.max_abs, nonfinite),
+        "max_rel_diff": _finite("max_rel_diff", stats.max_rel, nonfinite),
+        "failures": [_failure(f, output_shapes or {}) for f in _reasons(result)],
+        "timestamp": int(time.time()) if timestamp is None else timestamp,
+        "duration_ms": round(duration_s * 1000),
+        "repro_info": repro_info,
+        "error_stats": {
+            name: _statistic(name, getattr(stats, name), nonfinite) for name in _STATISTICS
+        },
+        "verdict": result.verdict.value,
+        "tolerance_used": number_to_json(stats.tolerance_used),
+        "notes": list(result.notes),
+    }
+    if nonfinite:
+        out["nonfinite"] = nonfinite
+    return out
+
+
+_STATISTICS = (
+    "count", "num_exceeding", "max_abs", "mean_abs", "p50_abs", "p90_abs", "p99_abs", "max_rel",
+    "mean_rel", "max_ulp", "mean_ulp",
+)  # fmt: skip
+
+
+def _reasons(result: CheckResult) -> Sequence[Failure]:
+    """The failures; something readable too where there is none and the case did not pass."""
+    if result.failures or result.verdict is Verdict.PASSED:
+        return result.failures
+    text = "; ".join(result.notes) or "no element has a verdict"
+    return [Failure(FailureKind.TOLERANCE, f"{result.verdict.value}: {text}")]
+
+
+def _finite(name: str, value: float, nonfinite: dict[str, str]) -> float:
+    if math.isfinite(value):
+        return float(value)
+    nonfinite[name] = str(value)
+    return -LARGEST if value < 0 else LARGEST
+
+
+def _statistic(name: str, value: Any, nonfinite: dict[str, str]) -> Json:
+    if name in ("count", "num_exceeding"):
+        return int(value)
+    if name == "max_ulp":
+        return min(round(value), _MAX_U64) if math.isfinite(value) else _MAX_U64
+    return _finite(name, value, nonfinite)
+
+
+def _failure(failure: Failure, shapes: dict[str, Shape]) -> dict[str, Json]:
+    shape = shapes.get(failure.output)
+    flat = None
+    if failure.index is not None and shape is not None and len(failure.index) == len(shape):
+        flat = int(np.ravel_multi_index(failure.index, shape)) if shape else 0
+    out: dict[str, Json] = {
+        "kind": failure.kind.value,
+        "message": failure.message,
+        "index": flat,
+        "expected": _or_null(failure.expected),
+        "actual": _or_null(failure.actual),
+        "output": failure.output,
+        "multi_index": None if failure.index is None else list(failure.index),
+    }
+    for name in ("expected", "actual"):
+        value = getattr(failure, name)
+        if value is not None and not math.isfinite(value):
+            out[f"{name}_text"] = str(value)
+    return out
+
+
+def _or_null(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def reproduction_info(
+    case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
+) -> dict[str, Json]:
+    """``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
+    return {
+        "seed": case.seed,
+        "fuzz_config": fuzz_config,
+        "shape": list(shape),
+        "strides": list(strides),
+        "dtype": case.dtype,
+        "layout": case.layout.capitalize(),
+        "input_snapshot": None,
+    }

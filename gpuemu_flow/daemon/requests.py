@@ -1,0 +1,87 @@
+"""The requests of protocol v1, each with its handler and the lane that its work belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuemu_flow.daemon import artifacts, ci, failing, fuzzing, issuing, records, validating
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire.envelope import Envelope
+
+QUICK, REFERENCE, LONG = "quick", "reference", "long"
+
+
+def lanes(references: int) -> dict[str, int]:
+    """Threads per lane, for so many references at once."""
+    return {QUICK: 2, REFERENCE: max(4, 2 * references), LONG: 4}
+
+
+Handler = Callable[[Service, Fields, Job], dict[str, Json]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of request.
+
+    Attributes
+    ----------
+    lane : str
+        ``quick``: answered from memory. ``reference``: runs a reference once. ``long``: runs
+        programs many times.
+    handler : callable
+    """
+
+    lane: str
+    handler: Handler
+
+
+def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
+    service.stop.set()
+    return {"type": "Ok"}
+
+
+REQUESTS: dict[str, Kind] = {
+    "Ping": Kind(QUICK, lambda service, _fields, _job: service.pong()),
+    "Shutdown": Kind(QUICK, _shutdown),
+    "ValidateOp": Kind(REFERENCE, validating.validate_op),
+    "GetResult": Kind(QUICK, records.get_result),
+    "ListResults": Kind(QUICK, records.list_results),
+    "StoreBaseline": Kind(QUICK, records.store_baseline),
+    "CompareBaseline": Kind(QUICK, records.compare_baseline),
+    "FuzzOp": Kind(LONG, fuzzing.fuzz_op),
+    "Reproduce": Kind(LONG, failing.reproduce_failure),
+    "Minimize": Kind(LONG, failing.minimize),
+    "ListFailures": Kind(QUICK, failing.list_failures),
+    "LintKernel": Kind(QUICK, artifacts.lint_kernel),
+    "StoreArtifact": Kind(QUICK, artifacts.store_artifact),
+    "StoreArtifactBaseline": Kind(QUICK, artifacts.store_baseline),
+    "DiffArtifactBaseline": Kind(QUICK, artifacts.diff_baseline),
+    "GetArtifact": Kind(QUICK, artifacts.get_artifact),
+    "ListArtifacts": Kind(QUICK, artifacts.list_artifacts),
+    "RunCi": Kind(LONG, ci.run_ci),
+    "GetCiSummary": Kind(QUICK, ci.get_ci_summary),
+    "GetTestCase": Kind(QUICK, issuing.get_test_case),
+    "GetTestBatch": Kind(LONG, issuing.get_test_batch),
+    "SubmitOutput": Kind(REFERENCE, validating.submit_output),
+}
+
+
+def lane_of(kind: str) -> str:
+    """The lane of a type; unknown types are refused quickly."""
+    known = REQUESTS.get(kind)
+    return QUICK if known is None else known.lane
+
+
+def handle(service: Service, envelope: Envelope, job: Job) -> dict[str, Json]:
+    """Answer one request."""
+    fields = Fields(envelope, service.exchange)
+    known = REQUESTS.get(fields.type)
+    if known is None:
+        hint = did_you_mean(fields.type, tuple(REQUESTS))
+        raise invalid(f"there is no request {fields.type!r}; {hint}")
+    return known.handler(service, fields, job)

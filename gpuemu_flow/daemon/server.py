@@ -1,0 +1,226 @@
+"""The listener: takes requests in, has them worked on in lanes, sends each answer back.
+
+One thread receives and does nothing else but answer pings, so that a ping never waits for work.
+Contexts are nng's: each holds one request until it is answered or received anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pynng
+
+from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, Lane
+from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.runners.process import CancelledRunError
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire import MAX_MESSAGE_BYTES
+from gpuemu_flow.wire.envelope import Envelope, WireError, parse, render
+
+log = logging.getLogger("gpuemu_flow.daemon")
+
+SEND_MILLISECONDS = 2000  # a client that does not read must not keep a thread
+PING_BYTES = 4096
+"""Messages up to this size are looked at by the receiving thread itself."""
+MAX_BYTES_IN_PROGRESS = 2 << 30
+
+Reply = dict[str, Json]
+Handler = Callable[[Envelope, Job], Reply]
+"""Answers a request; raises RequestError, FlowError or WireError."""
+
+
+class Server:
+    """Serves one set of addresses.
+
+    Parameters
+    ----------
+    route : callable
+        Envelope to the name of the lane that its work belongs to; must be quick.
+    lanes : mapping of str to int
+        Threads per lane.
+    ping : callable
+        Answers a ping at once.
+    handle : callable
+        Answers everything else, in a lane's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        route: Callable[[str], str],
+        lanes: dict[str, int],
+        ping: Callable[[], Reply],
+        handle: Handler,
+    ) -> None:
+        self._route = route
+        self._ping = ping
+        self._handle = handle
+        self._lanes = {name: Lane(name, threads) for name, threads in lanes.items()}
+        self._parse_lane = Lane("parse", 2)
+        self._jobs = JobTable()
+        self._free: list[Context] = []
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._closing = False
+        self.last_request = time.monotonic()
+        self._socket = pynng.Rep0(recv_max_size=MAX_MESSAGE_BYTES, send_timeout=SEND_MILLISECONDS)
+        self._socket.add_post_pipe_connect_cb(lambda pipe: self._jobs.connected(pipe.id))
+        self._socket.add_post_pipe_remove_cb(lambda pipe: self._jobs.disconnected(pipe.id))
+        self._thread = threading.Thread(target=self._receive_all, name="receive", daemon=True)
+
+    def listen(self, address: str) -> None:
+        """Listen on one more address.
+
+        Raises
+        ------
+        pynng.AddressInUse
+            A living daemon has it.
+        """
+        self._socket.listen(address)
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Take in nothing more, cancel what is at work, and wait up to `seconds` for it."""
+        self._closing = True
+        self._jobs.cancel_all()
+        for lane in (*self._lanes.values(), self._parse_lane):
+            lane.close(seconds)
+        self._socket.close()
+
+    @property
+    def in_progress(self) -> int:
+        """Requests that are being worked on."""
+        return len(self._jobs)
+
+    def _receive_all(self) -> None:
+        while not self._closing:
+            context = self._free_context()
+            try:
+                message = context.recv_msg()
+            except pynng.Closed:
+                return
+            except pynng.NNGException as error:
+                log.warning("receiving: %s", error)
+                continue
+            try:
+                self._take(context, message)
+            except Exception:
+                log.exception("taking in a request")
+                self._free_up(context)
+
+    def _free_context(self) -> Context:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return self._socket.new_context()
+
+    def _free_up(self, context: Context) -> None:
+        """A context without a request; receiving on one that has forgets the request."""
+        with self._lock:
+            self._free.append(context)
+
+    def _take(self, context: Context, message: Any) -> None:
+        self.last_request = time.monotonic()
+        pipe = message.pipe.id if message.pipe is not None else 0
+        size = len(message._buffer)
+        if size > PING_BYTES:
+            # Copying a large message would keep the next ping waiting.
+            self._parse_lane.submit(lambda: self._admit(context, message.bytes, pipe))
+        else:
+            self._admit(context, message.bytes, pipe)
+
+    def _admit(self, context: Context, data: bytes, pipe: int) -> None:
+        """Answer a ping; hand anything else to its lane."""
+        try:
+            envelope = parse(data)
+        except WireError as error:
+            self._send([context], error_reply("InvalidRequest", str(error)))
+            return
+        kind = envelope.fields.get("type")
+        if kind == "Ping":
+            self._send([context], self._ping())
+            return
+        request_id = envelope.fields.get("request_id")
+        request_id = request_id if isinstance(request_id, str) else ""
+        if kind in ("Progress", "Cancel"):
+            self._send([context], self._about(str(kind), request_id))
+            return
+        job = Job(data, pipe, context, request_id)
+        fresh, dropped = self._jobs.add(job)
+        if dropped is not None:
+            self._free_up(dropped)
+        if not fresh:
+            log.info("a %s request came again; it waits for the one at work", kind)
+            return
+        with self._lock:
+            self._bytes += len(data)
+            full = self._bytes > MAX_BYTES_IN_PROGRESS and self._bytes > len(data)
+        if full:
+            text = "the daemon is busy: too many bytes of requests wait; try again later"
+            self._finish(job, error_reply("InternalError", text))
+            return
+        lane = self._lanes[self._route(kind if isinstance(kind, str) else "")]
+        lane.submit(lambda: self._work(job, envelope))
+
+    def _about(self, kind: str, request_id: str) -> Reply:
+        """Answer a question about another request; these two are not of protocol v1."""
+        job = self._jobs.named(request_id) if request_id else None
+        if job is None:
+            return error_reply("NotFound", "no request of that id is at work")
+        if kind == "Cancel":
+            job.cancel()
+            return {"type": "Ok"}
+        done, total = job.progress
+        return {"type": "Progress", "done": done, "total": total}
+
+    def _work(self, job: Job, envelope: Envelope) -> None:
+        try:
+            job.check()
+            reply = self._handle(envelope, job)
+        except (CancelledJobError, CancelledRunError):
+            log.info("a %s request was given up", envelope.fields.get("type"))
+            why = "the daemon is shutting down" if self._closing else "the request was given up"
+            reply = error_reply("InternalError", why)
+        except RequestError as error:
+            reply = error_reply(error.code, str(error))
+        except WireError as error:
+            reply = error_reply("InvalidRequest", str(error))
+        except FlowError as error:
+            reply = flow_error_reply(error)
+        except MemoryError:
+            reply = error_reply("InternalError", "the daemon has not enough memory for this")
+        except Exception as error:
+            log.exception("answering a %s request", envelope.fields.get("type"))
+            text = f"a fault of the daemon ({type(error).__name__}); its log has the details"
+            reply = error_reply("InternalError", text)
+        self._finish(job, reply)
+
+    def _finish(self, job: Job, reply: Reply) -> None:
+        waiters = self._jobs.finish(job)
+        with self._lock:
+            self._bytes -= len(job.data)
+        self._send(waiters, reply)
+
+    def _send(self, contexts: Sequence[Context], reply: Reply) -> None:
+        try:
+            data = render(reply)
+        except Exception:
+            log.exception("writing a %s reply", reply.get("type"))
+            data = render(error_reply("InternalError", "the answer cannot be written"))
+        if len(data) > MAX_MESSAGE_BYTES:
+            text = f"the answer takes {len(data)} bytes, over {MAX_MESSAGE_BYTES}; ask for less"
+            data = render(error_reply("InvalidRequest", text))
+        for context in contexts:
+            try:
+                context.send(data)
+            except pynng.NNGException as error:
+                log.info("a reply was not delivered: %s", error)
+            self._free_up(context)

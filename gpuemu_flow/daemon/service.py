@@ -1,0 +1,102 @@
+"""What all handlers share: the workspace, warm programs, stored results, cases handed out."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+from gpuemu_flow import __version__
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.daemon.cases import IssuedCases
+from gpuemu_flow.daemon.references import References
+from gpuemu_flow.daemon.reload import Configured, Reloading
+from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.errors import FlowError, UsageError
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.results import ResultStore
+from gpuemu_flow.types import Json
+from gpuemu_flow.wire import PROTOCOL_VERSION
+from gpuemu_flow.wire.exchange import Exchange
+
+
+class Service:
+    """The daemon without its sockets.
+
+    Parameters
+    ----------
+    configured : Reloading
+    pool : Pool
+    exchange : Exchange, optional
+        Where clients of ours may leave large tensors.
+    """
+
+    def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:
+        self._configured = configured
+        self.exchange = exchange
+        workspace = configured.current().workspace
+        config = workspace.config
+        self.cache = workspace.cache
+        self.references = References(pool, config.execution.max_parallel_refs)
+        self.results = ResultStore(
+            self.cache,
+            max_results=config.storage.max_results,
+            retention_days=config.storage.retention_days,
+        )
+        self.artifacts = JsonStore(self.cache.folder / "wire-artifacts", self.cache.set_aside)
+        self.failures = FailureStore(self.cache)
+        self.failures_lock = threading.Lock()
+        self.issued = IssuedCases()
+        self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
+        self.stop = threading.Event()
+        self._started = time.monotonic()
+
+    def configured(self) -> Configured:
+        """The configuration in force."""
+        return self._configured.current()
+
+    def op(self, name: str) -> tuple[Configured, OpConfig]:
+        """An op and the configuration that it stands in.
+
+        Raises
+        ------
+        RequestError
+            ``ConfigError`` when the op is unknown and the files as they are now cannot be read.
+        UsageError
+            ``unknown-op``.
+        """
+        configured = self._configured.current()
+        try:
+            return configured, configured.subjects.op(name)
+        except UsageError as error:
+            wrong = self._configured.error
+            if wrong is not None:
+                raise RequestError("ConfigError", f"{error}\n{wrong}") from None
+            raise
+
+    def pong(self) -> dict[str, Json]:
+        """The answer to a ping; it must wait for nothing."""
+        reply = {
+            "type": "Pong",
+            "version": __version__,
+            "protocol_version": PROTOCOL_VERSION,
+            "uptime_secs": int(time.monotonic() - self._started),
+            "server": "gpuemu-flow",
+            "workspace": str(self._configured.root),
+            "exchange": None if self.exchange is None else str(self.exchange.folder),
+        }
+        error = self._configured.error
+        if error is not None:
+            reply["config_error"] = str(error)
+        return reply
+
+    def close(self) -> None:
+        """Leave everything in good order."""
+        self.references.close()
+        with suppress(FlowError):
+            self.results.close()
+            self.artifacts.close()
+            self.cache.close()

@@ -1,0 +1,250 @@
+"""The workspace's ops as the wire asks for them: any dtype, with or without an op to run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuemu_flow.config.model import Config, OpConfig
+from gpuemu_flow.config.read import read_source
+from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.trial import Subject
+from gpuemu_flow.types import Case, Json, Tolerance
+
+SUBMITTED = "submitted"
+"""Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
+
+
+MAX_MADE = 1000
+"""Subjects per op and dtype: each set of kwargs makes one."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request may change of an op.
+
+    Attributes
+    ----------
+    op, dtype : str
+    kwargs : mapping
+        Added to the op's own; strings from protocol v1.
+    tolerance : (atol, rtol) or None
+    input_names : tuple of str
+        Empty means the configured ones.
+    """
+
+    op: str
+    dtype: str
+    kwargs: Mapping[str, Json]
+    tolerance: tuple[float, float] | None = None
+    input_names: tuple[str, ...] = ()
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for requests that change the op alike."""
+        kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
+        return (self.op, self.dtype, kwargs, self.tolerance, self.input_names)
+
+
+@dataclass(frozen=True)
+class WireSubject:
+    """A subject and what it was made from.
+
+    Attributes
+    ----------
+    subject : Subject
+    key : str
+        Digest of all that decides a verdict beside the case; subjects that share it can share
+        warm programs.
+    """
+
+    subject: Subject
+    key: str
+
+    @property
+    def output_name(self) -> str:
+        """Name of the output that protocol v1 leaves unnamed."""
+        names = self.subject.reference.output_names
+        return names[0] if names else DEFAULT_OUTPUT
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """One op in one dtype, compiled from the configuration, and the state of its files then."""
+
+    op: Program
+    reference: Program
+    compare: Mapping[str, Json]
+    reference_dtype: str | None
+    stamps: tuple[tuple[str, Stamp | None], ...]
+    digests: tuple[str, ...]
+    made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
+
+
+class Subjects:
+    """Makes subjects of one configuration; compiles an op anew when one of its files changed."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._config = workspace.config
+        self._cache = workspace.cache
+        self._root = workspace.root
+        self._environment = dict(workspace.environment)
+        self._says_auto = _ops_that_say_auto(self._config)
+        self._compiled: dict[tuple[str, str], _Compiled] = {}
+        self._lock = threading.Lock()
+
+    def op(self, name: str) -> OpConfig:
+        """The configuration of an op; UsageError ``unknown-op``."""
+        return self._config.op(name)
+
+    def make(self, asked: Asked, sample: Case) -> WireSubject:
+        """The subject of a request.
+
+        Parameters
+        ----------
+        sample : Case
+            Case that the reference's own output dtype is found with.
+        """
+        compiled = self._current(asked.op, asked.dtype)
+        key = asked.key()
+        if compiled.compare["tolerance"] == "auto":
+            # Trials decide once what kind of op they judge, and do so on the sample's shapes.
+            key = (*key, tuple(spec.shape for spec in sample.inputs))
+        known = compiled.made.get(key)
+        if known is None:
+            if len(compiled.made) >= MAX_MADE:
+                compiled.made.clear()
+            known = compiled.made[key] = self._make(asked, compiled, key, sample)
+        return known
+
+    def _make(
+        self, asked: Asked, compiled: _Compiled, key: tuple[object, ...], sample: Case
+    ) -> WireSubject:
+        op = self._config.op(asked.op)
+        kwargs = _typed(asked.kwargs, op.kwargs, compiled.reference.kind)
+        names = asked.input_names or compiled.reference.input_names
+
+        def as_asked(program: Program) -> Program:
+            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+
+        compare = dict(compiled.compare)
+        if asked.tolerance is not None:
+            atol, rtol = asked.tolerance
+            compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
+        subject = Subject(
+            asked.op,
+            asked.dtype,
+            as_asked(compiled.op),
+            as_asked(compiled.reference),
+            compare,
+            [sample],
+            compiled.reference_dtype,
+        )
+        parts = [subject.reference.to_json(), subject.op.to_json(), compare]
+        digest = digest_json([repr(key), *parts, compiled.digests, self._environment])
+        return WireSubject(subject, digest)
+
+    def _current(self, name: str, dtype: str) -> _Compiled:
+        with self._lock:
+            known = self._compiled.get((name, dtype))
+            if known is None or any(stamp_of(path) != stamp for path, stamp in known.stamps):
+                known = self._compiled[name, dtype] = self._compile(self._config.op(name), dtype)
+            return known
+
+    def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
+        """By way of the graph's compiler, so that programs are made in one place."""
+        tolerance = op.tolerance
+        if tolerance == "auto" and op.name not in self._says_auto:
+            tolerance = "table"  # what requests of protocol v1 get unless the file says otherwise
+        stand_in = replace(
+            op, op=op.op or op.reference, dtypes=(dtype,), tolerance=tolerance, skip_reason=""
+        )
+        config = replace(self._config, ops=(stand_in,), targets={})
+        tasks = Compiler(config, self._cache, Overrides()).graph().tasks
+        program, reference, compare = (
+            tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
+        )
+        made = Program.from_json(program.settings)
+        if op.op is None:
+            made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
+        files = sorted({*program.sources, *reference.sources})
+        table = FileTable(self._root)
+        return _Compiled(
+            made,
+            Program.from_json(reference.settings),
+            compare.params,
+            reference.params["dtype"],
+            tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
+            tuple(table.digest(path) for path in files),
+        )
+
+
+def _ops_that_say_auto(config: Config) -> set[str]:
+    """Ops for which ``tolerance = "auto"`` is written, not only the default."""
+    found: set[str] = set()
+    for file in config.files:
+        tree = read_source(file.path, file.path.name).tree
+        everywhere = tree.get("validation", {}).get("tolerance") == "auto"
+        for table in tree.get("ops", ()):
+            if table.get("tolerance", "auto" if everywhere else "") == "auto":
+                found.add(table["name"])
+        if everywhere:
+            found.update(op.name for op in config.ops if op.tolerance == "auto")
+    return found
+
+
+def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
+    """Keyword arguments of the wire, which all are strings, with types where these are sure.
+
+    A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
+    becomes of it on the way.
+    """
+    typed = {}
+    for name, value in given.items():
+        typed[name] = value
+        if isinstance(value, str) and not isinstance(configured.get(name), str):
+            parsed = _parse(value)
+            if kind == "callable" or kwarg_text(parsed) == value:
+                typed[name] = parsed
+    return typed
+
+
+_WORDS: Mapping[str, Json] = {"True": True, "False": False, "None": None}
+
+
+def _parse(text: str) -> Json:
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if value - value == 0 else text
+    return text
+
+
+def tolerance_of(
+    kwargs: dict[str, Json], op: OpConfig
+) -> tuple[tuple[float, float] | None, dict[str, Json]]:
+    """Take ``atol`` and ``rtol`` out of a request's kwargs, where the op has none of that name.
+
+    The published client's adapters send them so; upstream hands them to the script, which breaks.
+    """
+    rest = dict(kwargs)
+    found = {}
+    for name in ("atol", "rtol"):
+        if name in rest and name not in op.kwargs:
+            value = rest.pop(name)
+            parsed = _parse(value) if isinstance(value, str) else value
+            if isinstance(parsed, (int, float)) and not isinstance(parsed, bool) and parsed >= 0:
+                found[name] = float(parsed)
+    if not found:
+        return None, rest
+    default = Tolerance(0.0, 0.0)
+    return (found.get("atol", default.atol), found.get("rtol", default.rtol)), rest

@@ -1,0 +1,162 @@
+"""Outputs that clients computed, judged against the reference: ValidateOp and SubmitOutput."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.protocol_v1 import nominal_strides
+from gpuemu_flow.daemon.cases import Issued
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.recording import record_failure
+from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.daemon.subjects import Asked, tolerance_of
+from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.types import (
+    DTYPES,
+    Case,
+    CheckResult,
+    FailureKind,
+    InputSpec,
+    Json,
+    Verdict,
+)
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``ValidateOp``: inputs and output are the client's own."""
+    seed = service.results.time_ns()
+    result = _judge(service, fields, job, seed, None, "validate")
+    return {"type": "ValidationResult", "result": result}
+
+
+def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
+    """``SubmitOutput``: the same, for a case that was handed out."""
+    seed = fields.u64("seed")
+    issued = service.issued.find(fields.name("op_name"), seed)
+    result = _judge(service, fields, job, seed, issued, "submit")
+    return {"type": "SubmitResult", "result": result}
+
+
+def _judge(
+    service: Service, fields: Fields, job: Job, seed: int, issued: Issued | None, source: str
+) -> dict[str, Json]:
+    begin = time.perf_counter()
+    name = fields.name("op_name")
+    configured, op = service.op(name)
+    inputs = _ordered(fields.tensors("inputs"), op.input_names)
+    tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+    dtype = _leading_dtype(inputs.values())
+    outputs = _outputs(fields)
+    if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
+        # Such cases travel as float32, or as the float16 that the published client makes of them.
+        dtype = "bfloat16"
+        inputs, outputs = _narrowed(inputs), _narrowed(outputs)
+    elif not inputs:
+        dtype = _leading_dtype(outputs.values())
+    names = tuple(inputs) if set(inputs) != set(op.input_names) else ()
+    case = _case(issued, inputs, dtype, seed)
+    subject = configured.subjects.make(Asked(name, dtype, kwargs, tolerance, names), case)
+    outputs = {key or subject.output_name: array for key, array in outputs.items()}
+    with service.references.checkout(subject, job) as trials:
+        result = trials.judge_outputs(case, inputs, outputs)
+    job.check()
+    refuse_broken_reference(result)
+    shapes = {key: array.shape for key, array in outputs.items()}
+    reply = validation_result(
+        name,
+        seed,
+        result,
+        output_shapes=shapes,
+        duration_s=time.perf_counter() - begin,
+        repro_info=_repro_info(issued),
+    )
+    if result.verdict in (Verdict.FAILED, Verdict.ERROR):
+        reply["failure_id"] = record_failure(
+            service,
+            subject,
+            case,
+            result,
+            inputs,
+            output_shapes=shapes,
+            fuzz_config=None if issued is None else issued.fuzz_config,
+        )
+    service.results.add(name, seed, dtype, reply, source=source, judged_by=subject.key)
+    return reply
+
+
+def refuse_broken_reference(result: CheckResult) -> None:
+    """RequestError ``ReferenceScriptFailed`` when there is nothing to compare with."""
+    first = result.failures[0] if result.failures else None
+    if first is not None and first.kind is FailureKind.REFERENCE:
+        raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.notes]))
+
+
+def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
+    """The outputs by name; the protocol's single one has the empty name."""
+    if fields.has("outputs"):
+        outputs = fields.tensors("outputs")
+        if not outputs:
+            raise invalid("outputs is empty")
+        return outputs
+    return {"": fields.tensor("output")}
+
+
+def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """In the op's own order; what the op does not name comes last."""
+    known = {name: inputs[name] for name in names if name in inputs}
+    return {**known, **inputs}
+
+
+def _leading_dtype(arrays: Any) -> str:
+    """The dtype that a case stands for: the first float one, else the first."""
+    names = [dtype_name(array.dtype) or "float32" for array in arrays]
+    floats = [name for name in names if DTYPES[name].kind == "float"]
+    return (floats or names or ["float32"])[0]
+
+
+def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Float tensors as bfloat16."""
+    bfloat16 = numpy_dtype("bfloat16")
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {
+            name: array.astype(bfloat16)
+            if DTYPES[dtype_name(array.dtype) or ""].kind == "float"
+            else array
+            for name, array in arrays.items()
+        }
+
+
+def _case(issued: Issued | None, inputs: Arrays, dtype: str, seed: int) -> Case:
+    specs = tuple(
+        InputSpec(name, array.shape, dtype_name(array.dtype) or dtype, position=position)
+        for position, (name, array) in enumerate(inputs.items())
+    )
+    if issued is not None:
+        given = [(spec.name, spec.shape, spec.dtype) for spec in issued.case.inputs]
+        if given == [(spec.name, spec.shape, spec.dtype) for spec in specs]:
+            return issued.case
+    return Case(
+        index=0,
+        seed=seed,
+        dtype=dtype,
+        layout="contiguous",
+        strategy="uniform",
+        inputs=specs,
+        shape_class="submitted",
+    )
+
+
+def _repro_info(issued: Issued | None) -> Json:
+    if issued is None:
+        return None
+    strides = nominal_strides(issued.shape, issued.case.layout)
+    return reproduction_info(issued.case, issued.shape, strides, issued.fuzz_config)

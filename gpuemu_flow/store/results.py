@@ -1,0 +1,224 @@
+"""Results of single validations, newest first, and baselines of them: what clients submitted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Json
+
+FOLDER = "results"
+DAY_NS = 86_400 * 10**9
+_TIME_DIGITS = 20  # keys sort as the times do
+PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """One validation.
+
+    Attributes
+    ----------
+    key : str
+        Sorts by time; unique.
+    op : str
+    seed : int
+    dtype : str
+    source : str
+        ``validate`` or ``submit``.
+    judged_by : str
+        Digest of what decided the verdict; an older one says that reference or rules changed.
+    result : JSON
+        As the wire has it.
+    """
+
+    key: str
+    op: str
+    seed: int
+    dtype: str
+    source: str
+    judged_by: str
+    result: Mapping[str, Json]
+
+    @property
+    def time_ns(self) -> int:
+        """Unix time in ns."""
+        return int(self.key[:_TIME_DIGITS])
+
+
+class ResultStore:
+    """The results of one workspace, kept in memory too. Thread-safe; one writing process.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    max_results : int
+        The oldest beyond it are deleted; 0 keeps all.
+    retention_days : int
+        Older ones are deleted; 0 keeps all.
+    """
+
+    def __init__(
+        self, cache: WorkspaceCache, *, max_results: int = 10_000, retention_days: int = 0
+    ) -> None:
+        self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
+        self._baselines = JsonStore(cache.folder / "result-baselines", cache.set_aside)
+        self._max_results = max_results
+        self._retention_days = retention_days
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._unwritten: list[tuple[str, Json]] = []
+        self._last_ns = 0
+        self._keys: list[str] = []
+        self._by_key: dict[str, StoredResult] = {}
+        self._by_seed: dict[int, list[str]] = {}
+        self._load()
+
+    def _load(self) -> None:
+        for key in tuple(self._records):
+            data = self._records.get(key)
+            try:
+                stored = StoredResult(key, **data) if data is not None else None
+                if stored is not None and stored.time_ns >= 0:
+                    self._index(stored)
+            except (TypeError, ValueError):  # written by another version
+                self._records.delete(key)
+        self._prune(time.time_ns())
+
+    def _index(self, stored: StoredResult) -> None:
+        insort(self._keys, stored.key)
+        self._by_key[stored.key] = stored
+        insort(self._by_seed.setdefault(stored.seed, []), stored.key)
+
+    def time_ns(self) -> int:
+        """The time, never the same twice: it names results that have no seed of their own."""
+        with self._lock:
+            self._last_ns = max(time.time_ns(), self._last_ns + 1)
+            return self._last_ns
+
+    def add(
+        self,
+        op: str,
+        seed: int,
+        dtype: str,
+        result: Mapping[str, Json],
+        *,
+        source: str,
+        judged_by: str = "",
+    ) -> StoredResult:
+        """Keep a result; it is on disk when this returns.
+
+        Calls that come together share one transaction.
+        """
+        key = f"{self.time_ns():0{_TIME_DIGITS}d}"
+        fields = {
+            "op": op, "seed": seed, "dtype": dtype, "source": source, "judged_by": judged_by,
+            "result": dict(result),
+        }  # fmt: skip
+        stored = StoredResult(key, op, seed, dtype, source, judged_by, result)
+        with self._lock:
+            self._unwritten.append((key, fields))
+        with self._writing:
+            with self._lock:
+                batch, self._unwritten = self._unwritten, []
+            if batch:
+                self._records.put_many(batch)
+        with self._lock:
+            self._index(stored)
+            stale = self._stale(time.time_ns()) if self._is_due() else []
+        self._delete(stale)
+        return stored
+
+    def _is_due(self) -> bool:
+        return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
+
+    def _stale(self, now_ns: int) -> list[str]:
+        """Keys that are too many or too old; they leave the index."""
+        drop = 0
+        if self._max_results:
+            drop = max(0, len(self._keys) - self._max_results)
+        if self._retention_days:
+            oldest = max(0, now_ns - self._retention_days * DAY_NS)
+            drop = max(drop, bisect_left(self._keys, f"{oldest:0{_TIME_DIGITS}d}"))
+        stale, self._keys = self._keys[:drop], self._keys[drop:]
+        for key in stale:
+            stored = self._by_key.pop(key)
+            keys = self._by_seed[stored.seed]
+            keys.remove(key)
+            if not keys:
+                del self._by_seed[stored.seed]
+        return stale
+
+    def _prune(self, now_ns: int) -> None:
+        with self._lock:
+            stale = self._stale(now_ns)
+        self._delete(stale)
+
+    def _delete(self, keys: list[str]) -> None:
+        for key in keys:
+            self._records.delete(key)
+
+    def find(self, seed: int) -> StoredResult | None:
+        """The newest result of a seed."""
+        with self._lock:
+            keys = self._by_seed.get(seed)
+            return self._by_key[keys[-1]] if keys else None
+
+    def newest(self, limit: int) -> list[StoredResult]:
+        """At most `limit` results, newest first."""
+        with self._lock:
+            return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
+
+    def latest(self) -> dict[tuple[str, int], StoredResult]:
+        """The newest result of each op and seed."""
+        with self._lock:
+            return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
+
+    def store_baseline(self, tag: str, max_baselines: int = 0) -> int:
+        """Keep the latest results under a name, in place of what it named before; how many.
+
+        Beyond `max_baselines` the oldest baseline is dropped; 0 keeps all.
+        """
+        found = [
+            {
+                "op": stored.op,
+                "seed": stored.seed,
+                "passed": bool(stored.result["passed"]),
+                "max_diff": stored.result["max_diff"],
+            }
+            for stored in self.latest().values()
+        ]
+        self._baselines.put(tag, {"time_ns": self.time_ns(), "results": found})
+        tags = list(self._baselines)
+        if max_baselines and len(tags) > max_baselines:
+            times = {
+                name: (self._baselines.get(name) or {"time_ns": 0})["time_ns"] for name in tags
+            }
+            for name in sorted(tags, key=times.__getitem__)[: len(tags) - max_baselines]:
+                self._baselines.delete(name)
+        return len(found)
+
+    def baseline(self, tag: str) -> dict[tuple[str, int], dict[str, Json]]:
+        """What a name stands for: op and seed to ``passed`` and ``max_diff``.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``.
+        """
+        data = self._baselines.get(tag)
+        if data is None:
+            hint = did_you_mean(tag, list(self._baselines))
+            raise UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
+        return {(item["op"], item["seed"]): item for item in data["results"]}
+
+    def close(self) -> None:
+        """Close this thread's connections."""
+        self._records.close()
+        self._baselines.close()

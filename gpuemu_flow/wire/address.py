@@ -1,0 +1,90 @@
+"""Where a daemon listens: the default socket, and one of its own for each workspace and user."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuemu_flow.types import Json
+
+CONFIG_NAME = "gpuemu.toml"
+DEFAULT_FOLDER, DEFAULT_NAME = ".gpuemu", "gpuemu.sock"
+MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, less its final NUL
+
+
+def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
+    """The workspace that `start` belongs to, or None when there is none."""
+    named = environ.get("GPUEMU_CONFIG", "")
+    if named:
+        path = start / named
+        return path.resolve().parent if path.exists() else None
+    folder = start.absolute()
+    for place in (folder, *folder.parents):
+        if (place / CONFIG_NAME).is_file():
+            return place.resolve()
+    return None
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """The user's home folder, as the published client finds it."""
+    return Path(environ.get("HOME") or Path.home())
+
+
+def default_socket(environ: Mapping[str, str]) -> Path:
+    """Where the published client looks, whatever else is configured."""
+    return home(environ) / DEFAULT_FOLDER / DEFAULT_NAME
+
+
+def user_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Folders that may hold the user's sockets, the preferred one first."""
+    folders = [home(environ) / DEFAULT_FOLDER]
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime:
+        folders.append(Path(runtime) / "gpuemu-flow")
+    folders.append(Path(tempfile.gettempdir()) / f"gpuemu-flow-{os.getuid()}")
+    return tuple(folders)
+
+
+def workspace_stem(root: Path) -> str:
+    """Name, without suffix, of a workspace's socket, lock and information file."""
+    return f"w-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
+
+
+def fits(path: Path) -> bool:
+    """Whether the system can make a socket of that path."""
+    return len(os.fsencode(path)) <= MAX_PATH_BYTES
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder is really one, ours, and closed to everyone else."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & 0o077
+    )
+
+
+def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
+    """What a workspace's daemon says of itself, or None when none has been started.
+
+    The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
+    """
+    for folder in user_folders(environ):
+        if not is_private(folder):
+            continue
+        try:
+            info = json.loads((folder / f"{workspace_stem(root)}.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(info, dict) and isinstance(info.get("socket"), str):
+            return info
+    return None

@@ -1,0 +1,144 @@
+"""The envelope: one flat JSON object per message, large base64 texts cut out before JSON is read.
+
+Parsing megabytes of base64 as a JSON string costs many times what decoding them does, and holds
+the interpreter's lock meanwhile. So the text of every long ``"data"`` value is cut out first and a
+short token, which nobody else can know, is parsed in its place; writing works the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+import pybase64
+from numpy.typing import NDArray
+
+from gpuemu_flow.types import Json
+
+CUT_FROM = 1 << 10  # bytes of base64 below which cutting costs more than it saves
+_KEY = b'"data"'
+_OPENING = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*"')
+_QUOTE, _BACKSLASH = b'"', b"\\"
+
+
+class WireError(Exception):
+    """A message that is not what protocol v1 says; its text is for the other side."""
+
+
+@dataclass(frozen=True)
+class Base64:
+    """A value that `render` writes as the base64 text of an array's bytes in C order."""
+
+    array: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A parsed message.
+
+    Attributes
+    ----------
+    fields : dict
+        The JSON object; long base64 texts are tokens, see `text`.
+    """
+
+    fields: dict[str, Json]
+    _cut: dict[str, memoryview] = field(default_factory=dict)
+
+    def text(self, value: str) -> str | memoryview:
+        """What a string of the message holds: itself, or the long text that was cut out."""
+        return self._cut.get(value, value)
+
+
+def parse(data: bytes) -> Envelope:
+    """Read a message.
+
+    Raises
+    ------
+    WireError
+        It is not one JSON object in UTF-8.
+    """
+    cut: dict[str, memoryview] = {}
+    rest = _cut_spans(data, cut) if len(data) > CUT_FROM else data
+    try:
+        value = json.loads(rest.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise WireError("the message is not UTF-8") from None
+    except RecursionError:
+        raise WireError("the message is nested too deeply") from None
+    except ValueError as error:
+        raise WireError(f"the message is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise WireError(f"the message is a JSON {type(value).__name__}, not an object")
+    if b"\\u" in rest:
+        _refuse_half_characters(value)
+    return Envelope(value, cut)
+
+
+def _refuse_half_characters(value: Json) -> None:
+    """JSON can escape half of a surrogate pair; no text with one can be stored or printed."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise WireError("the message holds text that is no Unicode") from None
+
+
+def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
+    """The message with a token in place of each long ``data`` text."""
+    nonce = secrets.token_hex(16)
+    view = memoryview(data)
+    pieces: list[bytes | memoryview] = []
+    done = position = 0
+    while (found := data.find(_KEY, position)) >= 0:
+        position = found + len(_KEY)
+        opening = _OPENING.match(data, position)
+        # Within a string the key's own quote would be escaped.
+        if opening is None or data[found - 1 : found] == _BACKSLASH:
+            continue
+        start = opening.end()
+        stop = data.find(_QUOTE, start)
+        if stop < 0:
+            break
+        position = stop
+        if stop - start < CUT_FROM or data.find(_BACKSLASH, start, stop) >= 0:
+            continue
+        token = f"{nonce}{len(cut)}"
+        cut[token] = view[start:stop]
+        pieces += [view[done:start], token.encode()]
+        done = stop
+    if not cut:
+        return data
+    pieces.append(view[done:])
+    return b"".join(pieces)
+
+
+def render(message: dict[str, Json]) -> bytes:
+    """Write a message; values may be `Base64`.
+
+    Raises
+    ------
+    ValueError
+        For NaN and infinities, which JSON does not have.
+    """
+    nonce = secrets.token_hex(16)
+    payloads: list[Base64] = []
+
+    def token(value: object) -> str:
+        if not isinstance(value, Base64):
+            raise TypeError(f"a {type(value).__name__} cannot be written")
+        payloads.append(value)
+        return f"{nonce}{len(payloads) - 1}"
+
+    text = json.dumps(message, default=token, separators=(",", ":"), allow_nan=False).encode()
+    pieces: list[bytes | memoryview] = []
+    position = 0
+    for number, payload in enumerate(payloads):
+        mark = f'"{nonce}{number}"'.encode()
+        found = text.index(mark, position)
+        pieces += [text[position : found + 1], pybase64.b64encode(payload.array.data)]
+        position = found + len(mark) - 1
+    pieces.append(text[position:])
+    return b"".join(pieces)

@@ -1,0 +1,125 @@
+"""Large tensors handed over as files when both sides share a machine: no base64, no large message.
+
+The daemon owns one private folder, in shared memory where the system has it. A message names a
+file in it by a random name and never by a path; who takes a file deletes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.wire.address import is_private
+from gpuemu_flow.wire.envelope import WireError
+
+FROM_BYTES = 1 << 20
+"""Smaller tensors travel in the message."""
+LEFT_SECONDS = 300.0
+_NAME = re.compile(r"[0-9a-f]{32}")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only a folder of our own below it is used
+
+
+def exchange_folder(private: Path, stem: str) -> Path:
+    """Where a daemon's exchange lies: in shared memory, else in the user's private folder."""
+    if os.access(_SHARED_MEMORY, os.W_OK):
+        return _SHARED_MEMORY / f"gpuemu-flow-{os.getuid()}-{stem}"
+    return private / f"{stem}.exchange"
+
+
+class Exchange:
+    """A folder for tensors on their way. Thread-safe.
+
+    Parameters
+    ----------
+    folder : Path
+        Existing; private to the user.
+
+    Raises
+    ------
+    WireError
+        The folder is not there, or not private.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not is_private(folder):
+            raise WireError(f"{folder} is not a private folder of this user")
+        self.folder = folder
+
+    def put(self, array: NDArray[Any]) -> str:
+        """Write an array's elements in C order; the file's name.
+
+        Raises
+        ------
+        OSError
+            There is no room; the tensor can still travel in the message.
+        """
+        name = secrets.token_hex(16)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        path = self.folder / name
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                while left:
+                    left = left[file.write(left) :]
+        except OSError:
+            self.drop(name)
+            raise
+        return name
+
+    def take(self, name: object, nbytes: int, where: str) -> NDArray[np.uint8]:
+        """Read a file of exactly `nbytes` and delete it.
+
+        The bytes are read, not mapped: a file that the other side cuts short meanwhile would kill
+        a process that has it mapped.
+
+        Raises
+        ------
+        WireError
+            It is not there, or not what the message says.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise WireError(f"{where}.file is not the name of an exchanged file")
+        try:
+            descriptor = os.open(
+                self.folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            )
+        except OSError:
+            raise WireError(f"{where}.file is not there") from None
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            self.drop(name)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes:
+                raise WireError(f"{where}.file does not hold {nbytes} bytes")
+            flat = np.empty(nbytes, dtype=np.uint8)
+            left = flat.data
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise WireError(f"{where}.file ends early")
+                left = left[count:]
+        return flat
+
+    def drop(self, name: str) -> None:
+        """Delete a file that nobody will take."""
+        with contextlib.suppress(OSError):
+            (self.folder / name).unlink()
+
+    def clear(self, older_than: float = LEFT_SECONDS) -> None:
+        """Delete what has lain for more than so many seconds: its taker is gone."""
+        limit = time.time() - older_than if older_than else math.inf
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self.folder):
+                with contextlib.suppress(OSError):
+                    if _NAME.fullmatch(entry.name) and entry.stat().st_mtime <= limit:
+                        Path(entry.path).unlink()

@@ -1,0 +1,106 @@
+"""Starts a daemon in the background: a process of its own, never a fork of the caller's."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import gpuemu_flow
+from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.types import Json
+
+START_SECONDS = 60.0
+_started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that its process lives
+
+
+class DaemonNotStartedError(FlowError):
+    """The daemon said why it cannot start, or said nothing in time."""
+
+
+def start_daemon(
+    root: Path,
+    environ: Mapping[str, str],
+    *,
+    idle_seconds: float = 0.0,
+    seconds: float = START_SECONDS,
+) -> dict[str, Json]:
+    """Start a daemon for a workspace and wait until clients can connect.
+
+    Parameters
+    ----------
+    root : Path
+    environ : mapping of str to str
+        The daemon's environment.
+    idle_seconds : float
+        It ends by itself after so long without a request; 0: never.
+
+    Returns
+    -------
+    dict
+        What it says of itself: ``pid``, ``socket``, ...; empty when one is running already.
+
+    Raises
+    ------
+    DaemonNotStartedError
+        With the daemon's own problems, or ``daemon-not-started``.
+    """
+    reading, writing = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "gpuemu_flow.daemon", "--root", str(root),
+                "--ready-fd", str(writing), "--idle-seconds", str(idle_seconds),
+            ],
+            pass_fds=[writing],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # From the package's own root, so that -m finds this package and no workspace module.
+            cwd=Path(gpuemu_flow.__file__).resolve().parent.parent,
+            env=dict(environ),
+            start_new_session=True,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    try:
+        message = _read(reading, time.monotonic() + seconds)
+    finally:
+        os.close(reading)
+    if message is None:
+        code = process.poll()
+        why = f"it ended with code {code}" if code is not None else "it did not answer in time"
+        if code is None:
+            process.kill()
+            process.wait()
+        raise DaemonNotStartedError(
+            Problem("daemon-not-started", f"the daemon for {root} did not start: {why}",
+                    "run `gpuemu-flow daemon start` to see why")
+        )  # fmt: skip
+    if "problems" not in message:
+        _started.append(process)
+        return message
+    process.wait(seconds)
+    if message["exit_code"] == 0:
+        return {}
+    raise DaemonNotStartedError(*(Problem(**problem) for problem in message["problems"]))
+
+
+def _read(descriptor: int, deadline: float) -> dict[str, Json] | None:
+    """The one line that the daemon writes; None when it ends or takes too long."""
+    data = b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([descriptor], [], [], left)[0]:
+            return None
+        piece = os.read(descriptor, 65536)
+        if not piece:
+            return None
+        data += piece
+    message = json.loads(data)
+    return message if isinstance(message, dict) else None

@@ -1,0 +1,173 @@
+"""Tensors of wire protocol v1: shape, strides, dtype, and base64 of the elements in C order."""
+
+from __future__ import annotations
+
+import binascii
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pybase64
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.types import DTYPES, Json, canonical_dtype
+from gpuemu_flow.wire.envelope import Base64, Envelope, WireError
+from gpuemu_flow.wire.exchange import FROM_BYTES, Exchange
+
+Array = NDArray[Any]
+
+MAX_DIMS = 32
+MAX_TENSORS = 256
+MAX_SHOWN = 60
+
+
+def encode_tensor(
+    array: Array, strides: Sequence[int] | None = None, exchange: Exchange | None = None
+) -> dict[str, Json]:
+    """A tensor as a message carries it.
+
+    Parameters
+    ----------
+    array : ndarray
+        Any layout; a dtype of `types.DTYPES`.
+    strides : sequence of int, optional
+        In elements; by default those of the C order, in which the data are. Nothing reads them.
+    exchange : Exchange, optional
+        Takes large tensors, if the other side knows it too.
+
+    Raises
+    ------
+    WireError
+        For a dtype that the protocol does not have.
+    """
+    name = dtype_name(array.dtype)
+    if name is None:
+        raise WireError(
+            f"a tensor of dtype {array.dtype} cannot be sent; known: {', '.join(DTYPES)}"
+        )
+    head: dict[str, Json] = {
+        "shape": list(array.shape),
+        "strides": list(c_strides(array.shape) if strides is None else strides),
+        "dtype": name,
+    }
+    if exchange is not None and array.nbytes >= FROM_BYTES:
+        with contextlib.suppress(OSError):
+            return {**head, "file": exchange.put(array)}
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return {**head, "data": Base64(flat.view(np.uint8))}
+
+
+def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of the C order."""
+    strides: list[int] = []
+    step = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= dim
+    return tuple(reversed(strides))
+
+
+def decode_tensor(
+    value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
+) -> Array:
+    """A tensor of a message; its strides are ignored, for the data always are in C order.
+
+    Returns
+    -------
+    ndarray
+        C-contiguous; read-only unless it came by way of `exchange`.
+
+    Raises
+    ------
+    WireError
+        Whatever is wrong with it; `where` names it.
+    """
+    if not isinstance(value, dict):
+        raise WireError(f"{where} must be a tensor object, not {json_type(value)}")
+    source = "file" if exchange is not None and "file" in value else "data"
+    for key in ("shape", "dtype", source):
+        if key not in value:
+            raise WireError(f"{where} lacks {key!r}")
+    shape = _shape(value["shape"], where)
+    dtype = _dtype(value["dtype"], where)
+    wanted = math.prod(shape) * DTYPES[dtype].itemsize
+    if source == "file" and exchange is not None:
+        flat = exchange.take(value["file"], wanted, where)
+    else:
+        raw = _bytes(value["data"], where, envelope)
+        if len(raw) != wanted:
+            raise WireError(
+                f"{where} of shape {list(shape)} and dtype {dtype} takes {wanted} bytes; "
+                f"its data holds {len(raw)}"
+            )
+        flat = np.frombuffer(raw, dtype=np.uint8)
+    if dtype == "bool" and flat.size and int(flat.max()) > 1:
+        raise WireError(f"{where} holds bytes that are no bool")
+    try:
+        return flat.view(numpy_dtype(dtype)).reshape(shape)
+    except ValueError:
+        raise WireError(f"{where} has the impossible shape {list(shape)}") from None
+
+
+def decode_tensors(
+    value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
+) -> dict[str, Array]:
+    """Tensors by name; WireError likewise."""
+    if not isinstance(value, dict):
+        raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
+    if len(value) > MAX_TENSORS:
+        raise WireError(f"{where} holds {len(value)} tensors; at most {MAX_TENSORS} are possible")
+    return {
+        name: decode_tensor(item, f"{where}.{name}", envelope, exchange)
+        for name, item in value.items()
+    }
+
+
+def encode_tensors(
+    arrays: Mapping[str, Array], exchange: Exchange | None = None
+) -> dict[str, Json]:
+    """Tensors by name; WireError as `encode_tensor`."""
+    return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
+
+
+def json_type(value: Json) -> str:
+    """What JSON calls the type of a value."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "null"
+    return names.get(type(value), "a number")
+
+
+def _shape(value: Json, where: str) -> tuple[int, ...]:
+    valid = isinstance(value, list) and all(
+        isinstance(d, int) and not isinstance(d, bool) and 0 <= d < 1 << 48 for d in value
+    )
+    if not valid:
+        raise WireError(f"{where}.shape must be an array of sizes")
+    if len(value) > MAX_DIMS:
+        raise WireError(f"{where} has {len(value)} dims, more than {MAX_DIMS}")
+    return tuple(value)
+
+
+def _dtype(value: Json, where: str) -> str:
+    if not isinstance(value, str):
+        raise WireError(f"{where}.dtype must be a string, not {json_type(value)}")
+    name = canonical_dtype(value)
+    if name is None:
+        shown = value[:MAX_SHOWN]
+        hint = did_you_mean(shown.lower(), tuple(DTYPES))
+        raise WireError(f"{where} has the unknown dtype {shown!r}; {hint}")
+    return name
+
+
+def _bytes(value: Json, where: str, envelope: Envelope) -> bytes:
+    if not isinstance(value, str):
+        raise WireError(f"{where}.data must be a base64 string, not {json_type(value)}")
+    try:
+        return pybase64.b64decode(envelope.text(value), validate=True)
+    except (binascii.Error, ValueError):
+        raise WireError(f"{where}.data is not base64") from None
