@@ -159,7 +159,7 @@ class Judge:
         for name in outputs:
             dtype = dtype_name(actual[name].dtype) or ""
             bound = (
-                tolerance.thorough(name)
+                tolerance.settled(name)
                 if isinstance(tolerance, Envelope)
                 else tolerance.get(dtype) or default_tolerance(dtype)
             )

@@ -106,6 +106,10 @@ class Envelope:
             self._thorough = self._measure(thorough=True)
         return self._thorough.get(name) or self.quick(name)
 
+    def settled(self, name: str) -> Bound:
+        """The bound that the output was judged by in the end."""
+        return self.full(name) if self._thorough is None else self.thorough(name)
+
     def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
         if self._exact_op or self.evaluations is None:
             return {}

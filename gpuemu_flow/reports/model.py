@@ -49,6 +49,8 @@ class OpResult:
         Why it was skipped.
     failures : tuple of CaseFailure
         Smallest first.
+    passing : tuple of Case
+        What failures are compared with to find their cause.
     """
 
     op: str
@@ -68,6 +70,7 @@ class OpResult:
     cached: bool = False
     reason: str = ""
     failures: tuple[CaseFailure, ...] = ()
+    passing: tuple[Case, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,14 @@ class ReportBuilder:
             return None
         summary = manifest["summary"]
         makers = [compare.name, *(i.task for i in compare.inputs)]
-        failures = [
-            CaseFailure(compare.subject, Case.from_json(item["case"]), result)
-            for item in manifest["cases"]
-            if (result := CheckResult.from_json(item["result"])).verdict
-            not in (Verdict.PASSED, Verdict.SKIPPED)
-        ]
+        failures, passing = [], []
+        for item in manifest["cases"]:
+            if item["result"]["verdict"] == Verdict.PASSED.value:
+                passing.append(item["case"])
+            elif item["result"]["verdict"] != Verdict.SKIPPED.value:
+                case = Case.from_json(item["case"])
+                result = CheckResult.from_json(item["result"])
+                failures.append(CaseFailure(compare.subject, case, result))
         return OpResult(
             op=compare.subject,
             dtype=compare.dtype,
@@ -162,6 +167,7 @@ class ReportBuilder:
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
             cached=not any(self.status.get(m) == "ran" for m in makers),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
+            passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[dict[str, Json]]:

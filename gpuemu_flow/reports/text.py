@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuemu_flow.cases.features import group
 from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport
 from gpuemu_flow.tasks.verdicts import STDERR
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -122,30 +123,51 @@ def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
     return lines
 
 
-def _cause(failure: CaseFailure) -> tuple[str, str, str]:
-    """Failures that share this are shown as one: op, kind, and where the program itself failed."""
-    first = failure.result.failures[0] if failure.result.failures else None
-    if first is None:
-        return failure.op, failure.result.verdict.value, ""
-    # Messages that differ only in their numbers have one cause.
-    detail = _DIGITS.sub("#", first.message) if failure.result.verdict is Verdict.ERROR else ""
-    return failure.op, first.kind.value, detail
-
-
-def render_failures(failures: Sequence[CaseFailure], style: Style) -> list[str]:
+def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
     """Failing cases folded to causes; the smallest case stands for each."""
-    groups: dict[tuple[str, str, str], list[CaseFailure]] = {}
-    for failure in failures:
-        groups.setdefault(_cause(failure), []).append(failure)
+    by_op: dict[str, list[OpResult]] = {}
+    for result in results:
+        if result.failures:
+            by_op.setdefault(result.op, []).append(result)
     lines = []
-    for (op, kind, _), members in groups.items():
-        smallest = min(members, key=lambda f: (f.case.numel, f.case.index))
-        verdict = style.verdict(smallest.result.verdict)
-        dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
-        lines.append(f"{verdict} {op}: {kind} in {plural(len(members), 'case')} ({dtypes})")
-        lines += [f"  {line}" for line in _case_lines(smallest)]
-        lines.append("")
+    for op, same in by_op.items():
+        for members, feature in _causes(same):
+            smallest = members[0]
+            first = smallest.result.failures[0] if smallest.result.failures else None
+            kind = first.kind.value if first is not None else "no verdict"
+            verdict = style.verdict(smallest.result.verdict)
+            dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
+            lines.append(f"{verdict} {op}: {kind} in {plural(len(members), 'case')} ({dtypes})")
+            lines += [f"  cause: {feature}"] if feature else []
+            lines += [f"  {line}" for line in _case_lines(smallest)]
+            lines.append("")
     return lines
+
+
+def _causes(results: Sequence[OpResult]) -> list[tuple[list[CaseFailure], str]]:
+    """One op's failing cases by cause, smallest case first, and what each cause's cases share."""
+    failures = [failure for result in results for failure in result.failures]
+    passing = [case for result in results for case in result.passing]
+    found: list[tuple[list[CaseFailure], str]] = []
+    unlike: dict[tuple[str, str], list[CaseFailure]] = {}
+    wrong: dict[Case, CaseFailure] = {}
+    for failure in failures:
+        if failure.result.verdict is Verdict.FAILED:
+            wrong[failure.case] = failure
+        else:
+            first = failure.result.failures[0] if failure.result.failures else None
+            # Messages that differ only in their numbers have one cause.
+            detail = _DIGITS.sub("#", first.message) if first is not None else ""
+            unlike.setdefault((failure.result.verdict.value, detail), []).append(failure)
+    kinds = ((case, failure.result.failures[0].kind) for case, failure in wrong.items())
+    for cause in group(kinds, passing):
+        sentence = cause.feature.sentence if cause.feature is not None else ""
+        found.append(([wrong[case] for case in cause.members], sentence))
+    found += [
+        (sorted(members, key=lambda f: (f.case.numel, f.case.index)), "")
+        for members in unlike.values()
+    ]
+    return found
 
 
 def _case_lines(failure: CaseFailure) -> list[str]:
@@ -219,7 +241,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     ]
     lines += [_change_line(change) for change in report.changes]
     lines.append("")
-    lines += render_failures(report.failures, style)
+    lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]
     if report.interrupted:
         lines.append("interrupted: what was finished is kept; run again to go on")
