@@ -479,3 +479,44 @@ def test_another_interpreter_without_this_package(ws: Workspace) -> None:
     assert slugs(ws.run(script)) == ["ok"]
     missing = ws.program("script", ECHO_SCRIPT, python="/no/such/python")
     assert slugs(ws.run(missing)) == ["op-not-loadable"]
+
+
+def test_memory_of_earlier_cases_is_given_back(ws: Workspace) -> None:
+    """A script's functions and its globals refer to each other; the worker must not keep them."""
+    script = PROTOCOL + dedent("""
+        import os
+        def keep():
+            return ballast
+        ballast = np.ones(4 << 20, np.uint8)
+        pages = int(open("/proc/self/statm").read().split()[1])
+        x = read()[0]["x"]
+        print(json.dumps(tensor(np.array(pages * os.sysconf("SC_PAGE_SIZE")))))
+    """)
+    outcomes = ws.run(ws.program("script", script), 40)
+    resident = [int(ws.outputs(outcome)["result"]) for outcome in outcomes]
+    assert resident[-1] - resident[4] < 64 << 20
+
+
+@pytest.mark.parametrize("reading", ["json.load(sys.stdin)", "json.loads(sys.stdin.buffer.read())"])
+def test_ways_to_read_and_print(ws: Workspace, reading: str) -> None:
+    script = f"""
+    import base64, json, sys
+    import numpy as np
+    request = {reading}
+    t = request["inputs"]["x"]
+    x = np.frombuffer(base64.standard_b64decode(t["data"]), t["dtype"]).reshape(t["shape"])
+    out = {{"shape": t["shape"], "dtype": t["dtype"],
+           "data": base64.standard_b64encode(x).decode("ascii")}}
+    sys.stdout.buffer.write(json.dumps(out, separators=(",", ":")).encode())
+    """
+    case = make_case(0, (50, 60))
+    (outcome,) = ws.run(ws.program("script", script), [case])
+    assert same_bits(ws.outputs(outcome)["result"], materialise(case)["x"])
+
+
+def test_a_shorter_response_after_a_longer_one(ws: Workspace) -> None:
+    """The stdin and stdout files are used again without being emptied."""
+    cases = [make_case(i, shape) for i, shape in enumerate([(300, 40), (1,), (), (50, 50), (0,)])]
+    outcomes = ws.run(ws.program("script", ECHO_SCRIPT, isolation="warm"), cases)
+    for outcome, case in zip(outcomes, cases, strict=True):
+        assert same_bits(ws.outputs(outcome)["result"], materialise(case)["x"])

@@ -66,6 +66,22 @@ def test_arrays_keep_their_layout(ws: Workspace, layout: str) -> None:
     np.testing.assert_array_equal(outputs["values"], array)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_conversion_in_the_worker(ws: Workspace, layout: str) -> None:
+    program = ws.program("callable", "def op(x, n): return {'r': x}", input_names=("x", "n"))
+    case = make_case(0, (6, 10), "bfloat16", layout=layout)
+    x, n = materialise(case)["x"], np.arange(3)
+    with ws.pool.session(program) as session:
+        outputs, outcome = session.call(
+            {"x": x, "n": n}, input_dtype="float64", dtype="bfloat16", checks=Checks(repeat=True)
+        )
+        assert outcome.violations == ()
+        assert outputs["result"].dtype == np.float64
+        np.testing.assert_array_equal(outputs["result"], x.astype(np.float64))
+        outputs, _ = session.call({"x": x, "n": n}, input_dtype="float64", dtype="float16")
+        assert outputs["result"].dtype == x.dtype
+
+
 def test_views_backwards_and_sliced(ws: Workspace) -> None:
     base = np.arange(60, dtype=np.float32).reshape(6, 10)
     with ws.pool.session(ws.program("callable", "def op(x): return x + 1")) as session:
@@ -171,6 +187,23 @@ def test_lies_about_where_the_outputs_are(ws: Workspace, name: str) -> None:
     arena.Arena.write = lying
     def op(x):
         return x + 1
+    """
+    with ws.pool.session(ws.program("callable", source)) as session:
+        outputs, outcome = session.call(make_case(0))
+    assert slugs([outcome]) == ["op-broke-runner"]
+    assert outputs == {}
+
+
+@pytest.mark.parametrize("change", ["serial=0", "type='loaded'", "slots=None", "seconds='x'"])
+def test_a_forged_answer_is_not_believed(ws: Workspace, change: str) -> None:
+    source = f"""
+    from gpuemu_flow.runners import worker
+    honest = worker.Worker._call
+    def forged(self, message):
+        return dict(honest(self, message), {change})
+    worker.Worker._call = forged
+    def op(x):
+        return x
     """
     with ws.pool.session(ws.program("callable", source)) as session:
         outputs, outcome = session.call(make_case(0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
@@ -166,6 +166,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
         blobs.read(tmp_path / "empty")
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_changed_byte_gives_tensors_or_an_error(data: st.DataObject) -> None:
     blob = bytearray(blobs.encode({"x": sample("float32", (2, 2)), "y": sample("bool", (3,))}))

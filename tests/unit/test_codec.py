@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
@@ -174,6 +174,7 @@ def test_declared_names() -> None:
         assert caught.value.error.slug == "op-output-missing"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_tensor_or_an_error(data: bytes) -> None:
     try:
@@ -189,6 +190,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["shape", "dtype", "data", "strides", "output"]), JSON_VALUES),
     st.booleans(),
