@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.runners.api import Checks, Outcome, Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
@@ -28,7 +27,7 @@ from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 PLAIN = Checks(inputs_unchanged=False)
-SESSIONS_PER_TRIAL = 3  # op, reference, and the reference's shadow
+SESSIONS_PER_TRIAL = 4  # op, reference, and for tolerances the reference again and its shadow
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,8 @@ class Trials:
         self._cancel = cancel
         self._reference = self._session(subject.reference)
         self._opened_op: ProgramSession | None = None
-        self._shadow: ProgramSession | None = None
+        # Apart from `_reference`, whose memory holds the expected outputs while they are judged.
+        self._evaluators: dict[bool, ProgramSession] = {}
         self._judge: Judge | None = None
         kind = DTYPES[subject.dtype].kind
         asked = subject.reference_dtype in (None, WIDE)
@@ -145,17 +145,30 @@ class Trials:
     def judge(self, case: Case, checks: Checks = PLAIN) -> Trial:
         """Make a case's inputs, run both programs on them, and judge."""
         inputs = materialise(case)
-        if checks.decoy or checks.guards:
-            # These need the op's own process to make the inputs: the buffers are its own.
-            actual, outcome = self._op.call(case, checks=checks)
-        else:
-            actual, outcome = self._op.call(inputs, checks=checks, index=case.index, seed=case.seed)
-        return self._judged(case, inputs, actual, outcome)
+        # Guards and decoys need the op's own process to make the inputs: the buffers are its own.
+        given = case if checks.decoy or checks.guards else inputs
+        return self._try(case, inputs, given, checks)
 
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> Trial:
         """Judge given inputs; `case` says which dtype, seed and strategy they stand for."""
-        actual, outcome = self._op.call(inputs, checks=checks, index=case.index, seed=case.seed)
-        return self._judged(case, inputs, actual, outcome)
+        return self._try(case, inputs, inputs, checks)
+
+    def _try(self, case: Case, inputs: Arrays, given: Case | Arrays, checks: Checks) -> Trial:
+        """Run both programs beside each other, then judge."""
+        self._reference.begin(inputs, **self._asked)
+        self._op.begin(given, checks=checks, index=case.index, seed=case.seed)
+        actual, outcome = self._op.finish()
+        expected, reference = self._finish_reference(inputs)
+        if reference.error is not None:
+            result = run_error_result(FailureKind.REFERENCE, reference.error)
+        elif outcome.error is not None:
+            result = run_error_result(FailureKind.EXECUTION, outcome.error)
+        else:
+            result = self._checker(reference).check(case, actual, expected, inputs)
+            result = with_violations(result, outcome.violations)
+        return Trial(
+            case, result, inputs, actual, expected, outcome.duration_s, reference.duration_s
+        )
 
     def prepare(self, case: Case) -> Prepared:
         """A case's inputs and what the reference makes of them, to judge outputs that were not run.
@@ -180,37 +193,24 @@ class Trials:
         expected, outcome = self._expected(inputs)
         if outcome.error is not None:
             return run_error_result(FailureKind.REFERENCE, outcome.error)
-        kept = {name: array.copy() for name, array in expected.items()}
-        return self._checker(outcome).check(case, actual, kept, inputs)
+        return self._checker(outcome).check(case, actual, expected, inputs)
 
-    def _judged(self, case: Case, inputs: Arrays, actual: Arrays, outcome: Outcome) -> Trial:
-        expected, reference = self._expected(inputs)
-        if not reference.ok and reference.error is not None:
-            result = run_error_result(FailureKind.REFERENCE, reference.error)
-        elif not outcome.ok and outcome.error is not None:
-            result = run_error_result(FailureKind.EXECUTION, outcome.error)
-        else:
-            # Judging may call the reference again, in the memory where `expected` lies.
-            expected = {name: array.copy() for name, array in expected.items()}
-            result = self._checker(reference).check(case, actual, expected, inputs)
-            result = with_violations(result, outcome.violations)
-        return Trial(
-            case, result, inputs, actual, expected, outcome.duration_s, reference.duration_s
-        )
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """How the reference is called: in float64 where it can, converted in its own process."""
+        if not self._widens:
+            return {"checks": PLAIN}
+        return {"checks": PLAIN, "input_dtype": WIDE, "dtype": self.subject.dtype}
 
-    def _expected(self, inputs: Arrays) -> tuple[Arrays, Outcome]:
-        if self._widens:
-            outputs, outcome = self._reference.call(self._wide(inputs), checks=PLAIN)
-            if outcome.ok:
-                return outputs, outcome
+    def _finish_reference(self, inputs: Arrays) -> tuple[Arrays, Outcome]:
+        outputs, outcome = self._reference.finish()
+        if outcome.ok or not self._widens:
+            return outputs, outcome
         return self._reference.call(inputs, checks=PLAIN)
 
-    def _wide(self, inputs: Arrays) -> dict[str, NDArray[Any]]:
-        own = self.subject.dtype
-        return {
-            name: to_float64(array) if dtype_name(array.dtype) == own else array
-            for name, array in inputs.items()
-        }
+    def _expected(self, inputs: Arrays) -> tuple[Arrays, Outcome]:
+        self._reference.begin(inputs, **self._asked)
+        return self._finish_reference(inputs)
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, NDArray[Any]]:
         """Evaluate the reference on given inputs, as the ``auto`` tolerance asks.
@@ -220,22 +220,23 @@ class Trials:
         RunnerError
             ``reference-failed``.
         """
-        session = self._reference
-        if shadow:
-            if self._shadow is None:
-                self._shadow = self._session(replace(self.subject.reference, shadow=True))
-            session = self._shadow
-        outputs, outcome = session.call(inputs, checks=PLAIN)
+        outputs, outcome = self._evaluator(shadow=shadow).call(inputs, checks=PLAIN)
         if outcome.error is not None:
             raise RunnerError(Problem("reference-failed", outcome.error.message))
         return {name: array.copy() for name, array in outputs.items()}
+
+    def _evaluator(self, *, shadow: bool) -> ProgramSession:
+        if shadow not in self._evaluators:
+            program = replace(self.subject.reference, shadow=shadow)
+            self._evaluators[shadow] = self._session(program)
+        return self._evaluators[shadow]
 
     def _checker(self, outcome: Outcome) -> Judge:
         if self._judge is None:
             allowed: dict[str, list[str]] = {}
             if self._widens:
                 smallest = min(self.subject.samples, key=lambda case: case.numel)
-                _, probe = self._reference.call(materialise(smallest), checks=PLAIN)
+                _, probe = self._evaluator(shadow=False).call(materialise(smallest), checks=PLAIN)
                 allowed = expected_dtypes(probe, [outcome], self.subject.dtype)
             self._judge = Judge(self.subject.compare, allowed, self.subject.samples, self)
         return self._judge

@@ -11,7 +11,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values, materialise
-from gpuemu_flow.cases.minimize import Candidate, failing_position, minimise, minimised_case
+from gpuemu_flow.cases.minimize import (
+    Candidate,
+    Minimized,
+    failing_position,
+    minimise,
+    minimised_case,
+)
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
@@ -266,26 +272,30 @@ def minimise_failure(
     subject, schema = subject_for(workspace, record)
     case = Case.from_json(record.case)
     inputs = stored_inputs(store, record)
-    with (
-        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
-        open_trials(pool, subject, cancel) as trials,
-    ):
-        shrinker = _Shrinker(trials, record)
-        found = minimise(
-            inputs,
-            still_fails=shrinker.still_fails,
-            budget=budget,
-            schema=schema,
-            dims=dict(case.dims),
-            layouts=dict(record.layouts),
-            failing=_failing_position(schema, record),
-            strategy=strategy,
-        )
+    ask: dict[str, Any] = {
+        "budget": budget,
+        "schema": schema,
+        "dims": dict(case.dims),
+        "layouts": dict(record.layouts),
+        "failing": _failing_position(schema, record),
+        "strategy": strategy,
+    }
+    with Pool(2 * SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+        with open_trials(pool, subject, cancel) as trials:
+            found = minimise(inputs, still_fails=_Shrinker(trials, record).still_fails, **ask)
+        if found.reproduced and not _fails_alone(pool, subject, record, found, cancel):
+            # What failed was state that earlier candidates had left behind: one process for each.
+            def still_fails(candidate: Candidate) -> bool:
+                with open_trials(pool, subject, cancel) as fresh:
+                    return _Shrinker(fresh, record).still_fails(candidate)
+
+            found = minimise(inputs, still_fails=still_fails, **ask)
         if not found.reproduced:
             return Minimization(record, None, 0, found.calls, one_minimal=False)
         smallest = minimised_case(case, found)
         laid_out = {n: lay_out(array, found.layouts[n]) for n, array in found.inputs.items()}
-        result = shrinker.judge(smallest, laid_out).result
+        with open_trials(pool, subject, cancel) as trials:
+            result = _Shrinker(trials, record).judge(smallest, laid_out).result
     new_id = FailureLog(workspace).add(
         record.op,
         smallest,
@@ -308,6 +318,19 @@ def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[st
     if schema is None or first is None or first.index is None:
         return None
     return failing_position(schema, record.shapes, first.output, first.index)
+
+
+def _fails_alone(
+    pool: Pool,
+    subject: Subject,
+    record: FailureRecord,
+    found: Minimized,
+    cancel: Event | None,
+) -> bool:
+    """Whether the smallest case fails in a process of its own too."""
+    candidate = Candidate(found.inputs, found.layouts, found.dims)
+    with open_trials(pool, subject, cancel) as trials:
+        return _Shrinker(trials, record).still_fails(candidate)
 
 
 class _Shrinker:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.types import Json
@@ -134,8 +135,10 @@ def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: 
             states.forget(name)
             (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
         if whole_cache:
+            # Recorded failures keep their inputs: they are results, not cache.
+            cache.blobs.collect(0, FailureStore(cache).pinned())
             cache.close()
-            for part in ("actions", "blobs", "staging", "quarantine", "logs"):
+            for part in ("actions", "staging", "quarantine", "logs"):
                 shutil.rmtree(cache.folder / part, ignore_errors=True)
         workspace.save(workspace.snapshot.current - chosen)
         cache.close()

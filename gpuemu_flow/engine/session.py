@@ -12,6 +12,7 @@ from gpuemu_flow.engine.events import Listener, Quiet
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import StageContext
@@ -214,5 +215,5 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
             current.add(name)
     limit = workspace.settings["size_limit"]
     if limit and outcome.executed:
-        workspace.cache.blobs.collect(limit)
+        workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())
     workspace.save(current)

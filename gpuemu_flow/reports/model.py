@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
 
@@ -24,7 +26,7 @@ class CaseFailure:
     @property
     def reproduce(self) -> str:
         """The command that runs this case again."""
-        return f"gpuemu-flow reproduce {self.case.seed} --op {self.op}"
+        return f"gpuemu-flow reproduce {self.case.seed} --op {shlex.quote(self.op)}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,35 @@ class OpResult:
 
 
 @dataclass(frozen=True)
+class KernelResult:
+    """The lint of one configured kernel for one architecture.
+
+    Attributes
+    ----------
+    kernel, arch : str
+        As configured; the architecture is empty when the artifact decides it.
+    verdict : Verdict
+        ``failed`` with a violation of severity error that nothing allows.
+    reason : str
+        Why it was skipped or could not be linted.
+    cached : bool
+        Neither built nor linted in this run.
+    entries : tuple of mapping
+        Each kernel of the artifact in the form that ``lint`` shows.
+    changes : tuple of mapping
+        What changed since the run before: kernel, arch, kind, metric, message.
+    """
+
+    kernel: str
+    arch: str
+    verdict: Verdict
+    reason: str = ""
+    cached: bool = False
+    entries: tuple[Mapping[str, Json], ...] = ()
+    changes: tuple[Mapping[str, Json], ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskCounts:
     """How many tasks ended how."""
 
@@ -96,6 +127,7 @@ class RunReport:
     changes: tuple[Mapping[str, Json], ...] = ()
     duration_s: float = 0.0
     interrupted: bool = False
+    kernels: tuple[KernelResult, ...] = ()
 
     @property
     def failures(self) -> list[CaseFailure]:
@@ -106,6 +138,7 @@ class RunReport:
     def exit_code(self) -> int:
         """0 passed, 1 a check failed, 3 something crashed, 4 nothing validated, 130 interrupted."""
         verdicts = {result.verdict for result in self.results}
+        verdicts |= {kernel.verdict for kernel in self.kernels}
         if self.interrupted:
             return 130
         if Verdict.FAILED in verdicts:
@@ -169,6 +202,51 @@ class ReportBuilder:
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )
+
+    def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
+        """The result of one lint and its problems, or None when it never ended."""
+        try:
+            manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
+        except StoreError:
+            return None
+        problems = [Problem(**problem) for problem in manifest["problems"]]
+        verdict = Verdict(manifest["verdict"])
+        reason = manifest["skipped"]
+        if verdict is Verdict.ERROR:
+            errors = [problem.message for problem in problems if not problem.warning]
+            reason = errors[0] if errors else "no kernel in it"
+        makers = [lint.name, *(i.task for i in lint.inputs)]
+        result = KernelResult(
+            kernel=lint.subject,
+            arch=manifest["arch"],
+            verdict=verdict,
+            reason=reason,
+            cached=not any(self.status.get(m) in ("ran", "restored") for m in makers),
+            entries=tuple(manifest["kernels"]),
+            changes=tuple(self._kernel_changes(lint)),
+        )
+        return result, problems
+
+    def build_problems(self, build: TaskSpec) -> list[Problem]:
+        """What a build says of its source."""
+        if self.status.get(build.name) in ("failed", "pending"):
+            return []
+        try:
+            manifest = read_manifest(self.cache.folder / build.target, stages.BUILD)
+        except StoreError:
+            return []
+        return [Problem(**problem) for problem in manifest["problems"]]
+
+    def _kernel_changes(self, lint: TaskSpec) -> list[dict[str, Json]]:
+        """What this run's diff says of one architecture of a kernel."""
+        found = []
+        for spec in self.tasks.values():
+            reads = any(source.task == lint.name for source in spec.inputs)
+            if reads and self.status.get(spec.name) in ("ran", "restored"):
+                manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
+                arch = lint.params["arch"]
+                found += [c for c in manifest["changes"] if c["arch"] == arch or not arch]
+        return found
 
     def changes(self, diffs: Iterable[TaskSpec]) -> list[dict[str, Json]]:
         """Differences that the ``diff`` tasks of this run found."""

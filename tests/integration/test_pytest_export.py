@@ -101,6 +101,8 @@ def test_fails_before_the_mend_and_passes_after(bug: Bug, answers: Answers) -> N
         ("input_modified", "the op wrote to input 'x'"),
         ("out_of_bounds", "the op wrote to input 'x'"),
         ("random", "another call changed 'result'"),
+        ("unwritten", "actual 6.1743466e+16, expected 0.0"),
+        ("unwritten_small", "1 of 9 elements of 'result' are wrong; at [8]: actual 6.1743466e+16"),
         ("raises", "ZeroDivisionError"),
         ("crashes", "exit code -11"),
         ("hangs", "TimeoutExpired"),
