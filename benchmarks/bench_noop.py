@@ -15,6 +15,7 @@ with --folder they are kept for the next time.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import statistics
@@ -39,7 +40,7 @@ BOUNDS = {
 }
 SNAKEMAKE_TASKS = 1_000  # beyond that it takes minutes to build
 FEWEST_ROUNDS = 7
-_IGNORED = (".git", ".venv", ".gpuemu-cache", "__pycache__", "build", "*.egg-info")
+_NOT_COPIED = (".git", ".venv", ".gpuemu-cache", "__pycache__", "build", "*.egg-info")
 
 
 @dataclass(frozen=True)
@@ -113,31 +114,38 @@ class Bench:
         self._folder = folder
         self._environment = plain_environment()
         self._snakemake = snakemake
-        self._python = self._install("installed", editable=False) / "python"
+        self._version = _checkout_digest()
+        self._programs = self._install("installed", editable=False)
         self._editable = self._install("editable", editable=True)
 
     def _install(self, name: str, *, editable: bool) -> Path:
         """A virtual environment with the checkout as it is now; its folder of programs."""
         home = self._folder / name
         programs = home / "venv" / "bin"
-        if programs.joinpath("gpuemu-flow").exists():
+        version = home / "version"
+        if version.exists() and version.read_text() == self._version:
             return programs
         print(f"installing into {home}", file=sys.stderr)
-        shutil.rmtree(home, ignore_errors=True)
         # A copy: building a package writes into its source folder.
+        source = home / "source"
+        shutil.rmtree(source, ignore_errors=True)
         shutil.copytree(
-            CHECKOUT, home / "source", symlinks=True, ignore=shutil.ignore_patterns(*_IGNORED)
+            CHECKOUT, source, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED)
         )
-        create = [sys.executable, "-m", "venv", "--upgrade-deps", str(home / "venv")]
-        output_of(create, home, self._environment)
-        source = ["--editable", "./source"] if editable else ["./source"]
         pip = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
-        output_of([*pip, *source], home, self._environment)
+        if version.exists():
+            pip += ["--no-deps", "--force-reinstall"]
+        else:
+            create = [sys.executable, "-m", "venv", "--upgrade-deps", str(home / "venv")]
+            output_of(create, home, self._environment)
+        what = ["--editable", str(source)] if editable else [str(source)]
+        output_of([*pip, *what], home, self._environment)
+        version.write_text(self._version)
         return programs
 
     def tools(self, tasks: int) -> list[Tool]:
         """The candidates that are there, ours first."""
-        programs = self._python.parent
+        programs = self._programs
         run = [str(programs / "gpuemu-flow"), "run"]
         found = [
             Tool(OURS, workspaces.write_gpuemu, run, lambda said: said.startswith("up to date")),
@@ -151,7 +159,7 @@ class Bench:
             found.append(
                 Tool(name, workspaces.write_doit(backend), [str(programs / "doit")], _doit_rested)
             )
-        if self._snakemake is not None and tasks <= SNAKEMAKE_TASKS:
+        if self._snakemake and tasks <= SNAKEMAKE_TASKS:
             command = [self._snakemake, "--cores", "2", "all"]
             found.append(
                 Tool("snakemake", workspaces.write_snakemake, command, lambda s: "Nothing" in s)
@@ -162,8 +170,14 @@ class Bench:
         """A tool's workspace."""
         return self._folder / str(tasks) / tool.slug
 
-    def build(self, tool: Tool, tasks: int) -> float:
-        """Write a workspace and build it, unless that has been done; seconds of the cold build."""
+    def build(self, tool: Tool, tasks: int) -> float | None:
+        """Write a workspace and build it, unless that has been done.
+
+        Returns
+        -------
+        float or None
+            Wall seconds of the cold build; None when an earlier version of ours did it.
+        """
         folder = self.place(tool, tasks)
         record = folder.parent / f"{tool.slug}.cold.json"
         if not record.exists():
@@ -173,9 +187,12 @@ class Bench:
             workspaces.write_scripts(folder, ops)
             folder.joinpath("out").mkdir()
             tool.write(folder, ops)
-            record.write_text(json.dumps(asdict(timed(tool.command, folder, self._environment))))
+            cost = timed(tool.command, folder, self._environment)
+            record.write_text(json.dumps({**asdict(cost), "version": self._version}))
         self.settle(tool, folder)
-        return float(json.loads(record.read_text())["wall_s"])
+        built = json.loads(record.read_text())
+        stale = tool.name == OURS and built["version"] != self._version
+        return None if stale else float(built["wall_s"])
 
     def settle(self, tool: Tool, folder: Path) -> None:
         """Run until nothing is left to do, and make sure that a no-op is one."""
@@ -199,7 +216,7 @@ class Bench:
         rows = {tool.name: Row(tool.name, self.build(tool, tasks)) for tool in tools}
         extra = self.editable(tools[0], tasks)
         candidates = [(tool, self.place(tool, tasks)) for tool in (*tools, extra)]
-        bare = [str(self._python), "-c", "pass"]
+        bare = [str(self._programs / "python"), "-c", "pass"]
         candidates.append((Tool(INTERPRETER, tools[0].write, bare, bool), self._folder))
         for _ in range(rounds):
             for tool, folder in candidates:
@@ -212,6 +229,18 @@ class Bench:
         for tool, folder in candidates[: len(tools)]:
             self.settle(tool, folder)
         return list(rows.values())
+
+
+def _checkout_digest() -> str:
+    """Changes whenever a file of the package does."""
+    digest = hashlib.sha256(CHECKOUT.joinpath("pyproject.toml").read_bytes())
+    for path in sorted(CHECKOUT.joinpath("gpuemu_flow").glob("**/*")):
+        if path.suffix in (".py", ".json"):
+            digest.update(path.read_bytes())
+    for folder in ("tasks", "schemas"):  # links, which glob does not follow
+        for path in sorted(CHECKOUT.joinpath(folder).glob("*.*")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _doit_rested(said: str) -> bool:

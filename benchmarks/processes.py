@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-
 _SCHEDULED = 2  # CPUCLOCK_SCHED of the kernel: time on a processor, in nanoseconds
 
 

@@ -11,6 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 TASKS_PER_OP = 5
+SEED = 1
+SOFTMAX_SHAPE = (8, 128, 512)
+SOFTMAX_TOLERANCE = (1e-6, 1e-4)  # absolute, relative
 
 _OP = '''"""Op {n}: the length of a vector whose other leg is given."""
 
@@ -197,7 +200,7 @@ def {name}(x):
     return e
 '''
 
-_PROTOCOL = '''
+_PROTOCOL = """
 
 import base64
 import json
@@ -216,12 +219,41 @@ json.dump(
     }},
     sys.stdout,
 )
-'''
+"""
+
+_SOFTMAX_HEAD = """[project]
+name = "benchmark"
+
+[validation]
+dtypes = ["float32"]
+seed = {seed}
+"""
+
+_SOFTMAX_OP = """
+[[ops]]
+name = "{name}"
+op = "softmax.py:softmax"
+reference = "softmax_reference.py:softmax_reference"
+{tolerances}
+[ops.schema]
+dims = {{ B = [{shape[0]}], M = [{shape[1]}], N = [{shape[2]}] }}
+inputs = {{ x = ["B", "M", "N"] }}
+output = ["B", "M", "N"]
+"""
 
 
 def write_softmax(folder: Path) -> None:
-    """Softmax and its reference, as functions and as protocol scripts."""
+    """Softmax and its reference, as functions and as protocol scripts, and a configuration.
+
+    The op ``softmax`` has an explicit tolerance there, ``softmax_auto`` has not.
+    """
     for name in ("softmax", "softmax_reference"):
         function = _SOFTMAX.format(name=name)
         (folder / f"{name}.py").write_text(function)
         (folder / f"{name}_script.py").write_text(function + _PROTOCOL.format(name=name))
+    atol, rtol = SOFTMAX_TOLERANCE
+    explicit = f"tolerances = {{ float32 = {{ atol = {atol}, rtol = {rtol} }} }}"
+    parts = [_SOFTMAX_HEAD.format(seed=SEED)]
+    for name, tolerances in (("softmax", explicit), ("softmax_auto", "")):
+        parts.append(_SOFTMAX_OP.format(name=name, tolerances=tolerances, shape=SOFTMAX_SHAPE))
+    (folder / "gpuemu.toml").write_text("".join(parts))

@@ -7,6 +7,7 @@ the one before it, and the differences: a verdict that got worse, an error that 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.keys import digest_json
@@ -28,7 +29,8 @@ _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still noth
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare an op's summaries with those of the run before."""
     current = {
-        source.role.partition(":")[2]: _summary(context, source.path) for source in spec.inputs
+        source.role.partition(":")[2]: read_summary(context.cache.folder / source.path)
+        for source in spec.inputs
     }
     target = context.cache.folder / spec.target
     try:
@@ -39,7 +41,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     changes = [
         change
         for dtype, summary in current.items()
-        for change in _changes(dtype, previous.get(dtype), summary, threshold)
+        for change in compare_summaries(dtype, previous.get(dtype), summary, threshold)
     ]
     content = {
         "stage": STAGE,
@@ -52,14 +54,14 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     return StageResult(write_manifest(target, content), values={"regressions": regressions})
 
 
-def _summary(context: StageContext, path: str) -> dict[str, Json]:
+def read_summary(path: Path) -> dict[str, Json]:
     """A comparison's summary, and which cases it is on."""
-    manifest = read_manifest(context.cache.folder / path, stages.COMPARE)
+    manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
     return {**manifest["summary"], "cases_digest": digest_json(cases)}
 
 
-def _changes(
+def compare_summaries(
     dtype: str, old: Mapping[str, Json] | None, new: Mapping[str, Json], threshold: float
 ) -> list[dict[str, Json]]:
     """Differences between two summaries of one dtype.

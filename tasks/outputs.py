@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.runners.api import Checks, Program, Request
+from gpuemu_flow.tasks import run_op
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec
 from gpuemu_flow.tasks.execute import outcome_record
 from gpuemu_flow.types import Case, Json
@@ -38,7 +39,8 @@ def _run_again(
     outcomes = context.pool.run(
         Program.from_json(maker),
         requests,
-        checks=Checks(),
+        # An op is watched as before: it may have damaged the file to be run without.
+        checks=run_op.CHECKS if role == "op" else Checks(inputs_unchanged=False),
         publish=context.cache.blobs.publish,
         cancel=context.cancel,
     )
@@ -46,4 +48,4 @@ def _run_again(
         raise Interrupted
     for item, request, outcome in zip(lost, requests, outcomes, strict=True):
         again = outcome_record(request, outcome)
-        item[role] = {**again, "violations": item[role]["violations"]}
+        item[role] = {**again, "violations": item[role]["violations"] or again["violations"]}

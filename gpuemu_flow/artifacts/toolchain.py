@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sysconfig
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ _SITE_FOLDERS = (
 _OTHER_FILES: dict[str, tuple[str, ...]] = {"ptxas": ("ptxas-blackwell",)}  # Triton's second one
 _VERSION = re.compile(r"release (\d{1,3})\.(\d{1,3}), V([\d.]{1,32})")
 _VERSION_TIMEOUT = 20.0
+_LOOK_EVERY = 0.1  # seconds between looks at a cancel event
 
 # CUDA release -> the newest PTX ISA its ptxas reads. Source: PTX ISA, "Release Notes".
 _PTX_OF_CUDA: dict[tuple[int, int], tuple[int, int]] = {
@@ -223,6 +225,7 @@ def run_tool(
     cwd: str | Path | None = None,
     environment: Mapping[str, str] | None = None,
     max_output: int = MAX_OUTPUT_BYTES,
+    cancel: threading.Event | None = None,
 ) -> ToolRun:
     """Run a program with its own process group; stop the group on timeout or too much output.
 
@@ -237,6 +240,8 @@ def run_tool(
         The whole environment of the program.
     max_output : int
         Bytes of standard output, and of standard error.
+    cancel : threading.Event, optional
+        Stops the program when set.
 
     Returns
     -------
@@ -256,7 +261,7 @@ def run_tool(
     except (OSError, ValueError) as error:
         return ToolRun(127, b"", str(error).encode())
     with process:
-        output, stopped = _collect(process, timeout, max_output)
+        output, stopped = _collect(process, timeout, max_output, cancel)
         if stopped:
             _kill_group(process)
         status = process.wait()
@@ -265,7 +270,10 @@ def run_tool(
 
 
 def _collect(
-    process: subprocess.Popen[bytes], timeout: float, max_output: int
+    process: subprocess.Popen[bytes],
+    timeout: float,
+    max_output: int,
+    cancel: threading.Event | None,
 ) -> tuple[tuple[bytearray, bytearray], str]:
     deadline = time.monotonic() + timeout
     stdout, stderr = bytearray(), bytearray()
@@ -277,7 +285,9 @@ def _collect(
             left = deadline - time.monotonic()
             if left <= 0:
                 return (stdout, stderr), f"stopped after {timeout:g} s"
-            for key, _ in selector.select(left):
+            if cancel is not None and cancel.is_set():
+                return (stdout, stderr), "stopped with the run"
+            for key, _ in selector.select(left if cancel is None else min(left, _LOOK_EVERY)):
                 chunk = os.read(key.fd, 1 << 16)
                 if not chunk:
                     selector.unregister(key.fileobj)

@@ -26,10 +26,8 @@ def _root() -> Path:
 @click.option("--foreground", is_flag=True, help="Stay until interrupted; the default.")
 def start(background: bool, foreground: bool) -> None:
     """Start the workspace's daemon; one that runs already is left alone."""
-    from gpuemu_flow.errors import Problem, UsageError  # noqa: PLC0415
-
     if background and foreground:
-        raise UsageError(Problem("usage", "give --background or --foreground, not both"))
+        raise click.UsageError("give --background or --foreground, not both")
     if background:
         _start_in_background()
         return

@@ -8,14 +8,18 @@ import sys
 import click
 
 from gpuemu_flow import __version__
+from gpuemu_flow.cli.artifacts import artifacts
+from gpuemu_flow.cli.baseline import baseline
 from gpuemu_flow.cli.calibrate import calibrate
 from gpuemu_flow.cli.clean import clean
 from gpuemu_flow.cli.config import config
 from gpuemu_flow.cli.coverage import coverage
+from gpuemu_flow.cli.diff import diff
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
 from gpuemu_flow.cli.graph import graph
+from gpuemu_flow.cli.lint import lint
 from gpuemu_flow.cli.list import list_tasks
 from gpuemu_flow.cli.minimize import minimize
 from gpuemu_flow.cli.mutate import mutate
@@ -39,7 +43,8 @@ def cli() -> None:
 
 
 COMMANDS = (
-    run, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage, explain, list_tasks,
+    run, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage, lint, artifacts,
+    baseline, diff, explain, list_tasks,
     graph, clean, status, config, version,
 )  # fmt: skip
 

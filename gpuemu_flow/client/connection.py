@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -216,7 +217,8 @@ class Connection:
         except pynng.NNGException as error:
             raise transport_error(error, timeout_ms) from None
         finally:
-            context.close()
+            with suppress(pynng.NNGException):  # `close` of the connection took it along
+                context.close()
         return self.read(call, answer)
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpuemu_flow.types import Case, Json, Shape
 
@@ -22,11 +28,23 @@ class Issued:
         The one shape that stands for the whole case on the wire.
     fuzz_config : JSON
         What it was made from.
+    digest : str
+        Of the inputs as they were sent; see `digest_of`.
     """
 
     case: Case
     shape: Shape
     fuzz_config: Json
+    digest: str
+
+
+def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
+    """sha256 of tensors: names, dtypes, shapes and elements in C order."""
+    found = hashlib.sha256()
+    for name, array in sorted(inputs.items()):
+        found.update(repr((name, array.dtype.name, array.shape)).encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 class IssuedCases:

@@ -12,8 +12,8 @@ from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.records import MAX_LIMIT
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.daemon.subjects import SUBMITTED
 from gpuemu_flow.engine.failures import minimise_failure, reproduce, stored_inputs
+from gpuemu_flow.engine.wire_ops import SUBMITTED
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json

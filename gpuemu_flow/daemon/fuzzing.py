@@ -24,8 +24,8 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.daemon.subjects import Asked, WireSubject
 from gpuemu_flow.engine.fuzz import checks_for
+from gpuemu_flow.engine.wire_ops import Asked, WireSubject
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
 
@@ -117,7 +117,9 @@ class _Run:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Asked(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
-        key = digest_json(["wire-fuzz", VERSION, subject.key, checks.to_json(), case.identity()])
+        key = digest_json(
+            ["wire-fuzz", VERSION, subject.judged_by, checks.to_json(), case.identity()]
+        )
         result = self._known(key)
         shapes: dict[str, Shape] = {}
         inputs: Mapping[str, NDArray[Any]] | None = None

@@ -12,7 +12,7 @@ from gpuemu_flow.cases.protocol_v1 import (
     representative_shape,
     tensors,
 )
-from gpuemu_flow.daemon.cases import Issued
+from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.service import Service
@@ -54,7 +54,7 @@ def _cases(
         inputs = _made(case, MAX_BATCH_BYTES - size)
         size += sum(array.nbytes for array in inputs.values())
         shape = representative_shape(config, case)
-        service.issued.add(name, Issued(case, shape, config.to_json()))
+        service.issued.add(name, Issued(case, shape, config.to_json(), digest_of(inputs)))
         found.append(
             {
                 "seed": case.seed,

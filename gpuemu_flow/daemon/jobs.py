@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import queue
 import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,6 +15,8 @@ Context = Any  # pynng.Context, which has no types
 
 MAX_WAITERS = 64
 """Copies of one request that are kept: after 60 s the transport sends a new one every second."""
+REMEMBERED_LEAVERS = 4096
+"""Connections that ended, for requests of theirs that are read only afterwards."""
 
 
 class CancelledJobError(Exception):
@@ -36,6 +40,7 @@ class Job:
 
     def __init__(self, data: bytes, pipe: int, context: Context, request_id: str = "") -> None:
         self.request_id = request_id
+        self.begun = time.monotonic()
         self.progress = (0, 0)
         self.data = data
         self.pipe = pipe
@@ -78,7 +83,7 @@ class JobTable:
     def __init__(self) -> None:
         self._jobs: dict[tuple[int, bytes], Job] = {}
         self._lock = threading.Lock()
-        self._gone: set[int] = set()
+        self._gone: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -121,14 +126,24 @@ class JobTable:
     def connected(self, pipe: int) -> None:
         """A client is there; the transport may give it the number of one that left."""
         with self._lock:
-            self._gone.discard(pipe)
+            self._gone.pop(pipe, None)
 
     def disconnected(self, pipe: int) -> None:
         """A client is gone: cancel what it asked for."""
         with self._lock:
-            self._gone.add(pipe)
+            self._gone[pipe] = None
+            if len(self._gone) > REMEMBERED_LEAVERS:
+                self._gone.popitem(last=False)
             orphans = [job for job in self._jobs.values() if job.pipe == pipe]
         for job in orphans:
+            job.cancel()
+
+    def expire(self, seconds: float) -> None:
+        """Cancel what has been at work for longer: its client has long given up."""
+        limit = time.monotonic() - seconds
+        with self._lock:
+            late = [job for job in self._jobs.values() if job.begun < limit]
+        for job in late:
             job.cancel()
 
     def cancel_all(self) -> None:

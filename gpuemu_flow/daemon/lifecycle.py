@@ -29,6 +29,7 @@ from gpuemu_flow.daemon.place import (
     hold,
     holder,
     make_place,
+    make_private,
     remove,
     write_info,
 )
@@ -168,6 +169,7 @@ def _wait(service: Service, server: Server, root: Path, idle_seconds: float) -> 
         if not root.is_dir():
             log.warning("the workspace is gone")
             return
+        server.expire()
         if service.exchange is not None:
             service.exchange.clear()
         idle = time.monotonic() - server.last_request
@@ -207,9 +209,12 @@ def _listen(
     default = default_socket(environ)
     if default == own:
         return [own], []
-    # nng takes a socket over that seems stale: two that start at once would both think so.
+    reason = make_private(default.parent)
+    if reason:
+        log.warning("the default socket %s cannot be used: %s", default, reason)
+        return [own], []
     with contextlib.suppress(OSError):
-        default.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        # nng takes a socket over that seems stale: two that start at once would both think so.
         lock = hold(default.with_suffix(".lock"))
         if lock is None:
             log.info("another daemon has the default socket %s", default)

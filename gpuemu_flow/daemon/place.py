@@ -95,10 +95,14 @@ def make_place(root: Path, environ: Mapping[str, str]) -> Place:
 
 
 def _unusable(place: Place) -> str:
-    """Why a folder cannot be used; made and closed to others where that is all it needs."""
+    """Why a folder cannot be used, or nothing."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
-    folder = place.folder
+    return make_private(place.folder)
+
+
+def make_private(folder: Path) -> str:
+    """Make a folder, or close the user's own to others; why that is impossible, or nothing."""
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         status = folder.lstat()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.daemon.subjects import WireSubject
+from gpuemu_flow.engine.wire_ops import WireSubject
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Trials
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuemu_flow.daemon.subjects import Subjects
 from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.wire_ops import Subjects
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 

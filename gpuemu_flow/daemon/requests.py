@@ -13,12 +13,12 @@ from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Envelope
 
-QUICK, REFERENCE, LONG = "quick", "reference", "long"
+QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def lanes(references: int) -> dict[str, int]:
     """Threads per lane, for so many references at once."""
-    return {QUICK: 2, REFERENCE: max(4, 2 * references), LONG: 4}
+    return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
 Handler = Callable[[Service, Fields, Job], dict[str, Json]]
@@ -31,8 +31,8 @@ class Kind:
     Attributes
     ----------
     lane : str
-        ``quick``: answered from memory. ``reference``: runs a reference once. ``long``: runs
-        programs many times.
+        ``quick``: answered from the stores. ``tensors``: makes or reads tensors. ``reference``:
+        runs a reference once. ``long``: runs programs many times.
     handler : callable
     """
 
@@ -45,8 +45,7 @@ def _shutdown(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
     return {"type": "Ok"}
 
 
-REQUESTS: dict[str, Kind] = {
-    "Ping": Kind(QUICK, lambda service, _fields, _job: service.pong()),
+REQUESTS: dict[str, Kind] = {  # a ping is answered by the server itself
     "Shutdown": Kind(QUICK, _shutdown),
     "ValidateOp": Kind(REFERENCE, validating.validate_op),
     "GetResult": Kind(QUICK, records.get_result),
@@ -54,7 +53,7 @@ REQUESTS: dict[str, Kind] = {
     "StoreBaseline": Kind(QUICK, records.store_baseline),
     "CompareBaseline": Kind(QUICK, records.compare_baseline),
     "FuzzOp": Kind(LONG, fuzzing.fuzz_op),
-    "Reproduce": Kind(LONG, failing.reproduce_failure),
+    "Reproduce": Kind(TENSORS, failing.reproduce_failure),
     "Minimize": Kind(LONG, failing.minimize),
     "ListFailures": Kind(QUICK, failing.list_failures),
     "LintKernel": Kind(QUICK, artifacts.lint_kernel),
@@ -65,8 +64,8 @@ REQUESTS: dict[str, Kind] = {
     "ListArtifacts": Kind(QUICK, artifacts.list_artifacts),
     "RunCi": Kind(LONG, ci.run_ci),
     "GetCiSummary": Kind(QUICK, ci.get_ci_summary),
-    "GetTestCase": Kind(QUICK, issuing.get_test_case),
-    "GetTestBatch": Kind(LONG, issuing.get_test_batch),
+    "GetTestCase": Kind(TENSORS, issuing.get_test_case),
+    "GetTestBatch": Kind(TENSORS, issuing.get_test_batch),
     "SubmitOutput": Kind(REFERENCE, validating.submit_output),
 }
 

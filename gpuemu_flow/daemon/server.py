@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pynng
@@ -28,6 +29,12 @@ SEND_MILLISECONDS = 2000  # a client that does not read must not keep a thread
 PING_BYTES = 4096
 """Messages up to this size are looked at by the receiving thread itself."""
 MAX_BYTES_IN_PROGRESS = 2 << 30
+MAX_IN_PROGRESS = 4096
+LONGEST_SECONDS = 3600.0
+"""What takes longer is ended: a client of protocol v1 that timed out cannot say so."""
+PARSING_THREADS = 4
+STUCK_SECONDS = 1.0
+"""So long nothing is sent to a client that did not read."""
 
 Reply = dict[str, Json]
 Handler = Callable[[Envelope, Job], Reply]
@@ -44,7 +51,7 @@ class Server:
     lanes : mapping of str to int
         Threads per lane.
     ping : callable
-        Answers a ping at once.
+        Answers a ping at once; told how many requests are at work.
     handle : callable
         Answers everything else, in a lane's thread.
     """
@@ -54,23 +61,25 @@ class Server:
         *,
         route: Callable[[str], str],
         lanes: dict[str, int],
-        ping: Callable[[], Reply],
+        ping: Callable[[int], Reply],
         handle: Handler,
     ) -> None:
         self._route = route
         self._ping = ping
         self._handle = handle
         self._lanes = {name: Lane(name, threads) for name, threads in lanes.items()}
-        self._parse_lane = Lane("parse", 2)
+        self._parse_lane = Lane("parse", PARSING_THREADS)
         self._jobs = JobTable()
+        self._contexts: list[Context] = []
         self._free: list[Context] = []
         self._bytes = 0
+        self._stuck: dict[int, float] = {}
         self._lock = threading.Lock()
         self._closing = False
         self.last_request = time.monotonic()
         self._socket = pynng.Rep0(recv_max_size=MAX_MESSAGE_BYTES, send_timeout=SEND_MILLISECONDS)
         self._socket.add_post_pipe_connect_cb(lambda pipe: self._jobs.connected(pipe.id))
-        self._socket.add_post_pipe_remove_cb(lambda pipe: self._jobs.disconnected(pipe.id))
+        self._socket.add_post_pipe_remove_cb(lambda pipe: self._gone(pipe.id))
         self._thread = threading.Thread(target=self._receive_all, name="receive", daemon=True)
 
     def listen(self, address: str) -> None:
@@ -94,6 +103,18 @@ class Server:
         for lane in (*self._lanes.values(), self._parse_lane):
             lane.close(seconds)
         self._socket.close()
+        for context in self._contexts:
+            # Its own end, which comes late, would complain that the socket went first.
+            with suppress(pynng.NNGException):
+                context.close()
+
+    def _gone(self, pipe: int) -> None:
+        self._stuck.pop(pipe, None)
+        self._jobs.disconnected(pipe)
+
+    def expire(self) -> None:
+        """End what has been at work for too long."""
+        self._jobs.expire(LONGEST_SECONDS)
 
     @property
     def in_progress(self) -> int:
@@ -102,8 +123,8 @@ class Server:
 
     def _receive_all(self) -> None:
         while not self._closing:
-            context = self._free_context()
             try:
+                context = self._free_context()
                 message = context.recv_msg()
             except pynng.Closed:
                 return
@@ -120,7 +141,9 @@ class Server:
         with self._lock:
             if self._free:
                 return self._free.pop()
-        return self._socket.new_context()
+            context = self._socket.new_context()
+            self._contexts.append(context)
+            return context
 
     def _free_up(self, context: Context) -> None:
         """A context without a request; receiving on one that has forgets the request."""
@@ -130,9 +153,10 @@ class Server:
     def _take(self, context: Context, message: Any) -> None:
         self.last_request = time.monotonic()
         pipe = message.pipe.id if message.pipe is not None else 0
-        size = len(message._buffer)
-        if size > PING_BYTES:
-            # Copying a large message would keep the next ping waiting.
+        size = len(message._buffer)  # `bytes` would copy it
+        if size > PING_BYTES or pipe in self._stuck:
+            # Copying a large message, or sending to one who does not read, would keep the next
+            # ping waiting.
             self._parse_lane.submit(lambda: self._admit(context, message.bytes, pipe))
         else:
             self._admit(context, message.bytes, pipe)
@@ -142,16 +166,16 @@ class Server:
         try:
             envelope = parse(data)
         except WireError as error:
-            self._send([context], error_reply("InvalidRequest", str(error)))
+            self._send([context], error_reply("InvalidRequest", str(error)), pipe)
             return
         kind = envelope.fields.get("type")
         if kind == "Ping":
-            self._send([context], self._ping())
+            self._send([context], self._ping(self.in_progress), pipe)
             return
         request_id = envelope.fields.get("request_id")
         request_id = request_id if isinstance(request_id, str) else ""
         if kind in ("Progress", "Cancel"):
-            self._send([context], self._about(str(kind), request_id))
+            self._send([context], self._about(str(kind), request_id), pipe)
             return
         job = Job(data, pipe, context, request_id)
         fresh, dropped = self._jobs.add(job)
@@ -162,9 +186,9 @@ class Server:
             return
         with self._lock:
             self._bytes += len(data)
-            full = self._bytes > MAX_BYTES_IN_PROGRESS and self._bytes > len(data)
-        if full:
-            text = "the daemon is busy: too many bytes of requests wait; try again later"
+            full = self._bytes > max(MAX_BYTES_IN_PROGRESS, len(data))
+        if full or self.in_progress > MAX_IN_PROGRESS:
+            text = "the daemon is busy: too many requests wait; try again later"
             self._finish(job, error_reply("InternalError", text))
             return
         lane = self._lanes[self._route(kind if isinstance(kind, str) else "")]
@@ -207,9 +231,9 @@ class Server:
         waiters = self._jobs.finish(job)
         with self._lock:
             self._bytes -= len(job.data)
-        self._send(waiters, reply)
+        self._send(waiters, reply, job.pipe)
 
-    def _send(self, contexts: Sequence[Context], reply: Reply) -> None:
+    def _send(self, contexts: Sequence[Context], reply: Reply, pipe: int) -> None:
         try:
             data = render(reply)
         except Exception:
@@ -219,8 +243,17 @@ class Server:
             text = f"the answer takes {len(data)} bytes, over {MAX_MESSAGE_BYTES}; ask for less"
             data = render(error_reply("InvalidRequest", text))
         for context in contexts:
-            try:
-                context.send(data)
-            except pynng.NNGException as error:
-                log.info("a reply was not delivered: %s", error)
+            if time.monotonic() - self._stuck.get(pipe, -STUCK_SECONDS) >= STUCK_SECONDS:
+                self._deliver(context, data, pipe)
             self._free_up(context)
+
+    def _deliver(self, context: Context, data: bytes, pipe: int) -> None:
+        try:
+            context.send(data)
+        except pynng.Timeout:
+            self._stuck[pipe] = time.monotonic()
+            log.warning("a client does not read its answers; this one is dropped")
+        except pynng.NNGException as error:
+            log.info("an answer was not delivered: %s", error)
+        else:
+            self._stuck.pop(pipe, None)

@@ -77,7 +77,7 @@ class Service:
                 raise RequestError("ConfigError", f"{error}\n{wrong}") from None
             raise
 
-    def pong(self) -> dict[str, Json]:
+    def pong(self, in_progress: int) -> dict[str, Json]:
         """The answer to a ping; it must wait for nothing."""
         reply = {
             "type": "Pong",
@@ -85,6 +85,7 @@ class Service:
             "protocol_version": PROTOCOL_VERSION,
             "uptime_secs": int(time.monotonic() - self._started),
             "server": "gpuemu-flow",
+            "in_progress": in_progress,
             "workspace": str(self._configured.root),
             "exchange": None if self.exchange is None else str(self.exchange.folder),
         }

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.protocol_v1 import nominal_strides
-from gpuemu_flow.daemon.cases import Issued
+from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.daemon.subjects import Asked, tolerance_of
+from gpuemu_flow.engine.wire_ops import Asked, tolerance_of
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.types import (
     DTYPES,
@@ -26,6 +27,11 @@ from gpuemu_flow.types import (
     InputSpec,
     Json,
     Verdict,
+)
+
+CHANGED_INPUTS = (
+    "these are not the inputs that the case was handed out with: an op that changes its inputs in "
+    "place must be given copies"
 )
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -56,6 +62,12 @@ def _judge(
     tolerance, kwargs = tolerance_of(fields.kwargs(), op)
     dtype = _leading_dtype(inputs.values())
     outputs = _outputs(fields)
+    notes = []
+    if issued is not None and digest_of(inputs) != issued.digest:
+        # Judged as what it is: inputs of the client's own.
+        notes.append(CHANGED_INPUTS)
+        issued = None
+        source = "validate"
     if issued is not None and issued.case.dtype == "bfloat16" and dtype != "bfloat16":
         # Such cases travel as float32, or as the float16 that the published client makes of them.
         dtype = "bfloat16"
@@ -70,6 +82,7 @@ def _judge(
         result = trials.judge_outputs(case, inputs, outputs)
     job.check()
     refuse_broken_reference(result)
+    result = replace(result, notes=(*notes, *result.notes))
     shapes = {key: array.shape for key, array in outputs.items()}
     reply = validation_result(
         name,
@@ -89,7 +102,7 @@ def _judge(
             output_shapes=shapes,
             fuzz_config=None if issued is None else issued.fuzz_config,
         )
-    service.results.add(name, seed, dtype, reply, source=source, judged_by=subject.key)
+    service.results.add(name, seed, dtype, reply, source=source, judged_by=subject.judged_by)
     return reply
 
 

@@ -13,6 +13,7 @@ from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -51,6 +52,7 @@ class Compiler:
         self.sources = SourceIndex(config.root)
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
+        self.kernel_basis: dict[str, Json] = {}
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
@@ -61,6 +63,7 @@ class Compiler:
                 self._groups.setdefault(op.name, [])
             else:
                 self._add_op(op, op.op)
+        self._add_kernels()
         quick_dtypes = set(self._config.ci.quick_dtypes)
         self._groups["quick"] = [
             name
@@ -72,6 +75,19 @@ class Compiler:
         return Graph(
             self._tasks, {n: tuple(m) for n, m in self._groups.items()}, tuple(self._skips)
         )
+
+    def _add_kernels(self) -> None:
+        """Build, lint and diff of the configured kernels."""
+        if not self._config.kernels:
+            return
+        from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
+
+        kernels = kernel_tasks(self._config, self._cache, self.sources)
+        self.kernel_basis = kernels.basis
+        self._skips += kernels.skips
+        self._tasks.update((spec.name, spec) for spec in kernels.tasks)
+        for name, members in kernels.groups.items():
+            self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
         """The command line's seed, else the file's; its 0 means one drawn anew for every run."""
@@ -109,9 +125,12 @@ class Compiler:
                     files=self._program_files(op, ref),
                     inputs=(cases,),
                     params={**parts[stage], **self._what_it_computes(parts["program"])},
-                    settings=self._program(op, ref),
+                    settings=self._program(op, ref, kept_from),
                 )
-                for stage, ref in ((stages.OP, program), (stages.REFERENCE, op.reference))
+                for stage, ref, kept_from in (
+                    (stages.OP, program, self._off_limits(program, op.reference)),
+                    (stages.REFERENCE, op.reference, NOTHING),
+                )
             )
             judged = self._spec(
                 stages.COMPARE,
@@ -187,13 +206,21 @@ class Compiler:
         """Workspace files that a glob of ``depends`` stands for, relative to the workspace."""
         return glob_files(self._config.root, pattern)
 
-    def _program(self, op: OpConfig, ref: ProgramRef) -> dict[str, Json]:
+    def _off_limits(self, op: ProgramRef, reference: ProgramRef) -> OffLimits:
+        """What the op's process must leave alone: the reference, its sources, our own files."""
+        made_of = {f for start in reference.files for f in self.sources.closure(start).files}
+        sources = [self._config.root / path for path in made_of]
+        sources += [file.path for file in self._config.files]
+        return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
+
+    def _program(self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
         return Program(
             ref.kind,
             root=str(self._config.root),
-            path=str(ref.path) if ref.path is not None else executable,
+            # A dotted module is imported by its name, as relative imports inside it need.
+            path=str(ref.path) if ref.path is not None and not ref.module else executable,
             module=ref.module,
             function=ref.function,
             argv=tuple(arguments),
@@ -207,6 +234,7 @@ class Compiler:
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
             deterministic=op.deterministic,
+            **kept_from,
         ).to_json()
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:

@@ -7,7 +7,14 @@ from collections import Counter
 from gpuemu_flow.engine.session import RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.reports.model import OpResult, ReportBuilder, RunReport, TaskCounts
+from gpuemu_flow.reports.model import (
+    KernelResult,
+    OpResult,
+    ReportBuilder,
+    RunReport,
+    TaskCounts,
+)
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Verdict
 
 
@@ -32,9 +39,13 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
             elif not outcome.interrupted:
                 reason = "its tasks did not finish; see the problems"
                 results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
+    kernels, kernel_problems = _kernels(builder, outcome)
     words = set(outcome.options.words)
     skips = [s for s in graph.skips if outcome.everything or s.op in words]
-    results += [OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason) for s in skips]
+    results += [OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason) for s in skips if s.dtype]
+    kernels += [
+        KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in skips if not s.dtype
+    ]
     counts = Counter(outcome.status.values())
     return RunReport(
         tasks=TaskCounts(
@@ -47,8 +58,36 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
         ),
         executed=tuple(outcome.executed),
         results=tuple(results),
-        problems=(*(Problem(**w) for w in workspace.settings["warnings"]), *outcome.problems),
+        problems=(
+            *(Problem(**w) for w in workspace.settings["warnings"]),
+            *outcome.problems,
+            *kernel_problems,
+        ),
         changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
+        kernels=tuple(kernels),
     )
+
+
+def _kernels(
+    builder: ReportBuilder, outcome: RunOutcome
+) -> tuple[list[KernelResult], dict[Problem, None]]:
+    """Lints of the selected kernels; problems of several architectures once."""
+    results: list[KernelResult] = []
+    problems: dict[Problem, None] = {}
+    for name, spec in outcome.graph.tasks.items():
+        if name in outcome.selected and spec.stage == stages.BUILD:
+            problems.update(dict.fromkeys(builder.build_problems(spec)))
+        if name not in outcome.selected or spec.stage != stages.LINT:
+            continue
+        unfinished = outcome.status.get(name) in ("failed", "pending")
+        found = None if unfinished else builder.kernel_result(spec)
+        if found is not None:
+            results.append(found[0])
+            problems.update(dict.fromkeys(found[1]))
+        elif not outcome.interrupted:
+            reason = "its tasks did not finish; see the problems"
+            arch = spec.params["arch"]
+            results.append(KernelResult(spec.subject, arch, Verdict.ERROR, reason=reason))
+    return results, problems

@@ -23,7 +23,16 @@ from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference
+from gpuemu_flow.tasks import (
+    build_kernel,
+    compare,
+    diff,
+    diff_kernel,
+    generate,
+    lint,
+    run_op,
+    run_reference,
+)
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
 
@@ -35,6 +44,9 @@ ACTIONS: Mapping[str, Action] = {
     run_reference.STAGE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
     compare.STAGE: lambda spec, context, _: compare.run(spec, context),
     diff.STAGE: lambda spec, context, _: diff.run(spec, context),
+    build_kernel.STAGE: lambda spec, context, _: build_kernel.run(spec, context),
+    lint.STAGE: lambda spec, context, _: lint.run(spec, context),
+    diff_kernel.STAGE: lambda spec, context, _: diff_kernel.run(spec, context),
 }
 
 
@@ -208,7 +220,11 @@ class Executor:
             return _Failed(spec.name, ())
         except FlowError as error:
             return _Failed(spec.name, error.problems)
-        if self._fail_fast and spec.stage == compare.STAGE and self._runner is not None:
+        if (
+            self._fail_fast
+            and spec.stage in (compare.STAGE, lint.STAGE)
+            and self._runner is not None
+        ):
             verdict = result.values.get("verdict", Verdict.PASSED.value)
             if verdict in (Verdict.FAILED.value, Verdict.ERROR.value):
                 self._runner.stop()

@@ -14,7 +14,7 @@ from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.types import Json
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass

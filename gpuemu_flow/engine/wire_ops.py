@@ -59,12 +59,14 @@ class WireSubject:
     ----------
     subject : Subject
     key : str
-        Digest of all that decides a verdict beside the case; subjects that share it can share
-        warm programs.
+        Subjects that share it can share warm programs.
+    judged_by : str
+        Digest of all that decides a verdict beside the case: code, configuration, environment.
     """
 
     subject: Subject
     key: str
+    judged_by: str
 
     @property
     def output_name(self) -> str:
@@ -122,32 +124,49 @@ class Subjects:
             known = compiled.made[key] = self._make(asked, compiled, key, sample)
         return known
 
-    def _make(
-        self, asked: Asked, compiled: _Compiled, key: tuple[object, ...], sample: Case
-    ) -> WireSubject:
+    def judged_by(self, asked: Asked) -> str:
+        """See `WireSubject`."""
+        return self._judged_by(asked, self._as_asked(asked, self._current(asked.op, asked.dtype)))
+
+    def _judged_by(self, asked: Asked, compiled: _Compiled) -> str:
+        parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
+        return digest_json([repr(asked.key()), *parts, compiled.digests, self._environment])
+
+    def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
+        """An op with what a request changes of it."""
         op = self._config.op(asked.op)
         kwargs = _typed(asked.kwargs, op.kwargs, compiled.reference.kind)
         names = asked.input_names or compiled.reference.input_names
-
-        def as_asked(program: Program) -> Program:
-            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
-
         compare = dict(compiled.compare)
         if asked.tolerance is not None:
             atol, rtol = asked.tolerance
             compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
+
+        def changed(program: Program) -> Program:
+            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+
+        return replace(
+            compiled,
+            op=changed(compiled.op),
+            reference=changed(compiled.reference),
+            compare=compare,
+        )
+
+    def _make(
+        self, asked: Asked, compiled: _Compiled, key: tuple[object, ...], sample: Case
+    ) -> WireSubject:
+        changed = self._as_asked(asked, compiled)
         subject = Subject(
             asked.op,
             asked.dtype,
-            as_asked(compiled.op),
-            as_asked(compiled.reference),
-            compare,
+            changed.op,
+            changed.reference,
+            changed.compare,
             [sample],
-            compiled.reference_dtype,
+            changed.reference_dtype,
         )
-        parts = [subject.reference.to_json(), subject.op.to_json(), compare]
-        digest = digest_json([repr(key), *parts, compiled.digests, self._environment])
-        return WireSubject(subject, digest)
+        judged_by = self._judged_by(asked, changed)
+        return WireSubject(subject, digest_json([repr(key), judged_by]), judged_by)
 
     def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:

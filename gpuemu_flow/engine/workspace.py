@@ -143,6 +143,11 @@ class Workspace:
             stamp = stamp_of(path)
             if stamp is not None:
                 files[path] = stamp
+        for path, seen in self.snapshot.basis["kernels"].get("tool_files", ()):
+            if seen is None:
+                absent.append(path)
+            else:
+                files[path] = (seen[0], seen[1], seen[2], seen[3])
         folders = {}
         for pattern, _ in self.snapshot.basis["globs"]:
             for folder in _glob_folders(self.root, pattern):
@@ -192,7 +197,15 @@ class Workspace:
             and all(_digest(Path(path)) == digest for path, digest in basis["config"])
             and all(glob_files(self.root, pattern) == found for pattern, found in basis["globs"])
             and self._same_imports(known)
+            and self._same_kernels(known)
         )
+
+    def _same_kernels(self, known: Snapshot) -> bool:
+        if not known.basis["kernels"]:
+            return True
+        from gpuemu_flow.engine.compile_kernels import still_holds  # noqa: PLC0415
+
+        return still_holds(self.root, known.basis["kernels"])
 
     def _same_imports(self, known: Snapshot) -> bool:
         files = FileTable(self.root, dict(known.files.entries))
@@ -219,6 +232,7 @@ class Workspace:
             "variables": plan.identity(self._environ),
             "config": [[str(f.path), f.digest] for f in config.files],
             "globs": [[pattern, compiler.matches(pattern)] for pattern in globs],
+            "kernels": compiler.kernel_basis,
             "imports": {p: compiler.sources.imports_digest(self.root / p) for p in sorted(sources)},
         }
         settings = {

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gpuemu_flow.reports.model import SCHEMA_VERSION, CaseFailure, OpResult, RunReport
+from gpuemu_flow.reports.model import (
+    SCHEMA_VERSION,
+    CaseFailure,
+    KernelResult,
+    OpResult,
+    RunReport,
+)
 from gpuemu_flow.types import Json, number_to_json
 
 
@@ -39,7 +45,41 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
         ],
         "duration_s": round(report.duration_s, 6),
         "interrupted": report.interrupted,
+        "kernels": [record for result in report.kernels for record in kernel_records(result)],
     }
+
+
+def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
+    """The kernels of one lint; one that could not be linted is a record without figures."""
+    common = {
+        "kernel": result.kernel,
+        "cached": result.cached,
+        "reason": result.reason,
+    }
+    if not result.entries:
+        nothing: dict[str, Json] = {
+            "name": result.kernel,
+            "file": "",
+            "arch": result.arch,
+            "metric_source": "",
+            "metrics": None,
+            "violations": [],
+            "unchecked": [],
+            "verdict": result.verdict.value,
+        }
+        return [{**nothing, **common, "changes": []}]
+    return [
+        {
+            **entry,
+            **common,
+            "changes": [
+                {name: change[name] for name in ("kind", "metric", "message")}
+                for change in result.changes
+                if change["kernel"] == entry["name"]
+            ],
+        }
+        for entry in result.entries
+    ]
 
 
 def _result(result: OpResult) -> dict[str, Json]:

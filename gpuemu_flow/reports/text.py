@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.features import group
-from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport
+from gpuemu_flow.reports.model import CaseFailure, KernelResult, OpResult, RunReport
 from gpuemu_flow.tasks.verdicts import STDERR
 from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
@@ -20,6 +20,7 @@ _COLORS = {
     Verdict.INCONCLUSIVE: "33",
     Verdict.SKIPPED: "33",
 }
+_SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 _VALUE_WIDTH = 70
 _DIGITS = re.compile(r"\d+")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -123,6 +124,82 @@ def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
     return lines
 
 
+KERNEL_HEADINGS = (
+    "kernel", "arch", "verdict", "entries", "registers", "spills", "occupancy", "errors",
+    "warnings", "",
+)  # fmt: skip
+_KERNEL_LEFT = {0, 1, 2, 9}
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
+) -> list[str]:
+    """Lines of a table; columns in `left` are aligned there, the others to the right."""
+    widths = [max(len(row[n]) for row in (headings, *rows)) for n in range(len(headings))]
+    return [
+        "  ".join(
+            cell.ljust(width) if n in left else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+
+
+def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
+    """The table of the linted kernels, what failed them and what changed."""
+    heading, *lines = table(KERNEL_HEADINGS, [_kernel_row(r) for r in results], _KERNEL_LEFT)
+    shown = [style.paint(heading, "2")]
+    for result, line in zip(results, lines, strict=True):
+        word = f" {result.verdict.value} "
+        shown.append(line.replace(word, f" {style.verdict(result.verdict)} ", 1))
+    for result in results:
+        shown += [
+            violation_line(found, entry["name"], style)
+            for entry in result.entries
+            for found in entry["violations"]
+            if found["severity"] == "error" and "allowed" not in found
+        ]
+        shown += [
+            printable(f"{c['kind']}: {c['kernel']} {c['arch']}: {c['message']}")
+            for c in result.changes
+        ]
+    return shown
+
+
+def violation_line(found: Mapping[str, Json], kernel: str, style: Style) -> str:
+    """One violation: place, severity, rule, kernel, message."""
+    place = f"{found['file']}:{found['line']}: " if found["line"] else ""
+    severity = style.paint(found["severity"], _SEVERITY_COLORS.get(found["severity"], ""))
+    reason = f" (allowed: {found['allowed']})" if "allowed" in found else ""
+    text = printable(f"{found['rule']}: {kernel}: {found['message']}{reason}")
+    return f"{printable(place)}{severity}: {text}"
+
+
+def _kernel_row(result: KernelResult) -> list[str]:
+    """One line: of several entries the worst figures; ``~`` marks an estimate."""
+
+    def worst(name: str) -> str:
+        values = [v for e in result.entries if (v := e["metrics"][name]) is not None]
+        estimated = any(e["metric_source"] == "estimate" for e in result.entries)
+        return f"{'~' if estimated else ''}{max(values)}" if values else "-"
+
+    reached = [o["fraction"] for e in result.entries if (o := e["metrics"]["occupancy"])]
+    found = [v for e in result.entries for v in e["violations"] if "allowed" not in v]
+    arch = result.arch or ", ".join(dict.fromkeys(e["arch"] for e in result.entries))
+    cells = ["-"] * 6
+    if result.entries:
+        cells = [
+            str(len(result.entries)),
+            worst("registers"),
+            worst("spill_instructions"),
+            f"{min(reached):.0%}" if reached else "-",
+            str(sum(v["severity"] == "error" for v in found)),
+            str(sum(v["severity"] == "warning" for v in found)),
+        ]
+    note = result.reason or ("cached" if result.cached else "run")
+    return [printable(cell) for cell in (result.kernel, arch, result.verdict.value, *cells, note)]
+
+
 def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
     """Failing cases folded to causes; the smallest case stands for each."""
     by_op: dict[str, list[OpResult]] = {}
@@ -211,8 +288,9 @@ def totals_line(report: RunReport) -> str:
 def verdicts_line(report: RunReport) -> str:
     """How many ops and dtypes got which verdict."""
     counts: dict[Verdict, int] = {}
-    for result in report.results:
-        counts[result.verdict] = counts.get(result.verdict, 0) + 1
+    verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
+    for verdict in verdicts:
+        counts[verdict] = counts.get(verdict, 0) + 1
     return ", ".join(f"{counts[v]} {v.value}" for v in Verdict if v in counts) or "nothing checked"
 
 
@@ -227,8 +305,10 @@ def up_to_date_line(report: RunReport) -> str:
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
     """The whole report of a run."""
-    lines = render_results(report.results, style)
-    if not report.results:
+    lines = render_results(report.results, style) if report.results else []
+    if report.kernels:
+        lines += render_kernels(report.kernels, style)
+    if not lines:
         lines = ["nothing was selected that could be checked"]
     close = [
         r

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import stat
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 """What reading an answer raises when it is not of the agreed form."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_PIECE = 1 << 20
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
@@ -51,11 +53,28 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:
-    """Whether the worker left the file that it speaks of: a plain one of that size."""
+    """Whether the worker left the file that it speaks of: a plain one of those bytes.
+
+    Its word for the digest is not enough: with that of another output, the program would have that
+    one judged in place of its own.
+    """
     if not _DIGEST.match(outcome.blob):
         return False
     try:
         found = path.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == outcome.size
+    is_plain = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+    return is_plain and found.st_size == outcome.size and _digest(path) == outcome.blob
+
+
+def _digest(path: Path) -> str:
+    """sha256 of a file; empty when it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as stream:
+            while piece := stream.read(_PIECE):
+                digest.update(piece)
+    except OSError:
+        return ""
+    return digest.hexdigest()

@@ -10,6 +10,7 @@ from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, fai
 ISOLATIONS = ("fork", "spawn", "warm")
 KINDS = ("script", "callable", "command")
 DEFAULT_OUTPUT = "result"
+_TUPLES = ("input_names", "argv", "output_names", "mutates", "forbidden", "read_only")
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Program:
         False when equal calls may give different bits.
     shadow : bool
         Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
+    forbidden : tuple of str
+        Absolute paths of files and folders that the program's process must not touch; see `guard`.
+    read_only : tuple of str
+        Absolute paths of files that it may read and not change.
+    forbidden_function : str
+        Of the program's own file: a function that it must not call.
     """
 
     kind: str
@@ -72,20 +79,21 @@ class Program:
     mutates: tuple[str, ...] = ()
     deterministic: bool = True
     shadow: bool = False
+    forbidden: tuple[str, ...] = ()
+    read_only: tuple[str, ...] = ()
+    forbidden_function: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
         out = asdict(self)
-        for name in ("input_names", "argv", "output_names", "mutates"):
+        for name in _TUPLES:
             out[name] = list(out[name])
         return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
         """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
-        tuples = {
-            name: tuple(data[name]) for name in ("input_names", "argv", "output_names", "mutates")
-        }
+        tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
         return cls(**{**data, **tuples})
 
 

@@ -6,14 +6,14 @@ import os
 import random
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners import decoys, malloc
 from gpuemu_flow.runners.api import Checks, OpError, Program, Request, RunError
 from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.codec import MAX_OUTPUTS
@@ -126,6 +126,7 @@ class Executor:
         self._watch = watch
         self._surroundings = _Surroundings()
         self._pid = os.getpid()
+        self._cases = 0
 
     def _call(self, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:
         _reseed(seed)
@@ -143,22 +144,42 @@ class Executor:
     def execute(self, request: Request, checks: Checks) -> Executed:
         """Run one case generated here; see `call`."""
         self._watch.preparing()
-        case = request.case
+        case, dtype = request.case, request.input_dtype
         guards = checks.guards and self._runner.shares_memory
-        decoy: Arrays | None = None
-        if checks.decoy and self._runner.in_process:
-            decoy = make_inputs(decoy_case(case), request.input_dtype, guards=guards)
-        judged = make_inputs(case, request.input_dtype, guards=guards)
-        buffers = InputBuffers(judged if decoy is None else decoy)
-        if decoy is not None:
-            buffers.remember()
-            try:
-                self._call(buffers.arrays, case.seed)
-            except BaseException:  # noqa: S110 - only the judged call counts
-                pass
+        judged = make_inputs(case, dtype, guards=guards)
+        if not (checks.decoy and self._runner.in_process):
+            return self.call(InputBuffers(judged), case.seed, checks)
+        again = checks.repeat and decoys.comes_again(case.seed, self._cases)
+        self._cases += 1
+        decoy = make_inputs(decoy_case(case), dtype, guards=guards)
+        decoys.resemble(decoy, judged, case.seed)
+        buffers = InputBuffers(decoy)
+        before = self._decoy_call(buffers, case.seed, FIRST_FILL)
+        buffers.overwrite(judged)
+        executed = self.call(buffers, case.seed, checks)
+        if before is None or not again or executed.violations:
+            return executed
+        decoy = make_inputs(decoy_case(case), dtype, guards=guards)
+        decoys.resemble(decoy, judged, case.seed)
+        buffers.overwrite(decoy)
+        after = self._decoy_call(buffers, case.seed ^ _REPEAT_SEED, SECOND_FILL) or {}
+        found = compare_calls(before, after, deterministic=self._program.deterministic)
+        return replace(executed, violations=(*executed.violations, *decoys.told(found)))
+
+    def _decoy_call(
+        self, buffers: InputBuffers, seed: int, fill: int
+    ) -> dict[str, np.ndarray] | None:
+        """Outputs of a call that is not judged; None when it failed."""
+        buffers.remember()
+        malloc.perturb(fill)
+        try:
+            outputs = self._call(buffers.arrays, seed)
+            return {name: array.copy() for name, array in outputs.items()}
+        except BaseException:  # only the judged call counts
+            return None
+        finally:
+            malloc.perturb(_NO_FILL)
             buffers.restore()  # the zones round the elements, too
-            buffers.overwrite(judged)
-        return self.call(buffers, case.seed, checks)
 
     def call(self, buffers: InputBuffers, seed: int, checks: Checks) -> Executed:
         """Run the program on inputs in memory.

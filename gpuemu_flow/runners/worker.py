@@ -34,6 +34,7 @@ from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
+from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import Executed, Executor, Runner, converted
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
@@ -98,6 +99,7 @@ class Worker:
         self._program: Program | None = None
         self._executor: Executor | None = None
         self._arena: Arena | None = None
+        self._conduct = Conduct()
         self._pid = os.getpid()
 
     def _next(self) -> dict[str, Json]:
@@ -138,9 +140,10 @@ class Worker:
 
     def _failed(self, error: BaseException, *, doing: str = "") -> RunError:
         assert self._program is not None  # noqa: S101 - set before anything can fail
-        if not isinstance(error, OpError):
-            print_traceback(error)
-        explained = explain(error, self._program, doing=doing)
+        with self._conduct.own_work():  # a traceback shows lines of source files
+            if not isinstance(error, OpError):
+                print_traceback(error)
+            explained = self._conduct.offence() or explain(error, self._program, doing=doing)
         return replace(explained, stderr_tail=self._streams.stderr_tail())
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:
@@ -153,7 +156,9 @@ class Worker:
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + LOAD_ALLOWANCE)
             self._watch.preparing()
+            self._conduct = Conduct(program)
             runner = _runner(program, self._streams)
+            self._conduct.loaded()
             limits.limit_memory(extra)
             limits.limit_file_size(None)
             self._executor = Executor(program, runner, self._watch)
@@ -185,7 +190,9 @@ class Worker:
         index = request.case.index
         try:
             executed = self._executed(request, checks)
-            digest, size = _stage(message["out"], executed)
+            self._conduct.demand(checks)
+            with self._conduct.own_work():
+                digest, size = _stage(message["out"], executed)
         except _StagingError as failed:
             return {"type": "outcome", "serial": serial, "staging": str(failed)}
         except BaseException as error:  # programs may raise anything
@@ -217,6 +224,7 @@ class Worker:
                 memories = None if wide is not arrays else self._arena.memories(slots)
                 buffers = InputBuffers(wide, memories)
                 executed = self._executor.call(buffers, int(message["seed"]), checks)
+            self._conduct.demand(checks)
             written = self._arena.write(executed.outputs, start=reserved)
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))

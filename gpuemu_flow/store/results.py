@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
@@ -52,6 +52,20 @@ class StoredResult:
         return int(self.key[:_TIME_DIGITS])
 
 
+class _Records(JsonStore):
+    """Results by time; many are deleted at once, one transaction for each would cost too much."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Forget keys; those that are not there are passed over."""
+
+        def delete() -> None:
+            with self._cache.transact():
+                for key in keys:
+                    self._cache.delete(key)
+
+        self._guarded(delete)
+
+
 class ResultStore:
     """The results of one workspace, kept in memory too. Thread-safe; one writing process.
 
@@ -67,7 +81,7 @@ class ResultStore:
     def __init__(
         self, cache: WorkspaceCache, *, max_results: int = 10_000, retention_days: int = 0
     ) -> None:
-        self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
+        self._records = _Records(cache.folder / FOLDER, cache.set_aside)
         self._baselines = JsonStore(cache.folder / "result-baselines", cache.set_aside)
         self._max_results = max_results
         self._retention_days = retention_days
@@ -161,8 +175,8 @@ class ResultStore:
         self._delete(stale)
 
     def _delete(self, keys: list[str]) -> None:
-        for key in keys:
-            self._records.delete(key)
+        if keys:
+            self._records.delete_many(keys)
 
     def find(self, seed: int) -> StoredResult | None:
         """The newest result of a seed."""

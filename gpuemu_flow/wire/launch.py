@@ -22,6 +22,10 @@ _started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that
 class DaemonNotStartedError(FlowError):
     """The daemon said why it cannot start, or said nothing in time."""
 
+    def __init__(self, *problems: Problem, exit_code: int = 3) -> None:
+        super().__init__(*problems)
+        self.exit_code = exit_code
+
 
 def start_daemon(
     root: Path,
@@ -88,7 +92,9 @@ def start_daemon(
     process.wait(seconds)
     if message["exit_code"] == 0:
         return {}
-    raise DaemonNotStartedError(*(Problem(**problem) for problem in message["problems"]))
+    raise DaemonNotStartedError(
+        *(Problem(**problem) for problem in message["problems"]), exit_code=message["exit_code"]
+    )
 
 
 def _read(descriptor: int, deadline: float) -> dict[str, Json] | None:

@@ -29,7 +29,7 @@ def copy_workspace(folder: Path) -> Path:
     shutil.copy(REPOSITORY / "gpuemu.toml", folder)
     for part in ("scripts", "schemas"):
         shutil.copytree(
-            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "*.cu")
+            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
         )
     return folder
 

@@ -1,0 +1,233 @@
+"""The candidates of ``bench_cases``: each judges cases in a process of its own, when it is told to.
+
+    python case_servers.py CANDIDATE FOLDER CASES STRATEGY...
+
+Writes ``ready``, reads how many cases to judge next, line by line, and answers each line with
+``[cases, CPU seconds, wall seconds]``. The CPU seconds are those of this process and its children.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import workspaces
+from processes import plain_environment, tree_cpu_s
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.engine.fuzz import checks_for
+from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.codec import decode_response, encode_request
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.tasks.judge import sample_cases
+from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, open_trials
+from gpuemu_flow.types import Case, CheckResult, Json, Tolerance, Verdict
+
+TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
+OP, REFERENCE = "softmax", "softmax_reference"
+
+Arrays = Mapping[str, np.ndarray]
+Judge = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every candidate is given: the folder with the scripts, and the cases."""
+
+    folder: Path
+    cases: Sequence[Case]
+
+
+Candidate = Callable[[Setting], AbstractContextManager[Judge]]
+
+
+class NotPassedError(Exception):
+    """A case did not pass, so that its time means nothing."""
+
+
+def plan(count: int, strategies: Sequence[str]) -> list[Case]:
+    """The cases that all candidates judge."""
+    names = ("B", "M", "N")
+    sizes = zip(names, workspaces.SOFTMAX_SHAPE, strict=True)
+    schema = OpSchema(
+        dims=tuple(Dim(name, (size,)) for name, size in sizes),
+        inputs=(TensorDef("x", names),),
+        outputs=(TensorDef("result", names),),
+        fixed_shapes=(),
+    )
+    return plan_cases(
+        schema,
+        seed=workspaces.SEED,
+        dtype="float32",
+        count=count,
+        strategies=strategies,
+        layouts=["contiguous"],
+    )
+
+
+def expect_passed(result: CheckResult) -> None:
+    """Every candidate has to come to the right verdict."""
+    if result.verdict is not Verdict.PASSED:
+        raise NotPassedError(result)
+
+
+def compare(inputs: Arrays, actual: Arrays, expected: Arrays) -> None:
+    """Under the explicit tolerance."""
+    result = check_outputs(
+        actual,
+        expected,
+        tolerance={"float32": TOLERANCE},
+        policy=Policy(),
+        expected_dtypes={"result": "float32"},
+        inputs=inputs,
+    )
+    expect_passed(result)
+
+
+def widen(inputs: Arrays) -> dict[str, np.ndarray]:
+    """What the float64 reference gets."""
+    return {name: array.astype(np.float64) for name, array in inputs.items()}
+
+
+def load_function(path: Path) -> Callable[..., np.ndarray]:
+    """The function that is named as its file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[..., np.ndarray] = getattr(module, path.stem)
+    return function
+
+
+@contextmanager
+def alone(setting: Setting) -> Iterator[Judge]:
+    """The numerical work alone, as plainly as it can be written."""
+    malloc.tune()
+    op, reference = (load_function(setting.folder / f"{name}.py") for name in (OP, REFERENCE))
+
+    def judge(n: int) -> None:
+        inputs = materialise(setting.cases[n])
+        actual = {"result": op(**inputs)}
+        compare(inputs, actual, {"result": reference(**widen(inputs))})
+
+    yield judge
+
+
+@contextmanager
+def interpreters(setting: Setting) -> Iterator[Judge]:
+    """A fresh interpreter per case for op and reference each; everything else as in `alone`."""
+    malloc.tune()
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **plain_environment()}
+
+    def call(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
+        done = subprocess.run(
+            [sys.executable, str(setting.folder / f"{name}_script.py")],
+            input=encode_request(inputs, {}),
+            stdout=subprocess.PIPE,
+            env=environment,
+            check=True,
+        )
+        return decode_response(done.stdout, ())
+
+    def judge(n: int) -> None:
+        inputs = materialise(setting.cases[n])
+        compare(inputs, call(OP, inputs), call(REFERENCE, widen(inputs)))
+
+    yield judge
+
+
+def trials(kind: str, *, auto: bool) -> Candidate:
+    """Judging by `tasks.trial`; under the auto tolerance with the checks that ``fuzz`` makes."""
+    compare_settings: dict[str, Json] = {
+        "tolerance": "auto" if auto else "explicit",
+        "tolerances": {} if auto else {"float32": {"atol": TOLERANCE.atol, "rtol": TOLERANCE.rtol}},
+        "nan_policy": "match",
+        "inf_policy": "match",
+        "invariants": [],
+        "shape_preserved_input": None,
+    }
+
+    def program(folder: Path, name: str) -> Program:
+        suffix, function = ("_script", "") if kind == "script" else ("", name)
+        return Program(
+            kind,
+            root=str(folder),
+            input_names=("x",),
+            path=str(folder / f"{name}{suffix}.py"),
+            function=function,
+        )
+
+    @contextmanager
+    def candidate(setting: Setting) -> Iterator[Judge]:
+        subject = Subject(
+            OP,
+            "float32",
+            program(setting.folder, OP),
+            program(setting.folder, REFERENCE),
+            compare_settings,
+            sample_cases(setting.cases),
+        )
+        staging = setting.folder / f"staging-{os.getpid()}"
+        staging.mkdir()
+        with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool, open_trials(pool, subject) as warm:
+            pool.start()
+
+            def judge(n: int) -> None:
+                checks = checks_for(n) if auto else PLAIN
+                expect_passed(warm.judge(setting.cases[n], checks).result)
+
+            yield judge
+
+    return candidate
+
+
+CANDIDATES: dict[str, Candidate] = {
+    "alone": alone,
+    "callables-explicit": trials("callable", auto=False),
+    "callables-auto": trials("callable", auto=True),
+    "scripts": trials("script", auto=False),
+    "interpreters": interpreters,
+}
+
+
+def ended_children_s() -> float:
+    """CPU seconds of children that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def main() -> None:
+    """Serve one candidate until standard input ends."""
+    name, folder, count, *strategies = sys.argv[1:]
+    setting = Setting(Path(folder), plan(int(count), strategies))
+    done = 0
+    with CANDIDATES[name](setting) as judge:
+        print("ready", flush=True)
+        for line in sys.stdin:
+            number = int(line)
+            cpu = tree_cpu_s(os.getpid()) + ended_children_s()
+            begin = time.perf_counter()
+            for n in range(done, done + number):
+                judge(n)
+            wall = time.perf_counter() - begin
+            cpu = tree_cpu_s(os.getpid()) + ended_children_s() - cpu
+            done += number
+            print(json.dumps([number, cpu, wall]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

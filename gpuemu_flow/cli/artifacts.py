@@ -1,0 +1,28 @@
+"""``gpuemu-flow artifacts``: the figures of the kernels, with where they come from."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.cli.lint import lint_report, print_json
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
+@click.argument("words", nargs=-1, metavar="[KERNEL]...")
+@click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
+@format_option("text", "json")
+def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: str) -> None:
+    """Show the figures of the configured kernels for each architecture, built where needed."""
+    from gpuemu_flow.types import Verdict  # noqa: PLC0415
+
+    report = lint_report([], (*words, *kernels), output_format)
+    if output_format == "json":
+        print_json(report)
+    else:
+        from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
+
+        click.echo(lint_text.render_artifacts(report, text.Style(wants_color())))
+    # Showing figures succeeds whatever the policy says of them.
+    failed = any(result.verdict is Verdict.ERROR for result in report.kernels)
+    raise SystemExit(130 if report.interrupted else 3 if failed else 0)

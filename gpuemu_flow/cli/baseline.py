@@ -1,0 +1,161 @@
+"""``gpuemu-flow baseline``: keep what is true now under a name, to compare with later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+if TYPE_CHECKING:
+    from gpuemu_flow.store.baselines import Baseline, BaselineStore
+
+
+class _TagGroup(click.Group):
+    """``baseline TAG`` is short for ``baseline store TAG``."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            args = ["store", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_TagGroup, short_help="Store, list and move baselines.")
+def baseline() -> None:
+    """Baselines hold the kernels' figures and the ops' results of one time.
+
+    `gpuemu-flow baseline TAG` stores one; `gpuemu-flow diff` compares with it.
+    """
+
+
+@baseline.command()
+@click.argument("tag")
+@format_option("text", "json")
+def store(tag: str, output_format: str) -> None:
+    """Bring the workspace up to date and store its figures and results as TAG.
+
+    A baseline of that name is replaced, never merged with.
+    """
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine import baselines  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import text  # noqa: PLC0415
+    from gpuemu_flow.store.baselines import check_tag  # noqa: PLC0415
+
+    check_tag(tag)
+    workspace = Workspace()
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        report = baselines.bring_up_to_date(workspace, listener)
+    if report.interrupted:
+        raise SystemExit(130)
+    made, replaced = baselines.store(workspace, tag, report)
+    if output_format == "json":
+        _print_json({"baseline": _facts(made), "replaced": replaced})
+        return
+    for problem in report.problems:
+        click.echo(text.printable(str(problem)), err=True)
+    word = "replaced" if replaced else "stored"
+    click.echo(f"{word} {_line(made)}; now {text.verdicts_line(report)}")
+
+
+@baseline.command("list")
+@format_option("text", "json")
+def list_baselines(output_format: str) -> None:
+    """List the baselines, newest first."""
+    found = _open_store().list()
+    if output_format == "json":
+        _print_json({"baselines": [_facts(one) for one in found]})
+    else:
+        click.echo("\n".join(_line(one) for one in found) or "there are no baselines")
+
+
+@baseline.command()
+@click.argument("tag")
+@format_option("text", "json")
+def show(tag: str, output_format: str) -> None:
+    """Show what a baseline holds."""
+    found = _open_store().get(tag)
+    if output_format == "json":
+        _print_json({"baseline": found.to_json()})
+        return
+    from gpuemu_flow.reports import text  # noqa: PLC0415
+    from gpuemu_flow.types import number_from_json  # noqa: PLC0415
+
+    lines = [_line(found)]
+    for entries in found.kernels.values():
+        for e in entries:
+            lines.append(
+                f"  {e['name']} {e['arch']}: {e['registers']} registers, "
+                f"{e['spill_instructions']} spill instructions ({e['metric_source']})"
+            )
+    for op, dtypes in found.results.items():
+        for dtype, summary in dtypes.items():
+            error = text.number(number_from_json(summary["max_abs"]))
+            lines.append(f"  {op} {dtype}: {summary['verdict']}, max abs {error}")
+    click.echo(text.printable("\n".join(lines)))
+
+
+@baseline.command()
+@click.argument("tag")
+def delete(tag: str) -> None:
+    """Forget a baseline."""
+    _open_store().delete(tag)
+    click.echo(f"deleted {tag}")
+
+
+@baseline.command()
+@click.argument("tag")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def export(tag: str, file: Path) -> None:
+    """Write a baseline as a JSON file, for another machine or a repository."""
+    from gpuemu_flow.store.baselines import write_file  # noqa: PLC0415
+
+    write_file(file, _open_store().get(tag))
+    click.echo(str(file))
+
+
+@baseline.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--tag", default="", help="Another name than the file's.")
+def import_baseline(file: Path, tag: str) -> None:
+    """Take in a baseline that was exported."""
+    from gpuemu_flow.engine import baselines  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    made, replaced = baselines.import_file(Workspace(), file, tag)
+    click.echo(f"{'replaced' if replaced else 'stored'} {_line(made)}")
+
+
+def _open_store() -> BaselineStore:
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.store.baselines import BaselineStore  # noqa: PLC0415
+
+    return BaselineStore(Workspace().cache)
+
+
+def _facts(found: Baseline) -> dict[str, object]:
+    return {
+        "tag": found.tag,
+        "created": found.created,
+        "tool": found.tool,
+        "kernels": sum(len(entries) for entries in found.kernels.values()),
+        "results": sum(len(dtypes) for dtypes in found.results.values()),
+    }
+
+
+def _line(found: Baseline) -> str:
+    facts = _facts(found)
+    return (
+        f"{found.tag}: {facts['kernels']} kernels, {facts['results']} results, "
+        f"{found.created[:19].replace('T', ' ')} UTC"
+    )
+
+
+def _print_json(content: dict[str, object]) -> None:
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    click.echo(json_writer.dumps({"schema_version": 1, **content}))

@@ -1,0 +1,56 @@
+"""``gpuemu-flow diff``: kernels and results against a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+
+@click.command(short_help="Compare kernels and results with a baseline.")
+@click.argument("tag", required=False)
+@click.option("-b", "--baseline", "baseline_tag", metavar="TAG", help="Default: the newest.")
+@click.option(
+    "--fail-on-regression/--no-fail-on-regression",
+    default=None,
+    help="Exit 1 when something got worse; default: as in [policies].",
+)
+@format_option("text", "json")
+def diff(
+    tag: str | None, baseline_tag: str | None, fail_on_regression: bool | None, output_format: str
+) -> None:
+    """Bring the workspace up to date and compare it with a baseline."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine import baselines  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, lint_text, text  # noqa: PLC0415
+    from gpuemu_flow.store.baselines import BaselineStore  # noqa: PLC0415
+
+    if tag is not None and baseline_tag not in (None, tag):
+        raise click.UsageError("name one baseline")
+    wanted = tag or baseline_tag
+    workspace = Workspace()
+    known = BaselineStore(workspace.cache)
+    baseline = known.get(wanted) if wanted is not None else known.newest()
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        report = baselines.bring_up_to_date(workspace, listener)
+    if report.interrupted:
+        raise SystemExit(130)
+    found = baselines.diff(workspace, baseline, report)
+    if output_format == "json":
+        click.echo(json_writer.dumps(found.to_json()))
+    else:
+        title = f"against {baseline.tag} of {baseline.created[:19].replace('T', ' ')} UTC"
+        results = [asdict(result) for result in found.results]
+        style = text.Style(wants_color())
+        click.echo(lint_text.render_diff(found.kernels, results, style, title=title))
+        for problem in report.problems:
+            click.echo(text.printable(str(problem)), err=True)
+    gate = fail_on_regression
+    if gate is None:
+        gate = bool(workspace.settings["fail_on_regression"])
+    if gate and found.has_regressions:
+        raise SystemExit(1)
+    raise SystemExit(3 if any(not problem.warning for problem in report.problems) else 0)

@@ -1,0 +1,79 @@
+"""``gpuemu-flow lint``: configured kernels, or PTX and cubin files, against the lint rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import format_option, wants_color
+
+if TYPE_CHECKING:
+    from gpuemu_flow.reports.model import RunReport
+
+_FILE_SUFFIXES = (".ptx", ".cubin", ".cu")
+
+
+@click.command(short_help="Check kernels against the lint rules.")
+@click.argument("words", nargs=-1, metavar="[FILE.ptx|FILE.cubin|KERNEL]...")
+@click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
+@click.option("-p", "--ptx", "files", multiple=True, help="A PTX file; may be repeated.")
+@click.option("--explain", "rule", metavar="RULE", help="Say what a rule is about, and stop.")
+@format_option("text", "json", "sarif")
+def lint(
+    words: tuple[str, ...],
+    kernels: tuple[str, ...],
+    files: tuple[str, ...],
+    rule: str | None,
+    output_format: str,
+) -> None:
+    """Check kernels: the configured ones, or the files named, which need no configuration."""
+    from gpuemu_flow.engine.kernels import explain_rule  # noqa: PLC0415
+
+    if rule is not None:
+        click.echo(explain_rule(rule), nl=False)
+        return
+    named = [word for word in words if _is_file(word)]
+    names = (*kernels, *(word for word in words if not _is_file(word)))
+    report = lint_report([*map(Path, files), *map(Path, named)], names, output_format)
+    if output_format == "sarif":
+        from gpuemu_flow.reports import json_writer, sarif  # noqa: PLC0415
+
+        click.echo(json_writer.dumps(sarif.lint_to_sarif(report)))
+    elif output_format == "json":
+        print_json(report)
+    else:
+        from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
+
+        click.echo(lint_text.render_lint(report, text.Style(wants_color())))
+    raise SystemExit(report.exit_code)
+
+
+def _is_file(word: str) -> bool:
+    return Path(word).suffix in _FILE_SUFFIXES
+
+
+def lint_report(files: list[Path], names: tuple[str, ...], output_format: str) -> RunReport:
+    """Lint files, else the workspace's kernels."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine import kernels  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    sources = [path for path in files if path.suffix == ".cu"]
+    if files and not sources:
+        with kernels.closing(kernels.open_workspace()) as found:
+            return kernels.lint_files(files, names, found)
+    workspace = Workspace()
+    names = (*names, *kernels.names_of_sources(workspace, files))
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        return kernels.lint_workspace(workspace, names, listener)
+
+
+def print_json(report: RunReport) -> None:
+    """The object that ``lint`` and ``artifacts`` print."""
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    whole = json_writer.run_to_json(report)
+    kept = ("schema_version", "kernels", "problems")
+    click.echo(json_writer.dumps({name: whole[name] for name in kept}))

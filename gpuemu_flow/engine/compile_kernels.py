@@ -1,0 +1,341 @@
+"""The kernels' share of the task graph: build, lint and diff for each kernel and architecture."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.artifacts.lint import LINT_VERSION
+from gpuemu_flow.artifacts.policy import Policy, policy_from_tables
+from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
+from gpuemu_flow.artifacts.view import VIEW_VERSION
+from gpuemu_flow.config.model import Config, Policies
+from gpuemu_flow.config.model_kernels import KernelConfig
+from gpuemu_flow.engine.environment import package_version
+from gpuemu_flow.engine.files import stamp_of
+from gpuemu_flow.engine.graph import Skip
+from gpuemu_flow.engine.includes import include_closure, relative
+from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.types import Json
+
+DEFAULT_ARCH = "sm_80"
+"""For sources that must be compiled and name no architecture."""
+
+CUDA, GIVEN, COMMAND, TRITON = "cuda", "given", "command", "triton"
+_NEEDED = {CUDA: ("nvcc",), GIVEN: ("ptxas",), COMMAND: ("ptxas",), TRITON: ()}
+_SITE_FOLDERS = ("nvidia/cu13/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
+
+
+@dataclass
+class KernelTasks:
+    """What the kernels add to the graph.
+
+    Attributes
+    ----------
+    tasks : list of TaskSpec
+        In topological order.
+    groups : dict of name to task names
+    skips : list of Skip
+        Kernels without anything to build or lint; their dtype is empty.
+    basis : dict
+        What was looked at outside of the configuration, for `still_holds`.
+    """
+
+    tasks: list[TaskSpec] = field(default_factory=list)
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    skips: list[Skip] = field(default_factory=list)
+    basis: dict[str, Json] = field(default_factory=dict)
+
+
+def kernel_tasks(config: Config, cache: WorkspaceCache, sources: SourceIndex) -> KernelTasks:
+    """Tasks of all kernels of a configuration."""
+    return _KernelCompiler(config, cache, sources).compile()
+
+
+def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
+    """Limits and severities of one kernel: its own go over those of ``[policies]``."""
+    tables: dict[str, Any] = {
+        "regression_threshold": policies.regression_threshold,
+    }
+    for name, key in (("registers", "max"), ("spills", "max"), ("local_memory", "max_bytes")):
+        limits = getattr(policies, name)
+        given = {key: limits.fail, "warn_above": limits.warn}
+        tables[name] = {word: value for word, value in given.items() if value is not None}
+    checks: dict[str, Any] = {"severity": dict(policies.rules)}
+    archs: tuple[str, ...] = ()
+    if kernel is not None:
+        archs = kernel.build.arch
+        # Under an alias, too, a limit that the kernel names is among `given`.
+        own = kernel.checks
+        aliases = {
+            "max_local_memory": "max_local_memory_bytes",
+            "forbidden_patterns": "forbidden_instructions",
+        }
+        for name in sorted({aliases.get(word, word) for word in own.given}):
+            value = getattr(own, name)
+            if value is not None:
+                checks["expect_tensor_cores" if name == "tensor_cores" else name] = value
+        checks["allow"] = {allowed.rule: allowed.reason for allowed in kernel.allow}
+    return policy_from_tables(checks, tables, archs=archs)[0]
+
+
+def still_holds(root: Path, basis: Mapping[str, Json]) -> bool:
+    """Whether the files, headers and tools that kernels were compiled from are found as before."""
+    if not basis:
+        return True
+    return (
+        all(
+            include_closure(root / start, flags, root) == found
+            for start, flags, found in basis["includes"]
+        )
+        and all((root / path).is_file() == there for path, there in basis["given"])
+        and tool_files(basis["tools"]) == basis["tool_files"]
+        and basis["triton"] in (None, triton_version(basis["python"]))
+    )
+
+
+def tool_files(names: Sequence[str]) -> list[list[Json]]:
+    """Every place where a tool is looked for, with its stamp, or null where there is none."""
+    paths = sysconfig.get_paths()
+    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
+        folders += [str(Path(site) / folder) for folder in _SITE_FOLDERS]
+    found: list[list[Json]] = []
+    for name in names:
+        for folder in dict.fromkeys(folders):
+            path = str(Path(folder).absolute() / name)
+            stamp = stamp_of(path)
+            found.append([path, None if stamp is None else list(stamp)])
+    return found
+
+
+def triton_version(python: str) -> str:
+    """Version of Triton in this interpreter, or in that of `python`; empty when it is not there."""
+    if not python:
+        return package_version("triton")
+    pattern = "lib/python*/site-packages/triton-*.dist-info"
+    found = sorted(path.name for path in Path(python).parent.parent.glob(pattern))
+    return ", ".join(found)
+
+
+class _KernelCompiler:
+    def __init__(self, config: Config, cache: WorkspaceCache, sources: SourceIndex) -> None:
+        self._config = config
+        self._root = config.root
+        self._cache = cache
+        self._sources = sources
+        self._out = KernelTasks()
+        self._includes: list[list[Json]] = []
+        self._given: list[list[Json]] = []
+        self._op_names = {op.name for op in config.ops}
+        self._python = config.execution.python_path or ""
+
+    def compile(self) -> KernelTasks:
+        """All tasks, in the order of the configuration."""
+        if not self._config.kernels:
+            return self._out
+        kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
+        tools = sorted({name for kind in kinds.values() for name in _NEEDED.get(kind, ())})
+        self._chain = find_tools() if tools else Toolchain()
+        for kernel in self._config.kernels:
+            kind = kinds[kernel.name]
+            if not kind:
+                self._out.skips.append(Skip(kernel.name, "", kernel.skip_reason))
+                self._out.groups.setdefault(kernel.name, [])
+            else:
+                self._add(kernel, kind)
+        self._out.basis = {
+            "includes": self._includes,
+            "given": self._given,
+            "tools": tools,
+            "tool_files": tool_files(tools),
+            "triton": triton_version(self._python) if TRITON in kinds.values() else None,
+            "python": self._python,
+        }
+        return self._out
+
+    def _kind(self, kernel: KernelConfig) -> str:
+        """How a kernel's artifacts are had; empty when it names none."""
+        if kernel.build.command:
+            return COMMAND
+        if kernel.triton is not None:
+            return TRITON
+        given = [path for path in (kernel.ptx, kernel.cubin) if path is not None]
+        compiled = kernel.source is not None and kernel.source.suffix == ".cu"
+        if compiled:
+            self._given += [[relative(path, self._root), path.is_file()] for path in given]
+            return GIVEN if any(path.is_file() for path in given) else CUDA
+        return GIVEN if given or kernel.source is not None else ""
+
+    def _add(self, kernel: KernelConfig, kind: str) -> None:
+        archs: tuple[str, ...] = kernel.build.arch
+        if kind == COMMAND:
+            archs = archs if len(archs) == 1 else ()
+        elif kind != GIVEN:
+            archs = archs or (DEFAULT_ARCH,)
+        linted = []
+        for arch in archs or ("",):
+            build = self._build(kernel, kind, arch)
+            lint = self._lint(kernel, build, arch)
+            for spec in (build, lint):
+                self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
+            linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))
+        if not archs:
+            for arch in kernel.build.arch:  # names that the configuration's targets may use
+                for stage in (stages.BUILD, stages.LINT):
+                    self._out.groups[f"{stage}:{kernel.name}:{arch}"] = [f"{stage}:{kernel.name}"]
+        policy = kernel_policy(self._config.policies, kernel)
+        name = f"diff:{kernel.name}"
+        diff = self._spec(
+            stages.KERNEL_DIFF,
+            kernel,
+            name=f"{name}:kernel" if kernel.name in self._op_names else name,
+            inputs=tuple(linted),
+            params={"forbidden": list(policy.forbidden_instructions)},
+        )
+        self._take(diff, name, stages.DIFF)
+
+    def _take(self, spec: TaskSpec, group: str, stage: str) -> None:
+        self._out.tasks.append(spec)
+        groups = self._out.groups
+        names = [stage, spec.subject]
+        if group != spec.name:
+            names.append(group)
+        for name in names:
+            groups.setdefault(name, []).append(spec.name)
+
+    def _build(self, kernel: KernelConfig, kind: str, arch: str) -> TaskSpec:
+        files, packages = self._files(kernel, kind)
+        tools = [tool for name in _NEEDED[kind] for tool in self._chain.tools.get(name, ())]
+        ptx, cubin = (
+            None if p is None else relative(p, self._root) for p in self._given_paths(kernel)
+        )
+        params: dict[str, Json] = {
+            "kind": kind,
+            "arch": arch,
+            "source": None if kernel.source is None else relative(kernel.source, self._root),
+            "ptx": ptx,
+            "cubin": cubin,
+            "tools": [[tool.name, tool.version] for tool in tools],
+            "flags": list(kernel.build.flags),
+        }
+        if kind == COMMAND:
+            params["command"] = list(kernel.build.command)
+        if kind == TRITON and kernel.triton is not None:
+            triton = kernel.triton
+            params["triton"] = {
+                "path": relative(triton.path, self._root),
+                "kernel": triton.kernel,
+                "signature": dict(triton.signature),
+                "constants": dict(triton.constants),
+                "num_warps": triton.num_warps,
+                "num_stages": triton.num_stages,
+            }
+            params["triton_version"] = triton_version(self._python)
+        if kind == CUDA and kernel.source is not None:
+            self._note_includes(kernel.source, kernel.build.flags)
+        return self._spec(
+            stages.BUILD,
+            kernel,
+            arch=arch,
+            sources=files,
+            packages=packages,
+            params=params,
+            settings={
+                "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
+                "python": self._python,
+            },
+        )
+
+    @staticmethod
+    def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
+        """PTX and cubin; a source may be one of them itself."""
+        ptx, cubin = kernel.ptx, kernel.cubin
+        if kernel.source is not None and not kernel.build.command:
+            ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx
+            cubin = kernel.source if cubin is None and kernel.source.suffix == ".cubin" else cubin
+        return ptx, cubin
+
+    def _files(self, kernel: KernelConfig, kind: str) -> tuple[list[str], tuple[str, ...]]:
+        """Files that decide what a build gives, and packages."""
+        files: set[str] = set()
+        packages: tuple[str, ...] = ()
+        if kernel.source is not None:
+            files.update(include_closure(kernel.source, kernel.build.flags, self._root))
+        if kind == GIVEN:
+            given = [path for path in self._given_paths(kernel) if path is not None]
+            files.update(relative(path, self._root) for path in given)
+        if kind == TRITON and kernel.triton is not None:
+            closure = self._sources.closure(kernel.triton.path)
+            files.update(closure.files)
+            packages = closure.packages
+        outputs = {path for path in (kernel.ptx, kernel.cubin) if path is not None}
+        for word in kernel.build.command:
+            path = self._root / word
+            if word and path not in outputs and path.is_file():
+                files.update(
+                    self._sources.closure(path).files
+                    if path.suffix == ".py"
+                    else [relative(path, self._root)]
+                )
+        return sorted(files), packages
+
+    def _note_includes(self, source: Path, flags: Sequence[str]) -> None:
+        found = include_closure(source, flags, self._root)
+        self._includes.append([relative(source, self._root), list(flags), found])
+
+    def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
+        policy = kernel_policy(self._config.policies, kernel)
+        if arch:  # this task answers for its own architecture
+            policy = replace(policy, archs=(arch,))
+        return self._spec(
+            stages.LINT,
+            kernel,
+            arch=arch,
+            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            params={
+                "entry": kernel.name,
+                "arch": arch,
+                "policy": policy.to_json(),
+                "threads": kernel.threads_per_block or 0,
+                "dynamic_shared_bytes": kernel.dynamic_shared_memory,
+                "versions": [VIEW_VERSION, LINT_VERSION],
+            },
+        )
+
+    def _spec(
+        self,
+        stage: str,
+        kernel: KernelConfig,
+        *,
+        params: Json,
+        name: str = "",
+        arch: str = "",
+        settings: Json = None,
+        sources: Sequence[str] = (),
+        packages: Sequence[str] = (),
+        inputs: tuple[TaskInput, ...] = (),
+    ) -> TaskSpec:
+        target = self._cache.manifest_path(stage, kernel.name, arch)
+        versions = ((package, package_version(package)) for package in packages)
+        default = f"{stage}:{kernel.name}:{arch}" if arch else f"{stage}:{kernel.name}"
+        return TaskSpec(
+            name=name or default,
+            stage=stage,
+            version=stages.VERSIONS[stage],
+            subject=kernel.name,
+            dtype="",
+            sources=tuple(sources),
+            inputs=inputs,
+            params=params,
+            settings=settings,
+            target=target.relative_to(self._cache.folder).as_posix(),
+            packages=tuple((package, version) for package, version in versions if version),
+        )

@@ -1,0 +1,196 @@
+"""Kernels as lines for people: lint findings, figures with their source, diffs with a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.reports.model import KernelResult, RunReport
+from gpuemu_flow.reports.text import (
+    Style,
+    number,
+    plural,
+    printable,
+    render_kernels,
+    table,
+    verdicts_line,
+    violation_line,
+)
+from gpuemu_flow.types import Json, number_from_json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.diff import KernelDiff, MetricChange
+
+_MIX_SHOWN = 8
+_STATUS_COLORS = {
+    "regression": "31;1", "improvement": "32", "new": "36", "missing": "33", "refused": "33",
+    "warning": "33",
+}  # fmt: skip
+
+
+def render_lint(report: RunReport, style: Style) -> str:
+    """All findings of a lint, by kernel, and what could not be checked."""
+    if not report.kernels:
+        return "no kernels are configured: add [[kernels]], or name .ptx or .cubin files"
+    lines = render_kernels([_without_changes(r) for r in report.kernels], style)
+    findings = [
+        violation_line(found, entry["name"], style)
+        for entry in _entries(report.kernels)
+        for found in entry["violations"]
+        if found["severity"] != "error" or "allowed" in found
+    ]
+    lines += dict.fromkeys(findings)  # code that several architectures share is shown once
+    unchecked: dict[tuple[str, str], list[str]] = {}
+    for entry in _entries(report.kernels):
+        for item in entry["unchecked"]:
+            unchecked.setdefault((entry["name"], item["reason"]), []).append(item["rule"])
+    lines += [
+        printable(f"unchecked: {name} {reason}: {', '.join(dict.fromkeys(rules))}")
+        for (name, reason), rules in unchecked.items()
+    ]
+    lines += [printable(str(problem)) for problem in report.problems]
+    entries = list(_entries(report.kernels))
+    lines.append(f"{plural(len(entries), 'kernel')} linted; {verdicts_line(report)}")
+    return "\n".join(lines)
+
+
+def _entries(results: Iterable[KernelResult]) -> Iterable[Mapping[str, Json]]:
+    return (entry for result in results for entry in result.entries)
+
+
+def _without_changes(result: KernelResult) -> KernelResult:
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(result, changes=())
+
+
+def render_artifacts(report: RunReport, style: Style) -> str:
+    """Figures of each kernel and architecture, with their source."""
+    lines = []
+    for result in report.kernels:
+        for entry in result.entries:
+            lines += [*_figures(result, entry, style), ""]
+        if not result.entries:
+            name = printable(f"{result.kernel} {result.arch}".strip())
+            reason = printable(result.reason)
+            lines += [f"{style.paint(name, '1')}: {style.verdict(result.verdict)}: {reason}", ""]
+    lines += [printable(str(problem)) for problem in report.problems]
+    return "\n".join(lines).rstrip() or "no kernels are configured"
+
+
+def _figures(result: KernelResult, entry: Mapping[str, Json], style: Style) -> list[str]:
+    metrics = entry["metrics"]
+    estimate = entry["metric_source"] == "estimate"
+
+    def figure(name: str, unit: str = "") -> str:
+        value = metrics[name]
+        return "unknown" if value is None else f"{value}{unit}"
+
+    title = f"{entry['name']}  {entry['arch']}"
+    if result.kernel != entry["name"]:
+        title += f"  ({result.kernel})"
+    source = f"figures from {entry['metric_source']}" + (", not exact" if estimate else "")
+    spills = figure("spill_instructions", " instructions")
+    if metrics["spill_bytes"]:
+        spills += f", {metrics['spill_bytes']} bytes"
+    rows = [
+        ("file", entry["file"]),
+        ("registers", f"{figure('registers')} per thread"),
+        ("spills", spills),
+        ("stack", figure("stack_bytes", " bytes per thread")),
+        ("shared memory", figure("shared_bytes", " bytes per block, static")),
+        ("occupancy", _occupancy(metrics["occupancy"])),
+        (
+            "PTX",
+            f"{figure('instructions')} instructions, {figure('declared_registers')} virtual "
+            f"registers, {figure('max_live')} live at most, {figure('local_bytes')} local bytes",
+        ),
+        ("mix", _mix(metrics["families"])),
+    ]
+    lines = [f"{style.paint(printable(title), '1')}  {source}"]
+    return lines + [f"  {name:14}{printable(str(value))}" for name, value in rows if value]
+
+
+def _occupancy(reached: Mapping[str, Json] | None) -> str:
+    if reached is None:
+        return "unknown"
+    assumed = " (assumed)" if reached.get("assumed_threads") else ""
+    return (
+        f"{reached['fraction']:.0%}: {plural(reached['blocks'], 'block')} of "
+        f"{reached['threads']} threads{assumed}, limited by {' and '.join(reached['limited_by'])}"
+    )
+
+
+def _mix(families: Mapping[str, int]) -> str:
+    total = sum(families.values())
+    largest = sorted(families.items(), key=lambda item: (-item[1], item[0]))[:_MIX_SHOWN]
+    return ", ".join(f"{name} {count} ({count / total:.0%})" for name, count in largest if count)
+
+
+def render_diff(
+    kernels: Sequence[tuple[str, KernelDiff]],
+    results: Sequence[Mapping[str, Json]],
+    style: Style,
+    *,
+    title: str,
+) -> str:
+    """A workspace against a baseline: what differs in full, what does not as a count."""
+    lines = [title]
+    counts: dict[str, int] = {}
+    for name, diff in kernels:
+        words = _words(diff)
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
+        if words == ["unchanged"]:
+            continue
+        shown = " and ".join(style.paint(word, _STATUS_COLORS.get(word, "")) for word in words)
+        label = f"{diff.name} {diff.arch}" + (f" ({name})" if name != diff.name else "")
+        reason = f": {diff.reason}" if diff.reason else ""
+        lines.append(f"{shown}  {printable(label + reason)}")
+        lines += [f"  {j.kind}: {printable(j.message)}" for j in diff.judgements]
+        rows = [_change_row(change) for change in (*diff.changes, *diff.families)]
+        if rows:
+            heading = ("figure", "old", "new", "delta", "percent")
+            lines += [f"  {line}" for line in table(heading, rows, {0})]
+        if diff.occupancy and diff.occupancy[0] != diff.occupancy[1]:
+            before, after = diff.occupancy
+            lines.append(f"  occupancy limited by {before or 'unknown'}, now {after or 'unknown'}")
+    for result in results:
+        status = str(result["status"])
+        counts[status] = counts.get(status, 0) + 1
+        if status != "unchanged":
+            shown = style.paint(status, _STATUS_COLORS.get(status, ""))
+            lines.append(f"{shown}  {printable(_result_text(result))}")
+    summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    lines.append(summary or "nothing to compare")
+    return "\n".join(lines)
+
+
+def _words(diff: KernelDiff) -> list[str]:
+    """A kernel can be worse and better at once: both are said."""
+    words = []
+    if diff.is_regression:
+        words.append("regression")
+    if diff.is_improvement:
+        words.append("improvement")
+    return words or [diff.status]
+
+
+def _change_row(change: MetricChange) -> list[str]:
+    def text(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4g}"
+
+    delta = "-" if change.delta is None else f"{change.delta:+.4g}"
+    percent = "-" if change.percent is None else f"{change.percent:+.1f} %"
+    return [change.metric, text(change.old), text(change.new), delta, percent]
+
+
+def _result_text(result: Mapping[str, Json]) -> str:
+    name = f"{result['op']} {result['dtype']}"
+    if not result["what"]:
+        return f"{name}: other cases than in the baseline, same verdict"
+    old, new = (
+        "none" if v is None else v if result["what"] == "verdict" else number(number_from_json(v))
+        for v in (result["old"], result["new"])
+    )
+    return f"{name}: {result['what']} {old} -> {new}"

@@ -1,0 +1,100 @@
+"""Lint findings as SARIF 2.1.0, the form that code review services show at the line.
+
+Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from urllib.parse import quote
+
+from gpuemu_flow import __version__
+from gpuemu_flow.artifacts.rules import RULES
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.types import Json
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+def lint_to_sarif(report: RunReport) -> dict[str, Json]:
+    """A lint as one SARIF run; accepted findings are there with their justification."""
+    index = {rule.id: number for number, rule in enumerate(RULES)}
+    results: dict[str, dict[str, Json]] = {}
+    for kernel in report.kernels:
+        for entry in kernel.entries:
+            for found in entry["violations"]:
+                result = _result(found, entry, index)
+                # One line of a source that is built for several architectures is one finding.
+                results.setdefault(repr(result), result)
+    failed = any(not problem.warning for problem in report.problems)
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "gpuemu-flow",
+                        "version": __version__,
+                        "rules": [
+                            {
+                                "id": rule.id,
+                                "shortDescription": {"text": rule.what},
+                                "fullDescription": {"text": rule.why},
+                                "help": {"text": rule.instead},
+                                "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+                            }
+                            for rule in RULES
+                        ],
+                    }
+                },
+                "invocations": [
+                    {
+                        "executionSuccessful": not failed,
+                        "toolExecutionNotifications": [_notice(p) for p in report.problems],
+                    }
+                ],
+                "results": list(results.values()),
+            }
+        ],
+    }
+
+
+def _result(
+    found: Mapping[str, Json], entry: Mapping[str, Json], index: Mapping[str, int]
+) -> dict[str, Json]:
+    location = _location(found["file"] or entry["file"], found["line"])
+    location["logicalLocations"] = [{"name": entry["name"], "kind": "function"}]
+    result: dict[str, Json] = {
+        "ruleId": found["rule"],
+        "level": _LEVELS[found["severity"]],
+        "message": {"text": f"{entry['name']}: {found['message']}"},
+        "locations": [location],
+    }
+    if found["rule"] in index:
+        result["ruleIndex"] = index[found["rule"]]
+    if "allowed" in found:
+        result["suppressions"] = [{"kind": "external", "justification": found["allowed"]}]
+    return result
+
+
+def _location(file: str, line: int) -> dict[str, Json]:
+    path = PurePath(file)
+    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    physical: dict[str, Json] = {"artifactLocation": {"uri": uri}}
+    if line:
+        physical["region"] = {"startLine": line}
+    return {"physicalLocation": physical}
+
+
+def _notice(problem: Problem) -> dict[str, Json]:
+    notice: dict[str, Json] = {
+        "level": "warning" if problem.warning else "error",
+        "message": {"text": f"{problem.slug}: {problem.message}"},
+    }
+    if problem.file:
+        notice["locations"] = [_location(problem.file, problem.line)]
+    return notice

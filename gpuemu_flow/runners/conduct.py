@@ -1,0 +1,67 @@
+"""What a program may not do in its worker besides computing: one place that watches and tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuemu_flow.runners.api import Checks, OpError, Program, RunError
+from gpuemu_flow.runners.guard import Guard
+from gpuemu_flow.runners.integrity import Seal
+
+
+class Conduct:
+    """Watches one program in this process; nothing when it has no `forbidden` paths.
+
+    To be made before any code of the program runs.
+
+    Parameters
+    ----------
+    program : Program
+    """
+
+    def __init__(self, program: Program | None = None) -> None:
+        self._guard: Guard | None = None
+        self._seal: Seal | None = None
+        if program is None or not program.forbidden or program.kind == "command" or program.python:
+            return  # what runs in another process shows nothing here
+        self._seal = Seal()
+        self._guard = Guard(program)
+        self._guard.install(self._seal.on_setattr)
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """Our own code writes a file of the cache."""
+        if self._guard is None:
+            yield
+        else:
+            with self._guard.own_work():
+                yield
+
+    def offence(self) -> RunError | None:
+        """Why nothing that this program gives can count, once that is so."""
+        return self._guard.offence() if self._guard is not None else None
+
+    def loaded(self) -> None:
+        """The program's code has been read; OpError as `demand`."""
+        if self._guard is not None:
+            self._guard.loaded()
+        self.demand(Checks())
+
+    def demand(self, checks: Checks) -> None:
+        """Look after a call.
+
+        Raises
+        ------
+        OpError
+            ``op-reads-reference``; ``op-broke-runner`` when what `checks` rest on was replaced.
+        """
+        offence = self.offence()
+        if offence is not None:
+            raise OpError(offence)
+        rests_on_us = checks.inputs_unchanged or checks.guards or checks.repeat
+        replaced = self._seal.broken() if self._seal is not None and rests_on_us else ""
+        if replaced:
+            message = f"the program replaced {replaced} in its own process"
+            hint = "leave numpy's functions and the checker's own as they are"
+            raise OpError(RunError("op-broke-runner", message, hint))

@@ -1,0 +1,45 @@
+"""Decoy calls: what makes an op that remembers, or counts its calls, give itself away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuemu_flow.types import Failure
+
+_KEPT = 64  # elements at each end, at most
+_ONE_IN = 8
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def resemble(decoy: Arrays, judged: Arrays, seed: int) -> None:
+    """Give every second decoy the judged inputs' first and last elements.
+
+    A result kept under a digest of some elements is then the decoy's. The other decoys differ
+    everywhere, so that a result kept from them is wrong everywhere.
+    """
+    if seed % 2 == 0:
+        return
+    for name, array in decoy.items():
+        kept = min(_KEPT, array.size // 3)
+        if kept and array.flags.writeable:
+            array.flat[:kept] = judged[name].flat[:kept]
+            array.flat[-kept:] = judged[name].flat[-kept:]
+
+
+def comes_again(seed: int, earlier_cases: int) -> bool:
+    """Whether the decoy is called once more, after the judged calls.
+
+    On the first case of a process, whose first call nothing else looks at, and on some others,
+    chosen by their seed so that no count of calls tells which.
+    """
+    return earlier_cases == 0 or seed % _ONE_IN == 0
+
+
+def told(failures: Sequence[Failure]) -> list[Failure]:
+    """Failures of the decoy's two calls, in words that fit."""
+    place = "in the call before the judged one and in one after it, on other inputs: "
+    return [replace(failure, message=place + failure.message) for failure in failures]

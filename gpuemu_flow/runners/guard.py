@@ -1,0 +1,254 @@
+"""Keeps an op's process away from the answers: its reference's file and the tool's own records.
+
+An op that runs its reference, or reads what an earlier run of it left in the cache, agrees with it
+and says nothing of itself. In the op's worker, Python's audit events (PEP 578) tell of every file
+that is opened and every program that is started, before it happens: what touches a forbidden path
+is refused and remembered, also by children that the process forks.
+
+This is a fence and no wall: machine code that opens files itself (ctypes, C extensions), a program
+that the op starts and whose arguments do not name the reference, and a copy of the reference under
+another name are not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from gpuemu_flow.runners.api import Program, RunError
+from gpuemu_flow.runners.diagnose import shown_path
+from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
+
+_HINT = "compute without it; what op and reference share belongs in a third module"
+_RECORD_BYTES = 4096
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")
+_INSTALLED = tuple(
+    sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_OWN_FOLDER = str(Path(__file__).parent) + os.sep
+
+
+class ForbiddenAccessError(PermissionError):
+    """Raised in the op, at the place of the offence."""
+
+
+class Guard:
+    """What one process must not touch, and whether it has.
+
+    Parameters
+    ----------
+    program : Program
+        Its `forbidden`, `read_only` and `forbidden_function`.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        paths = [os.path.realpath(path) for path in program.forbidden]
+        self._folders = tuple(path for path in paths if Path(path).is_dir())
+        self._files = frozenset(paths) - set(self._folders)
+        self._read_only = frozenset(map(os.path.realpath, program.read_only))
+        self._names = frozenset(map(_module_name, self._files))
+        self._mentions = [(path, _mentions(path, program.root)) for path in paths]
+        self._record = mmap.mmap(-1, _RECORD_BYTES)  # shared with children that are forked
+        self._exempt = 0
+
+    def install(self, on_setattr: Callable[..., None]) -> None:
+        """Watch this process from now on, for good: audit hooks cannot be removed.
+
+        Parameters
+        ----------
+        on_setattr : callable
+            Told of attributes of functions and classes that are set, where Python tells.
+        """
+        checks: dict[str, Callable[..., None]] = {
+            "open": self._on_open,
+            "os.truncate": self._on_change,
+            "os.remove": self._on_change,
+            "os.chmod": self._on_change,
+            "os.rename": self._on_change,
+            "os.link": self._on_change,
+            "os.symlink": self._on_symlink,
+            "sqlite3.connect": self._on_change,
+            "subprocess.Popen": self._on_program,
+            "os.posix_spawn": self._on_program,
+            "os.exec": self._on_program,
+            "os.system": self._on_program,
+            "object.__setattr__": on_setattr,
+        }
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in checks:  # nothing more for the others: `id` alone tells of each call
+                checks[event](*arguments)
+
+        sys.meta_path.insert(0, StandInFinder(self))
+        sys.addaudithook(hook)
+
+    def loaded(self) -> None:
+        """Take the reference out of the op's own file, once that is loaded."""
+        name, path = self._program.forbidden_function, self._program.path
+        if not name:
+            return
+        for module in list(sys.modules.values()):
+            if getattr(module, "__file__", None) == path and callable(getattr(module, name, None)):
+                setattr(module, name, StandIn(lambda: self.refuse("calls", f"{path}:{name}")))
+
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """The runner's own files are written, by this thread."""
+        self._exempt = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._exempt = 0
+
+    def offence(self) -> RunError | None:
+        """The first thing that this process, or one that it forked, did and must not."""
+        if not self._record[0]:
+            return None
+        text = bytes(self._record).partition(b"\0")[0]
+        try:
+            told: Mapping[str, Any] = json.loads(text)
+            message, file, line = str(told["message"]), str(told["file"]), int(told["line"])
+        except (ValueError, KeyError, TypeError):
+            message, file, line = "the op reads what it must not, and has overwritten what", "", 0
+        return RunError("op-reads-reference", message, _HINT, file=file, line=line)
+
+    def refuse(self, deed: str, path: str) -> NoReturn:
+        """Remember an offence and end it.
+
+        Raises
+        ------
+        ForbiddenAccessError
+        """
+        own = any(_is_below(path, folder) for folder in self._folders)
+        whose = "a file of the tool's own" if own else "its reference"
+        message = f"the op {deed} {whose}, {shown_path(path, self._program.root)}"
+        file, line = self._place(sys._getframe(1))
+        told = json.dumps({"message": message[:1000], "file": file[:1000], "line": line}).encode()
+        if not self._record[0]:
+            self._record[: len(told)] = told
+        raise ForbiddenAccessError(message)
+
+    def _place(self, frame: FrameType | None) -> tuple[str, int]:
+        """File and line of the innermost frame in the workspace."""
+        root = self._program.root
+        while frame is not None:
+            path = frame.f_code.co_filename
+            if is_workspace_path(path, root) and not path.startswith(_OWN_FOLDER):
+                return shown_path(path, root), frame.f_lineno
+            frame = frame.f_back
+        return "", 0
+
+    def is_reference(self, path: str) -> bool:
+        """Whether a file is one of the reference's."""
+        return os.path.realpath(path) in self._files
+
+    def stands_in_for(self, module: str) -> bool:
+        """Whether a module of that name could be the reference's."""
+        return module.rpartition(".")[2] in self._names
+
+    def _forbidden(self, path: str) -> str:
+        """The forbidden path that `path` leads to, or an empty string."""
+        real = os.path.realpath(path)
+        if real in self._files or any(_is_below(real, folder) for folder in self._folders):
+            return real
+        head, name = os.path.split(real)
+        if name.endswith(".pyc") and os.path.basename(head) == "__pycache__":  # noqa: PTH119
+            source = str(Path(head).with_name(name.partition(".")[0] + ".py"))
+            if source in self._files:
+                return source
+        if not os.path.isabs(path) and not os.path.lexists(path):  # noqa: PTH117
+            return self._elsewhere(Path(os.path.normpath(path)))
+        return ""
+
+    def _elsewhere(self, relative: Path) -> str:
+        """As `_forbidden`, for a path below an open folder that the event does not tell."""
+        for file in self._files:
+            if Path(file).parts[-len(relative.parts) :] == relative.parts:
+                return file
+        return next((f for f in self._folders if Path(f).name in relative.parts), "")
+
+    def _look(self, path: object, *, changes: bool) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)) or self._exempt == threading.get_ident():
+            return  # a descriptor; our own work
+        try:
+            text = os.fsdecode(path)
+            if text.startswith(_INSTALLED) and ".." not in text:
+                return
+            found = self._forbidden(text)
+            kept = changes and os.path.realpath(text) in self._read_only
+        except (OSError, ValueError):
+            return  # no path; the call itself will say so
+        if found:
+            self.refuse("changes" if changes else "opens", found)
+        if kept:
+            self.refuse("changes", os.path.realpath(text))
+        others = _OTHERS_MEMORY.match(text)
+        if others and int(others[1]) != os.getpid():
+            self.refuse("opens the memory of another process, perhaps of", "worker")
+
+    def _on_open(self, path: object, mode: object, flags: object) -> None:
+        self._look(path, changes=isinstance(flags, int) and bool(flags & _WRITING))
+
+    def _on_change(self, path: object, second: object = None, *_: object) -> None:
+        self._look(path, changes=True)
+        self._look(second, changes=True)
+
+    def _on_symlink(self, source: object, target: object, *_: object) -> None:
+        self._look(target, changes=True)
+        if isinstance(source, (str, bytes)) and isinstance(target, (str, bytes)):
+            folder = Path(os.fsdecode(target)).parent
+            self._look(str(folder / os.fsdecode(source)), changes=True)
+
+    def _on_program(self, *arguments: object) -> None:
+        words = [_text(word) for argument in arguments[:2] for word in _flat(argument)]
+        for path, pattern in self._mentions:
+            if any(pattern.search(word) for word in words):
+                self.refuse("starts a program on", path)
+        for option, word in pairwise(words):
+            if option == "-m" and self.stands_in_for(word):
+                self.refuse("starts a program on", word)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + os.sep)
+
+
+def _module_name(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    file = Path(path)
+    return file.parent.name if file.stem == "__init__" else file.stem
+
+
+def _mentions(path: str, root: str) -> re.Pattern[str]:
+    """How a command line, or code in it, can name a file or import it."""
+    absolute, within = re.escape(path), re.escape(shown_path(path, root))
+    forms = [rf"(?<![\w.-])(?:{absolute}|{within})(?![\w-])"]
+    if path.endswith(".py"):
+        name = re.escape(Path(path).name)
+        forms.append(rf"(?:(?<![\w./-])|(?<![\w.])\./){name}(?!\w)")
+        forms.append(rf"(?:import|from|run_module)\b[^;\n]*\b{re.escape(_module_name(path))}\b")
+    return re.compile("|".join(forms))
+
+
+def _flat(argument: object) -> Iterable[object]:
+    if isinstance(argument, (list, tuple)):
+        return argument
+    return () if argument is None else (argument,)
+
+
+def _text(word: object) -> str:
+    return os.fsdecode(word) if isinstance(word, (str, bytes, os.PathLike)) else ""

@@ -1,0 +1,105 @@
+"""Whether a program left alone the functions of ours that watch it in its own process.
+
+Values are judged in other processes. What is seen only here (inputs changed, guard zones
+overwritten, calls that differ) is told by Python code that the program could replace.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+_PACKAGE = __package__.partition(".")[0]
+_WATCHERS = (f"{_PACKAGE}.runners.", f"{_PACKAGE}.cases.generate", f"{_PACKAGE}.numerics.layouts")
+_METHODS = (FunctionType, staticmethod, classmethod, property)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Some names of one module or class, and what they stood for."""
+
+    owner: str
+    namespace: Mapping[str, Any]
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+    look_up: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+
+    @classmethod
+    def of(cls, owner: str, namespace: Mapping[str, Any], names: list[str]) -> _Names:
+        found = (*names, names[0])  # at least two, so that the look-up gives a tuple
+        look_up = itemgetter(*found)
+        return cls(owner, namespace, found, look_up(namespace), look_up)
+
+    def replaced(self) -> str:
+        try:
+            now = self.look_up(self.namespace)
+            if now == self.values:  # by identity first, and functions have no other equality
+                return ""
+        except KeyError:
+            now = tuple(map(self.namespace.get, self.names))
+        both = zip(self.names, now, self.values, strict=True)
+        return f"{self.owner}.{next(name for name, a, b in both if a is not b)}"
+
+
+class Seal:
+    """Remembers the runner's functions and the numpy functions that they call.
+
+    To be made before any code of the program runs.
+    """
+
+    def __init__(self) -> None:
+        modules = [m for n, m in sorted(sys.modules.items()) if n.startswith(_WATCHERS)]
+        self._names = [names for module in modules for names in _names_of(module)]
+        functions = {f for names in self._names for v in names.values for f in _function(v)}
+        self._ours = {f for f in functions if f.__module__.startswith(_PACKAGE)}
+        called = {name for function in self._ours for name in _all_names(function.__code__)}
+        numpy_names = sorted(name for name in called if callable(vars(np).get(name)))
+        self._names.append(_Names.of("numpy", vars(np), numpy_names))
+        self._names.append(_Names.of("os", vars(os), ["getpid"]))  # tells a fork from the worker
+        self._recoded = ""
+
+    def on_setattr(self, target: object, _name: object, _value: object) -> None:
+        """An audit event: the code or the defaults of a function are being replaced."""
+        if isinstance(target, FunctionType) and target in self._ours:
+            self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
+
+    def broken(self) -> str:
+        """What the program replaced, or an empty string."""
+        for names in self._names:
+            found = names.replaced()
+            if found:
+                return found
+        return self._recoded
+
+
+def _names_of(module: ModuleType) -> Iterator[_Names]:
+    space = vars(module)
+    called = [name for name, value in space.items() if isinstance(value, (FunctionType, type))]
+    if called:
+        yield _Names.of(module.__name__, space, called)
+    for name in called:
+        owner = space[name]
+        if isinstance(owner, type) and owner.__module__ == module.__name__:
+            methods = [n for n, value in vars(owner).items() if isinstance(value, _METHODS)]
+            if methods:
+                yield _Names.of(f"{module.__name__}.{name}", vars(owner), methods)
+
+
+def _function(value: object) -> Iterator[FunctionType]:
+    inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    if isinstance(inner, FunctionType):
+        yield inner
+
+
+def _all_names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _all_names(constant)

@@ -1,0 +1,82 @@
+"""What the process of an op has no business with; a module that is cheap to import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+from gpuemu_flow.runners.imports import is_workspace_path
+
+
+class Located(Protocol):
+    """A program as the configuration names it."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its file, absolute."""
+
+    @property
+    def function(self) -> str:
+        """The callable's name; empty for other kinds."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that it is known to consist of, absolute."""
+
+
+class OffLimits(TypedDict):
+    """The fields of `Program` of the same names."""
+
+    forbidden: tuple[str, ...]
+    read_only: tuple[str, ...]
+    forbidden_function: str
+
+
+NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
+
+
+def off_limits(
+    op: Located, reference: Located, sources: Iterable[Path], *, cache: Path, root: Path
+) -> OffLimits:
+    """What an op's process may not touch.
+
+    Parameters
+    ----------
+    op, reference : Located
+    sources : iterable of Path
+        Absolute: what the reference is made of, files that the op shares with it included, and
+        the configuration.
+    cache : Path
+        The tool's folder.
+    root : Path
+        The workspace.
+    """
+    shared = op.path is not None and op.path == reference.path
+    function = reference.function if shared and reference.function != op.function else ""
+    return OffLimits(
+        forbidden=_forbidden(op.files, reference.files, cache, root),
+        read_only=tuple(sorted(map(str, sources))),
+        forbidden_function=function,
+    )
+
+
+def _forbidden(
+    op_files: Iterable[Path], reference_files: Sequence[Path], cache: Path, root: Path
+) -> tuple[str, ...]:
+    """The reference's own files and the cache folder.
+
+    Not a file that holds the op too, not a package that the op is part of, and nothing outside the
+    workspace: an interpreter that runs the reference, say.
+    """
+    own = set(op_files)
+    found = [
+        path
+        for path in reference_files
+        if path not in own
+        and is_workspace_path(str(path), str(root))
+        and not (path.name == "__init__.py" and any(f.is_relative_to(path.parent) for f in own))
+    ]
+    if not root.is_relative_to(cache):
+        found.append(cache)
+    return tuple(str(path) for path in found)

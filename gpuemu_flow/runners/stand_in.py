@@ -1,0 +1,101 @@
+"""Stands in for the reference's module in an op's process: importing it is fine, using it is not.
+
+A package's ``__init__`` may import op and reference for other callers.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NoReturn, Protocol
+
+
+class Refuser(Protocol):
+    """Knows what the reference's files are, and refuses."""
+
+    def stands_in_for(self, module: str) -> bool:
+        """Whether a module of that name could be the reference's."""
+
+    def is_reference(self, path: str) -> bool:
+        """Whether a file is one of the reference's."""
+
+    def refuse(self, deed: str, path: str) -> NoReturn:
+        """Raise."""
+
+
+class StandIn:
+    """Stands for a name of the reference's module: to use it is an offence.
+
+    Parameters
+    ----------
+    refuse : callable
+        Raises.
+    """
+
+    def __init__(self, refuse: Callable[[], NoReturn]) -> None:
+        self.__dict__["_refuse"] = refuse
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("__"):  # `inspect` and `functools` look for these
+            self.__dict__["_refuse"]()
+        raise AttributeError(name)
+
+
+def _used(self: StandIn, *_: object, **__: object) -> NoReturn:
+    self.__dict__["_refuse"]()
+    raise TypeError
+
+
+_USES = (
+    "call setattr array float int index iter len getitem contains bool neg abs "
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow "
+    "matmul rmatmul lt le gt ge"
+)
+for _name in _USES.split():
+    setattr(StandIn, f"__{_name}__", _used)
+
+
+class StandInFinder(importlib.abc.MetaPathFinder):
+    """Finds the reference's module, and gives another one in its place."""
+
+    def __init__(self, refuser: Refuser) -> None:
+        self._refuser = refuser
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """A spec for the reference's module; None for every other."""
+        if not self._refuser.stands_in_for(fullname):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or not self._refuser.is_reference(spec.origin):
+            return None
+        spec.loader = _StandInLoader(self._refuser, os.path.realpath(spec.origin))
+        return spec
+
+
+class _StandInLoader(importlib.abc.Loader):
+    """Loads a module whose every name is a stand-in."""
+
+    def __init__(self, refuser: Refuser, path: str) -> None:
+        self._refuser = refuser
+        self._path = path
+
+    def exec_module(self, module: ModuleType) -> None:
+        def stand_in(name: str) -> StandIn:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return StandIn(lambda: self._refuser.refuse("uses", self._path))
+
+        module.__dict__["__getattr__"] = stand_in
+
+    def get_code(self, _name: str) -> NoReturn:
+        """For `runpy`."""
+        self._refuser.refuse("runs", self._path)
+
+    def get_source(self, _name: str) -> NoReturn:
+        """For `inspect`."""
+        self._refuser.refuse("reads", self._path)

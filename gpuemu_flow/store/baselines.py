@@ -1,0 +1,229 @@
+"""Named baselines: the figures of all kernels and the summaries of all comparisons at one time.
+
+Each is one sealed file, written whole or not at all; storing under a name that exists replaces
+what was there and is never merged with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
+from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Json
+
+FORMAT = 1
+KIND = "gpuemu-flow baseline"
+RESERVED = ("store", "list", "show", "delete", "export", "import", "diff")
+MAX_FILE_BYTES = 256 << 20
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@/-]{0,127}")
+_SUFFIX = ".baseline"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What was true at one time.
+
+    Attributes
+    ----------
+    tag : str
+    created : str
+        UTC, ISO 8601 with microseconds; such times sort as text.
+    tool : str
+        Version of gpuemu-flow.
+    environment : mapping of str to str
+    kernels : mapping of str to list
+        Configured kernel to the figures of its entries, one set per architecture.
+    results : mapping of str to mapping
+        Op to dtype to the summary of its comparison.
+    """
+
+    tag: str
+    created: str
+    tool: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, list[Json]] = field(default_factory=dict)
+    results: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {"kind": KIND, "format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Baseline:
+        """Rebuild from `to_json`'s form; ValueError when it is not that."""
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise ValueError("is no baseline")
+        if data.get("format") != FORMAT:
+            raise ValueError(f"is a baseline of format {data.get('format')!r}")
+        values = {name: data.get(name) for name in cls.__dataclass_fields__}
+        for name in ("tag", "created", "tool"):
+            if not isinstance(values[name], str):
+                raise ValueError(f"its {name} is no text")
+        kernels, results = values["kernels"], values["results"]
+        environment = values["environment"]
+        good = (
+            isinstance(environment, dict)
+            and all(isinstance(v, str) for v in environment.values())
+            and isinstance(kernels, dict)
+            and all(
+                isinstance(entries, list) and all(isinstance(e, dict) for e in entries)
+                for entries in kernels.values()
+            )
+            and isinstance(results, dict)
+            and all(
+                isinstance(dtypes, dict) and all(isinstance(s, dict) for s in dtypes.values())
+                for dtypes in results.values()
+            )
+        )
+        if not good:
+            raise ValueError("its kernels, results or environment have another form")
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def now() -> str:
+    """The time as baselines hold it."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def check_tag(tag: str) -> str:
+    """A tag that can be used.
+
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-tag``.
+    """
+    parts = tag.split("/")
+    if not _TAG.fullmatch(tag) or any(part.strip(".") == "" for part in parts) or tag in RESERVED:
+        hint = "letters, digits and . _ + @ - /, beginning with a letter or digit"
+        if tag in RESERVED:
+            hint = "that is the name of a command"
+        raise UsageError(Problem("baseline-bad-tag", f"{tag!r} cannot name a baseline", hint))
+    return tag
+
+
+class BaselineStore:
+    """The baselines of one workspace. They are never evicted.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    """
+
+    def __init__(self, cache: WorkspaceCache) -> None:
+        self._cache = cache
+        self._folder = cache.folder / "baselines"
+
+    def put(self, baseline: Baseline) -> bool:
+        """Store a baseline, in place of an older one of its name; whether there was one."""
+        path = self._path(check_tag(baseline.tag))
+        existed = path.exists()
+        write_atomic(path, seal(baseline.to_json()))
+        return existed
+
+    def get(self, tag: str) -> Baseline:
+        """The baseline of a name.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``, with the nearest name.
+        """
+        found = self._read(self._path(check_tag(tag)))
+        if found is None:
+            tags = [baseline.tag for baseline in self.list()]
+            hint = did_you_mean(tag, tags) or "`gpuemu-flow baseline store TAG` makes one"
+            raise UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
+        return found
+
+    def newest(self) -> Baseline:
+        """The baseline that was stored last.
+
+        Raises
+        ------
+        UsageError
+            ``no-baseline``.
+        """
+        found = self.list()
+        if not found:
+            hint = "`gpuemu-flow baseline store TAG` makes one"
+            raise UsageError(Problem("no-baseline", "there is no baseline to compare with", hint))
+        return found[0]
+
+    def list(self) -> tuple[Baseline, ...]:
+        """All baselines, newest first."""
+        found = [self._read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        known = [baseline for baseline in found if baseline is not None]
+        return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
+
+    def delete(self, tag: str) -> None:
+        """Forget a baseline.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``.
+        """
+        self.get(tag)
+        path = self._path(tag)
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
+
+    def _path(self, tag: str) -> Path:
+        return self._folder / (quote(tag, safe="") + _SUFFIX)
+
+    def _read(self, path: Path) -> Baseline | None:
+        """A stored baseline; None when there is none, or it was damaged and is set aside."""
+        try:
+            baseline = Baseline.from_json(unseal(path.read_bytes()))
+            if baseline.tag != unquote(path.name.removesuffix(_SUFFIX)):
+                raise ValueError("is stored under another name")
+        except OSError:
+            return None
+        except ValueError as error:
+            self._cache.set_aside(path, f"baseline {error}")
+            return None
+        return baseline
+
+
+def read_file(path: Path) -> Baseline:
+    """A baseline that was exported.
+
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-file``.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
+        return Baseline.from_json(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        hint = "give a file that `gpuemu-flow baseline export` wrote"
+        raise UsageError(Problem("baseline-bad-file", reason, hint, str(path))) from None
+
+
+def write_file(path: Path, baseline: Baseline) -> None:
+    """Export a baseline as readable JSON.
+
+    Raises
+    ------
+    StoreError
+        When the file cannot be written.
+    """
+    text = json.dumps(baseline.to_json(), indent=1, sort_keys=True, allow_nan=False)
+    try:
+        write_atomic(path, text.encode() + b"\n")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(Problem("cache-not-writable", reason, "", str(path))) from None

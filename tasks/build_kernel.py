@@ -1,0 +1,338 @@
+"""Stage ``build``: from a kernel's source to its PTX and cubin for one architecture.
+
+Reads the source and what it includes. Writes copies of the artifacts beside a manifest of their
+digests: nothing of the source is in it but the comments that allow lint findings, so that a build
+that gives the same bytes again lets the lint stand.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
+from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
+from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, tool_missing
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.tasks import compilers, stages
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.types import Json
+
+STAGE = stages.BUILD
+VERSION = stages.VERSIONS[STAGE]
+MAX_ARTIFACT_BYTES = 1 << 30
+
+_PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)
+_PTX_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)", re.MULTILINE)
+_FILE_DIRECTIVE = re.compile(rb'^([ \t]*\.file[ \t]+\d+[ \t]+)"([^"\r\n]*)"', re.MULTILINE)
+_ALLOW = b"gpuemu:"
+_LINES_AFTER_ALLOW = 40
+_HEAD = 1 << 16
+
+
+@dataclass
+class Built:
+    """What a build gave.
+
+    Attributes
+    ----------
+    ptx, cubin : bytes or None
+    ptx_name, cubin_name : str
+        Files that the user knows; empty for artifacts that only the cache holds.
+    launch : dict or None
+        Block size and dynamic shared memory, where the compiler says so.
+    unmet_bounds : dict
+        Kernels whose launch bounds ptxas ignored, and its message.
+    assembly : dict
+        Architecture to the assembler's error; empty when it succeeded.
+    problems : list of Problem
+    skipped : str
+        Why nothing could be built here.
+    again : bool
+        The next run is to try again whatever has not changed.
+    """
+
+    ptx: bytes | None = None
+    cubin: bytes | None = None
+    ptx_name: str = ""
+    cubin_name: str = ""
+    launch: dict[str, Json] | None = None
+    unmet_bounds: dict[str, str] = field(default_factory=dict)
+    assembly: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    skipped: str = ""
+    again: bool = False
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Build one kernel for one architecture.
+
+    What a compiler says of the user's source is part of the manifest, not an error of the task: it
+    is shown until the source is mended, and the other kernels go on.
+    """
+    with tempfile.TemporaryDirectory(dir=context.cache.staging, prefix="build-") as folder:
+        built = _MAKERS[spec.params["kind"]](spec, context, Path(folder))
+    target = context.cache.folder / spec.target
+    content = {
+        "stage": STAGE,
+        "version": VERSION,
+        "skipped": built.skipped,
+        "ptx": _keep(target.with_suffix(".ptx"), built.ptx, built.ptx_name, context),
+        "cubin": _keep(target.with_suffix(".cubin"), built.cubin, built.cubin_name, context),
+        "launch": built.launch,
+        "unmet_bounds": built.unmet_bounds,
+        "assembly": built.assembly,
+        "allowances": allowances(spec.sources, context.root),
+        "problems": [asdict(problem) for problem in built.problems],
+    }
+    return StageResult(write_manifest(target, content), complete=not built.again)
+
+
+def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
+    """Copy an artifact into the cache; its digest, where it lies, and what to call it."""
+    if data is None:
+        path.unlink(missing_ok=True)
+        return None
+    write_atomic(path, data)
+    stored = path.relative_to(context.cache.folder).as_posix()
+    shown = path.relative_to(context.root) if path.is_relative_to(context.root) else path
+    return {"digest": digest_bytes(data), "path": stored, "name": name or shown.as_posix()}
+
+
+def read_artifact(entry: Json, context: StageContext) -> bytes | None:
+    """The bytes of a manifest's artifact; None when there is none.
+
+    Raises
+    ------
+    StoreError
+        ``cache-artifact`` when it is not there any more, or not what was kept.
+    """
+    if entry is None:
+        return None
+    path: Path = context.cache.folder / entry["path"]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+    else:
+        if digest_bytes(data) == entry["digest"]:
+            return data
+        reason = "it was changed"
+    raise StoreError(
+        Problem(
+            "cache-artifact",
+            f"cannot use a built artifact: {reason}",
+            "`gpuemu-flow run --force build` makes it again",
+            str(path),
+        )
+    )
+
+
+def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
+    """Lines with ``gpuemu: allow`` comments, and which line each speaks for.
+
+    Returns
+    -------
+    dict
+        File to line number to text; the text of code is left out, for it is not the lint's.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name in sources:
+        try:
+            data = (root / name).read_bytes()
+        except (OSError, ValueError):
+            continue
+        if _ALLOW not in data:
+            continue
+        lines = data.split(b"\n")
+        kept: dict[str, str] = {}
+        for number, text in enumerate(lines, 1):
+            if _ALLOW in text:
+                kept[str(number)] = text.decode("latin-1")
+                following = range(number, min(number + _LINES_AFTER_ALLOW, len(lines)))
+                for later in following:
+                    code = lines[later].strip()
+                    if code and not code.startswith((b"//", b"#", b"/*", b"*")):
+                        kept.setdefault(str(later + 1), "code")
+                        break
+                    if code:
+                        kept.setdefault(str(later + 1), "//")
+        found[name] = kept
+    return found
+
+
+def _read(context: StageContext, name: str, built: Built) -> bytes | None:
+    """A file of the workspace, or a problem."""
+    path = context.root / name
+    try:
+        if path.stat().st_size > MAX_ARTIFACT_BYTES:
+            raise OSError(f"larger than {MAX_ARTIFACT_BYTES >> 20} MiB")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        built.problems.append(
+            Problem("build-no-artifact", f"cannot read the artifact: {reason}", "", name)
+        )
+        built.again = True
+        return None
+
+
+def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
+    """Artifacts that exist already."""
+    built = Built()
+    if spec.params["ptx"]:
+        built.ptx_name = spec.params["ptx"]
+        built.ptx = _read(context, built.ptx_name, built)
+    if spec.params["cubin"]:
+        built.cubin_name = spec.params["cubin"]
+        built.cubin = _read(context, built.cubin_name, built)
+    _complete(spec, context, folder, built)
+    return built
+
+
+def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
+    """Bring PTX and cubin of the user's to one architecture, assembling where that is needed."""
+    arch = spec.params["arch"]
+    if built.cubin is not None and arch and built.ptx is not None:
+        read = read_cubin(built.cubin, built.cubin_name)
+        if isinstance(read, Cubin) and read.arch != arch:
+            built.cubin, built.cubin_name = None, ""  # of another architecture: assemble our own
+    if built.ptx is not None and built.cubin is None:
+        _assemble(spec, context, folder, built)
+    if built.ptx is not None:
+        built.ptx = relative_sources(built.ptx, context.root) if not built.ptx_name else built.ptx
+
+
+def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
+    """PTX to cubin, when a ptxas that reads it is there; else the figures are estimates."""
+    head = (built.ptx or b"")[:_HEAD]
+    version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
+    arch = spec.params["arch"] or (target.group(1).decode() if target else "")
+    if version is None or not arch:
+        return  # the reader of PTX says what is wrong with it
+    chain = Toolchain({"ptxas": tools(spec, "ptxas")})
+    if not chain.tools["ptxas"]:
+        return
+    tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
+    if isinstance(tool, Problem):
+        built.problems.append(replace(tool, file=built.ptx_name, warning=True))
+        return
+    result = compilers.ptxas(tool, built.ptx or b"", arch, folder, cancel=context.cancel)
+    report = parse_ptxas_output(result.text, built.ptx_name)
+    built.unmet_bounds = report.unmet_bounds
+    if result.output is not None:
+        built.cubin = result.output
+        if spec.params["arch"]:
+            built.assembly[arch] = ""
+        return
+    built.again = result.stopped
+    errors = [problem for problem in report.problems if not problem.warning]
+    message = errors[0].message if errors else result.reason
+    if spec.params["arch"]:
+        built.assembly[arch] = message
+    in_source = [problem for problem in errors if problem.line]
+    if in_source:
+        built.problems += in_source
+    elif not spec.params["arch"] or result.stopped:
+        text = f"ptxas {tool.version} does not assemble it for {arch}: {message}"
+        built.problems.append(Problem("ptxas-warning", text, "", built.ptx_name, warning=True))
+
+
+def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
+    """A ``.cu`` file through nvcc."""
+    found = tools(spec, "nvcc")
+    if not found:
+        missing = tool_missing("nvcc")
+        return Built(skipped=f"{missing.message}: {missing.hint}")
+    result = compilers.nvcc(
+        found[0],
+        spec.params["source"],
+        spec.params["arch"],
+        spec.params["flags"],
+        folder,
+        root=context.root,
+        cancel=context.cancel,
+    )
+    if result.output is None:
+        # Tried again by the next run: a header that was missing may be there then.
+        return Built(problems=result.problems, again=True)
+    built = Built(
+        ptx=relative_sources(result.ptx, context.root) if result.ptx is not None else None,
+        cubin=result.output,
+        unmet_bounds=parse_ptxas_output(result.text).unmet_bounds,
+        assembly={spec.params["arch"]: ""},
+    )
+    unseen = sorted(set(result.reads) - set(spec.sources))
+    if unseen:
+        built.again = True
+        built.problems.append(
+            Problem(
+                "build-unseen-include",
+                f"the compiler also read {', '.join(unseen[:5])}, which no #include line names",
+                "include it by name; until then the kernel is built by every run",
+                spec.params["source"],
+                warning=True,
+            )
+        )
+    return built
+
+
+def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
+    """The user's own command, and the files that it promises."""
+    built = Built()
+    failure = compilers.command(spec.params["command"], context.root, cancel=context.cancel)
+    if failure is not None:
+        built.problems.append(failure)
+        built.again = True
+        return built
+    return _given(spec, context, folder)
+
+
+def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
+    """A Triton kernel, compiled for a target without a GPU."""
+    result = compilers.triton(
+        spec.params["triton"],
+        spec.params["arch"],
+        folder,
+        root=context.root,
+        python=spec.settings["python"],
+        cancel=context.cancel,
+    )
+    if result.skipped:
+        return Built(skipped=result.skipped)
+    if result.output is None:
+        return Built(problems=result.problems, again=True)
+    ptx = relative_sources(result.ptx, context.root) if result.ptx is not None else None
+    return Built(
+        ptx=ptx, cubin=result.output, launch=result.launch, assembly={spec.params["arch"]: ""}
+    )
+
+
+_MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _triton}
+
+
+def tools(spec: TaskSpec, name: str) -> list[Tool]:
+    """The tools of one name that the graph was compiled with."""
+    return [
+        Tool(tool, path, (release[0], release[1]), version, origin)
+        for tool, path, release, version, origin in spec.settings["tools"]
+        if tool == name
+    ]
+
+
+def relative_sources(ptx: bytes, root: Path) -> bytes:
+    """PTX whose ``.file`` directives name workspace files as users do.
+
+    So that it is the same in every checkout, and places in it can be shown.
+    """
+    prefix = str(root).encode() + b"/"
+
+    def shorten(match: re.Match[bytes]) -> bytes:
+        return match.group(1) + b'"' + match.group(2).removeprefix(prefix) + b'"'
+
+    return _FILE_DIRECTIVE.sub(shorten, ptx)

@@ -1,0 +1,256 @@
+"""Running compilers on kernels: bounded in time and output, their errors as problems."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.tasks.base import Interrupted
+from gpuemu_flow.types import Json
+
+TIMEOUT = 300.0
+COMMAND_TIMEOUT = 900.0
+MAX_OUTPUT = 8 << 20
+MAX_PROBLEMS = 20
+_LINES_SHOWN = 3
+# Variables that would change a build without being part of its key.
+_DROPPED = (
+    "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+)  # fmt: skip
+_CUDA_ERROR = re.compile(
+    r"^(?P<file>[^\n]+?)\((?P<line>\d{1,9})\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)$"
+)
+_HOST_ERROR = re.compile(
+    r"^(?P<file>[^\n:]+):(?P<line>\d{1,9}):(?:\d{1,9}:)? (?:fatal )?error: (?P<text>.*)$"
+)
+_TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
+_PYTHON_PLACE = re.compile(
+    r"\s*(?:at|File) \"?(?P<file>[^\n\":]+\.py)\"?[:,] ?(?:line )?(?P<line>\d{1,9})"
+)
+
+
+@dataclass
+class Compiled:
+    """What one run of a compiler gave.
+
+    Attributes
+    ----------
+    output, ptx : bytes or None
+        The cubin, None when it failed; the PTX on the way to it.
+    text : str
+        What it printed.
+    problems : list of Problem
+    reads : list of str
+        Files below the workspace that it read, relative to it.
+    reason : str
+        Why it failed, in one line.
+    stopped : bool
+        It was ended for taking too long or printing too much.
+    skipped : str
+        Why it could not be tried at all.
+    launch : dict or None
+    """
+
+    output: bytes | None = None
+    ptx: bytes | None = None
+    text: str = ""
+    problems: list[Problem] = field(default_factory=list)
+    reads: list[str] = field(default_factory=list)
+    reason: str = ""
+    stopped: bool = False
+    skipped: str = ""
+    launch: dict[str, Json] | None = None
+
+
+def nvcc(
+    tool: Tool,
+    source: str,
+    arch: str,
+    flags: Sequence[str],
+    folder: Path,
+    *,
+    root: Path,
+    cancel: threading.Event,
+) -> Compiled:
+    """Compile CUDA C++ to PTX and cubin in one run, with line information.
+
+    Parameters
+    ----------
+    source : str
+        Relative to `root`, where the compiler runs.
+    folder : Path
+        For everything that it writes.
+    """
+    # Lines in the PTX only: in a cubin they come with the source's size and time, and a build of
+    # the same code would not give the same bytes.
+    lines = ["-lineinfo", "-Xptxas", "--suppress-debug-info"]
+    debug = {"-G", "--device-debug", "-lineinfo", "--generate-line-info"}
+    arguments = [
+        tool.path, "-cubin", f"-arch={arch}", "--keep", "--keep-dir", str(folder),
+        "-MMD", "-MF", str(folder / "reads.d"), "-Xptxas", "-v", "-o", str(folder / "kernel.cubin"),
+        *([] if debug.intersection(flags) else lines), *flags, source,
+    ]  # fmt: skip
+    run = _run(arguments, root, TIMEOUT, cancel)
+    text = _text(run)
+    if not run.ok:
+        problems = _errors(text, source, root) or [_failed(run, tool.name, source, text)]
+        return Compiled(text=text, problems=problems, stopped=bool(run.stopped))
+    cubin = _bytes(folder / "kernel.cubin")
+    result = Compiled(cubin, _bytes(folder / f"{Path(source).stem}.ptx"), text)
+    result.reads = _reads(folder / "reads.d", root)
+    if cubin is None:
+        message = "nvcc ended well and made no cubin; look at build.flags"
+        result.problems.append(Problem("build-failed", message, "", source))
+    return result
+
+
+def ptxas(tool: Tool, ptx: bytes, arch: str, folder: Path, *, cancel: threading.Event) -> Compiled:
+    """Assemble PTX for one architecture."""
+    (folder / "kernel.ptx").write_bytes(ptx)
+    arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
+    if not arch.startswith("sm_"):
+        return Compiled(reason=f"{arch} is no architecture")
+    run = _run(arguments, folder, TIMEOUT, cancel)
+    text = run.stderr.decode("utf-8", "replace")
+    output = _bytes(folder / "kernel.cubin") if run.ok else None
+    return Compiled(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
+
+
+def command(arguments: Sequence[str], root: Path, *, cancel: threading.Event) -> Problem | None:
+    """Run the user's command in the workspace; what went wrong."""
+    run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel)
+    if run.ok:
+        return None
+    text = _text(run)
+    found = _errors(text, "", root)
+    return found[0] if found else _failed(run, arguments[0], "", text)
+
+
+def triton(
+    kernel: Mapping[str, Json],
+    arch: str,
+    folder: Path,
+    *,
+    root: Path,
+    python: str,
+    cancel: threading.Event,
+) -> Compiled:
+    """Compile a Triton kernel for a target, in an interpreter of its own."""
+    (folder / "request.json").write_text(
+        json.dumps({**kernel, "arch": arch, "root": str(root)}), encoding="utf-8"
+    )
+    child = Path(__file__).with_name("triton_child.py")
+    arguments = [python or sys.executable, str(child), str(folder)]
+    run = _run(arguments, root, TIMEOUT, cancel, TRITON_CACHE_DIR=str(folder / "cache"))
+    text = _text(run)
+    answer: dict[str, Json] = {}
+    data = _bytes(folder / "answer.json")
+    if data is not None:
+        answer = json.loads(data)
+    if answer.get("missing"):
+        return Compiled(skipped=str(answer["missing"]))
+    path = str(kernel["path"])
+    if not run.ok or answer.get("error"):
+        if run.ok or answer.get("error"):
+            line = int(answer.get("line") or 0)
+            message = str(answer.get("error"))
+            return Compiled(problems=[Problem("build-failed", message, "", path, line)])
+        return Compiled(problems=[_failed(run, "triton", path, text)], stopped=bool(run.stopped))
+    return Compiled(
+        _bytes(folder / "kernel.cubin"),
+        _bytes(folder / "kernel.ptx"),
+        text,
+        launch=answer["launch"],
+    )
+
+
+def _run(
+    arguments: Sequence[str],
+    cwd: Path,
+    timeout: float,
+    cancel: threading.Event,
+    **variables: str,
+) -> ToolRun:
+    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    environment.update(variables)
+    if cancel.is_set():
+        raise Interrupted
+    run = run_tool(
+        arguments,
+        timeout=timeout,
+        cwd=cwd,
+        environment=environment,
+        max_output=MAX_OUTPUT,
+        cancel=cancel,
+    )
+    if cancel.is_set():
+        raise Interrupted
+    return run
+
+
+def _text(run: ToolRun) -> str:
+    return (run.stderr + b"\n" + run.stdout).decode("utf-8", "replace")
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _errors(text: str, source: str, root: Path) -> list[Problem]:
+    """The compiler's errors, each with its place."""
+    problems: dict[Problem, None] = {}
+    prefix = f"{root}/"
+    for line in text.splitlines():
+        match = _CUDA_ERROR.match(line) or _HOST_ERROR.match(line)
+        if match is not None:
+            file = match.group("file").strip().removeprefix(prefix)
+            place = (file, int(match.group("line")))
+            problems[Problem("build-failed", match.group("text").strip(), "", *place)] = None
+        else:
+            fatal = _TOOL_ERROR.match(line)
+            if fatal is not None:
+                problems[Problem("build-failed", fatal.group("text").strip(), "", source)] = None
+        if len(problems) >= MAX_PROBLEMS:
+            break
+    return list(problems)
+
+
+def _reason(run: ToolRun, text: str) -> str:
+    if run.ok:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = " / ".join(lines[-_LINES_SHOWN:])[:500]
+    how = run.stopped or f"exit status {run.status}"
+    return f"{how}: {said}" if said else how
+
+
+def _failed(run: ToolRun, name: str, file: str, text: str) -> Problem:
+    hint = "make it faster, or build with build.command beforehand" if run.stopped else ""
+    return Problem("build-failed", f"{name} failed, {_reason(run, text)}", hint, file)
+
+
+def _reads(path: Path, root: Path) -> list[str]:
+    """Files below the workspace that a dependency file in make's form names."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return []
+    _, _, names = text.replace("\\\n", " ").partition(" :")
+    found = set()
+    for name in re.findall(r"(?:\\.|[^\s\\])+", names):
+        plain = re.sub(r"\\(.)", r"\1", name)
+        full = Path(os.path.normpath(root / plain))
+        if full.is_relative_to(root):
+            found.add(full.relative_to(root).as_posix())
+    return sorted(found)

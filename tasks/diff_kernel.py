@@ -1,0 +1,64 @@
+"""Stage ``diff`` of a kernel: what changed in its figures since the last run.
+
+Reads the lints of all its architectures, and its own last manifest.
+"""
+
+from __future__ import annotations
+
+from gpuemu_flow.artifacts.diff import INFO, diff_kernels
+from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    read_manifest,
+    write_manifest,
+)
+from gpuemu_flow.types import Json
+
+STAGE = stages.KERNEL_DIFF
+VERSION = stages.VERSIONS[STAGE]
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Compare a kernel's figures with those of the run before."""
+    current: dict[str, list[Json]] = {}
+    target = context.cache.folder / spec.target
+    try:
+        previous = read_manifest(target, STAGE)["current"]
+    except (StoreError, KeyError):
+        previous = {}
+    for source in spec.inputs:
+        arch = source.role.partition(":")[2]
+        manifest = read_manifest(context.cache.folder / source.path, stages.LINT)
+        # What could not be built this time is still compared with when it can.
+        current[arch] = manifest["metrics"] or previous.get(arch, [])
+    changes = []
+    for arch, metrics in current.items():
+        before = [KernelMetrics.from_json(m) for m in previous.get(arch, ())]
+        if not before:
+            continue
+        after = [KernelMetrics.from_json(m) for m in metrics]
+        forbidden = tuple(spec.params["forbidden"])
+        for diff in diff_kernels(before, after, forbidden=forbidden):
+            changes += [
+                {
+                    "kernel": diff.name,
+                    "arch": diff.arch,
+                    "kind": judgement.kind,
+                    "metric": judgement.metric,
+                    "message": judgement.message,
+                }
+                for judgement in diff.judgements
+                if judgement.kind != INFO
+            ]
+    content = {
+        "stage": STAGE,
+        "version": VERSION,
+        "current": current,
+        "previous": previous,
+        "changes": changes,
+    }
+    return StageResult(write_manifest(target, content), values={"changes": len(changes)})

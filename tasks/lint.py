@@ -1,0 +1,223 @@
+"""Stage ``lint``: a kernel's metrics, and what its policy says about them.
+
+Reads the build's manifest: digests of the PTX and cubin, never the source. Measuring depends on
+those bytes alone and is kept in the action cache, so that a changed limit is checked without
+parsing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from gpuemu_flow.artifacts.lint import Linter, LintResult, kernel_json, unknown_rules
+from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
+from gpuemu_flow.artifacts.metrics import Launch
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.ptxas import PtxasReport
+from gpuemu_flow.artifacts.view import VIEW_VERSION, KernelView
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    read_manifest,
+    write_manifest,
+)
+from gpuemu_flow.tasks.build_kernel import read_artifact
+from gpuemu_flow.types import Json, Verdict
+
+STAGE = stages.LINT
+VERSION = stages.VERSIONS[STAGE]
+
+
+@dataclass
+class Linted:
+    """Kernels of one artifact with their verdicts, and what could not be read of it.
+
+    Attributes
+    ----------
+    views : list of KernelView
+    results : list of LintResult
+        One for each of `views`.
+    problems : list of Problem
+    """
+
+    views: list[KernelView] = field(default_factory=list)
+    results: list[LintResult] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Failed with any kernel; an error when something could not be read, or nothing was."""
+        if any(result.verdict is Verdict.FAILED for result in self.results):
+            return Verdict.FAILED
+        if not self.results or any(not problem.warning for problem in self.problems):
+            return Verdict.ERROR
+        return Verdict.PASSED
+
+    def to_json(self) -> list[dict[str, Json]]:
+        """Each kernel in the form that ``lint`` and ``artifacts`` show."""
+        pairs = zip(self.views, self.results, strict=True)
+        return [kernel_json(view, result) for view, result in pairs]
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Lint what one build made."""
+    (source,) = spec.inputs
+    build = read_manifest(context.cache.folder / source.path, stages.BUILD)
+    problems = [Problem(**problem) for problem in build["problems"]]
+    content: dict[str, Json] = {
+        "stage": STAGE,
+        "version": VERSION,
+        "kernel": spec.subject,
+        "arch": spec.params["arch"],
+        "skipped": build["skipped"],
+        "verdict": Verdict.SKIPPED.value,
+        "kernels": [],
+        "metrics": [],
+        "problems": [asdict(problem) for problem in problems],
+    }
+    executed = True
+    target = context.cache.folder / spec.target
+    if not build["skipped"]:
+        policy = policy_from_json(spec.params["policy"])
+        linted = Linted(problems=[*problems, *unknown_rules(policy)])
+        if build["ptx"] or build["cubin"]:
+            measured, executed = _measured(spec, build, context)
+            linted.problems += measured.problems
+            chosen = choose(measured.kernels, spec.params["entry"])
+            lint_views(chosen, policy, linted, allowances=build["allowances"])
+        content.update(
+            verdict=linted.verdict.value,
+            kernels=linted.to_json(),
+            metrics=[view.metrics.to_json() for view in linted.views],
+            problems=[asdict(problem) for problem in linted.problems],
+        )
+    return StageResult(
+        write_manifest(target, content),
+        executed=executed,
+        values={"verdict": content["verdict"], "parsed": executed},
+    )
+
+
+def lint_views(
+    views: Iterable[KernelView],
+    policy: Policy,
+    linted: Linted,
+    allowances: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Lint each view and add it, its result and its problems to `linted`."""
+
+    def read_source(name: str) -> bytes | None:
+        return _comment_lines(allowances.get(name))
+
+    linter = Linter(policy, read_source)
+    for view in views:
+        result = linter.lint(view)
+        linted.views.append(view)
+        linted.results.append(result)
+        linted.problems += result.problems
+
+
+def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
+    """The entry of a configured kernel's own name, if the artifact has it, else all entries."""
+    own = [view for view in views if view.name == name]
+    return own or list(views)
+
+
+def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
+    """A source with nothing but its comments for the lint, each on its own line."""
+    if not kept:
+        return None
+    lines = [""] * max(int(number) for number in kept)
+    for number, text in kept.items():
+        lines[int(number) - 1] = text
+    return "\n".join(lines).encode("latin-1", "replace")
+
+
+def _measured(
+    spec: TaskSpec, build: Mapping[str, Any], context: StageContext
+) -> tuple[Measurement, bool]:
+    """Views of a build, and whether anything had to be parsed for them."""
+    launch = dict(build["launch"] or {})
+    if spec.params["threads"]:
+        launch["threads"] = spec.params["threads"]
+    if spec.params["dynamic_shared_bytes"] is not None:
+        launch["dynamic_shared_bytes"] = spec.params["dynamic_shared_bytes"]
+    ptx, cubin = build["ptx"], build["cubin"]
+    identity = {
+        "ptx": ptx and [ptx["digest"], ptx["name"]],
+        "cubin": cubin and [cubin["digest"], cubin["name"]],
+        "arch": spec.params["arch"],
+        "launch": launch,
+        "unmet_bounds": build["unmet_bounds"],
+        "assembly": build["assembly"],
+    }
+    store = context.cache.actions
+    key = measure_key(identity)
+    known = None if context.force else load_measurement(store, key)
+    if known is not None:
+        return known, False
+    shown = ptx or cubin
+    artifact = Artifact(
+        shown["name"],
+        ptx=read_artifact(ptx, context),
+        cubin=read_artifact(cubin, context),
+        arch=spec.params["arch"],
+        ptxas=PtxasReport(unmet_bounds=dict(build["unmet_bounds"])),
+        assembly={
+            arch: PtxasReport(problems=[Problem("ptxas-error", text)] if text else [])
+            for arch, text in build["assembly"].items()
+        },
+    )
+    found = measure(artifact, {"": Launch(**launch)})
+    save_measurement(store, key, found)
+    return found, True
+
+
+def measure_key(identity: Json) -> str:
+    """Name of a measurement in the action cache: all that decides it, and no limit."""
+    return digest_json(["measure", VIEW_VERSION, identity])
+
+
+def load_measurement(store: JsonStore, key: str) -> Measurement | None:
+    """A measurement of the action cache; None when it is not there, or of another version."""
+    data = store.get(key)
+    try:
+        if data is None:
+            return None
+        return Measurement(
+            [KernelView.from_json(view) for view in data["views"]],
+            [Problem(**problem) for problem in data["problems"]],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
+    """Keep a measurement."""
+    store.put(
+        key,
+        {
+            "views": [view.to_json() for view in found.kernels],
+            "problems": [asdict(problem) for problem in found.problems],
+        },
+    )
+
+
+def policy_from_json(data: Mapping[str, Json]) -> Policy:
+    """Inverse of `Policy.to_json`; KeyError or TypeError when it is not that."""
+    values: dict[str, Any] = {}
+    for item in fields(Policy):
+        value = data[item.name]
+        if item.name == "explicit":
+            value = frozenset(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[item.name] = value
+    return Policy(**values)

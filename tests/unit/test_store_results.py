@@ -1,0 +1,124 @@
+"""Results and baselines: newest first, on disk when acknowledged, bounded."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.store.results import DAY_NS, ResultStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> WorkspaceCache:
+    made = WorkspaceCache(tmp_path / "cache")
+    made.create()
+    return made
+
+
+def add(store: ResultStore, seed: int, *, op: str = "op", passed: bool = True) -> None:
+    result = {"passed": passed, "max_diff": 0.0, "seed": seed, "op_name": op}
+    store.add(op, seed, "float32", result, source="submit", judged_by="k")
+
+
+def test_newest_first_whatever_the_seeds(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    for seed in (5, 1 << 63, 2):
+        add(store, seed)
+    assert [s.seed for s in store.newest(10)] == [2, 1 << 63, 5]
+    assert [s.seed for s in store.newest(1)] == [2]
+    assert store.newest(0) == []
+
+
+def test_the_newest_of_a_seed_counts(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    add(store, 7, passed=True)
+    add(store, 7, passed=False)
+    add(store, 7, op="other")
+    found = store.find(7)
+    assert found is not None
+    assert found.op == "other"
+    assert store.find(8) is None
+    assert {key: s.result["passed"] for key, s in store.latest().items()} == {
+        ("op", 7): False,
+        ("other", 7): True,
+    }
+
+
+def test_the_next_process_has_them(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    for seed in range(4):
+        add(store, seed)
+    store.store_baseline("tag")
+    again = ResultStore(WorkspaceCache(cache.folder))
+    assert [s.seed for s in again.newest(10)] == [3, 2, 1, 0]
+    assert len(again.baseline("tag")) == 4
+
+
+def test_threads_lose_nothing(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    threads = [
+        threading.Thread(target=lambda n=n: [add(store, n * 100 + i) for i in range(25)])
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wanted = {n * 100 + i for n in range(8) for i in range(25)}
+    assert {s.seed for s in store.newest(1000)} == wanted
+    assert {s.seed for s in ResultStore(cache).newest(1000)} == wanted
+
+
+def test_the_oldest_go(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache, max_results=10)
+    for seed in range(400):
+        add(store, seed)
+    kept = [s.seed for s in store.newest(1000)]
+    assert kept == list(range(399, 399 - len(kept), -1))
+    assert 10 <= len(kept) < 300
+    assert store.find(0) is None
+    assert len(ResultStore(cache, max_results=10).newest(1000)) == 10
+    assert len(ResultStore(cache, max_results=0).newest(1000)) == 10
+
+
+def test_days(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    add(store, 1)
+    assert ResultStore(cache, retention_days=1).find(1) is not None
+    old = store.newest(1)[0].time_ns - 2 * DAY_NS
+    store._records.put(f"{old:020d}", {**vars(store.newest(1)[0]), "seed": 2} | {"key": "x"})
+    assert ResultStore(cache, retention_days=1).find(2) is None
+
+
+def test_records_of_another_version_are_dropped(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    add(store, 1)
+    store._records.put("junk", {"some": "thing"})
+    store._records.put("x" * 20, {"op": 1})
+    assert [s.seed for s in ResultStore(cache).newest(10)] == [1]
+
+
+def test_baselines_replace_and_are_bounded(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    add(store, 1)
+    store.store_baseline("a")
+    add(store, 2)
+    store.store_baseline("a")
+    assert set(store.baseline("a")) == {("op", 1), ("op", 2)}
+    for tag in ("b", "c"):
+        store.store_baseline(tag, max_baselines=2)
+    with pytest.raises(UsageError):
+        store.baseline("a")
+    assert store.baseline("b")
+    with pytest.raises(UsageError, match="did you mean"):
+        store.baseline("bb")
+
+
+def test_times_are_unique(cache: WorkspaceCache) -> None:
+    store = ResultStore(cache)
+    times = [store.time_ns() for _ in range(1000)]
+    assert times == sorted(set(times))
