@@ -1,7 +1,7 @@
 """Write the pages that are made from code: ``python docs/generate.py [--check]``.
 
 ``docs/cli.md`` from the commands' own help, ``docs/config.md`` and ``schemas/gpuemu.schema.json``
-from the tables of configuration keys. With ``--check`` nothing is written; the exit code is 1 when
+from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules. With ``--check`` nothing is written; the exit code is 1 when
 a page differs from what would be.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from gpuemu_flow.artifacts.rules.reference import reference_page
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.docs_export import config_page
 from gpuemu_flow.config.schema_export import schema_text
@@ -65,10 +66,11 @@ def commands(
         if command is None or command.hidden:
             continue
         own = click.Context(command, info_name=name, parent=context)
-        if isinstance(command, click.Group):
-            yield from commands(command, own)
-        else:
+        is_group = isinstance(command, click.Group)
+        if not is_group or command.invoke_without_command:
             yield command, own
+        if is_group:
+            yield from commands(command, own)
 
 
 def _cell(text: str) -> str:
@@ -120,6 +122,7 @@ def pages() -> dict[Path, str]:
     return {
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": config_page(),
+        REPOSITORY / "docs" / "lint-rules.md": reference_page(),
         REPOSITORY / "schemas" / "gpuemu.schema.json": schema_text(),
     }
 

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuemu_flow.client import Client, ClientError
+import pynng
+
 from gpuemu_flow.daemon.place import Place, find_place, holder
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import read_info
+from gpuemu_flow.wire.envelope import WireError, parse, render
 
 STOP_SECONDS = 15.0
 KILL_SECONDS = 5.0
@@ -83,11 +85,23 @@ def describe(root: Path, environ: Mapping[str, str]) -> dict[str, Json]:
         "socket": info.get("socket", str(found.place.socket)),
         "log": str(found.place.log),
     }
-    with contextlib.suppress(ClientError), Client(out["socket"], PING_MILLISECONDS) as client:
-        pong = client.ping()
-        out |= {name: value for name, value in pong.items() if name != "workspace"}
+    pong = _ping(out["socket"])
+    if pong is not None:
+        out |= {name: value for name, value in pong.items() if name not in ("type", "workspace")}
         out["answers"] = True
     return out
+
+
+def _ping(socket_path: str) -> dict[str, Json] | None:
+    """The answer to a ping, None when there is none."""
+    limit = PING_MILLISECONDS
+    with pynng.Req0(resend_time=-1, recv_timeout=limit, send_timeout=limit) as socket:
+        try:
+            socket.dial(f"ipc://{socket_path}", block=True)
+            socket.send(render({"type": "Ping"}))
+            return parse(socket.recv()).fields
+        except (pynng.NNGException, WireError):
+            return None
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ Stamp = tuple[int, int, int, int]
 def stamp_of(path: str | Path) -> Stamp | None:
     """The stamp of a regular file, or None when there is none."""
     try:
-        status = Path(path).stat()
+        status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
         return None
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
@@ -38,9 +39,12 @@ class FileTable:
     root: Path
     entries: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._prefix = str(self.root)
+
     def digest(self, path: str) -> str:
         """sha256 of a file's content, `ABSENT` when it does not exist or is no file."""
-        full = self.root / path
+        full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
         stamp = stamp_of(full)
         if stamp is None:
             self.entries.pop(path, None)
@@ -49,7 +53,7 @@ class FileTable:
         if known is not None and known[0] == stamp:
             return known[1]
         try:
-            digest = digest_bytes(full.read_bytes())
+            digest = digest_bytes(Path(full).read_bytes())
         except OSError:
             self.entries.pop(path, None)
             return ABSENT

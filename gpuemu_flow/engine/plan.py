@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
 
 from gpuemu_flow import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 FORMAT = "gpuemu-flow plan 1"
 CONFIG_NAME = "gpuemu.toml"
@@ -104,10 +107,17 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
 
 def _listing(folder: str) -> set[str]:
     found = set()
-    with os.scandir(folder or "/") as entries:
-        for entry in entries:
-            s = entry.stat()
-            found.add(f"{entry.name}\t{s.st_mtime_ns}\t{s.st_ctime_ns}\t{s.st_size}\t{s.st_ino}")
+    # By descriptor: the kernel then need not walk the whole path again for every file.
+    descriptor = os.open(folder or "/", os.O_RDONLY)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                s = entry.stat()
+                found.add(
+                    f"{entry.name}\t{s.st_mtime_ns}\t{s.st_ctime_ns}\t{s.st_size}\t{s.st_ino}"
+                )
+    finally:
+        os.close(descriptor)
     return found
 
 

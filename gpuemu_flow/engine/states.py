@@ -38,13 +38,13 @@ class TaskStates:
         self._files = files
         self._environment = dict(environment)
         self._triggers = tuple(triggers)
+        folder, root = cache.folder, files.root
+        below = folder.relative_to(root) if folder.is_relative_to(root) else folder
+        self._manifests = below.as_posix() + "/"
 
     def manifest(self, target: str) -> str:
         """A target's path in the file table."""
-        path = self._cache.folder / target
-        if path.is_relative_to(self._files.root):
-            return path.relative_to(self._files.root).as_posix()
-        return path.as_posix()
+        return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """What decides, now, whether `spec` must run."""

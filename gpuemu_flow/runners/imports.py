@@ -22,9 +22,10 @@ def is_workspace_path(path: str, root: str) -> bool:
     """Whether a file or folder is the user's own code: below the root, but not an installed package
     and not Python itself, which may both lie there too.
     """
-    if any(name in Path(path).parts for name in _INSTALLED):
+    if not _is_below(path, root):
         return False
-    return _is_below(path, root) and not any(_is_below(path, stdlib) for stdlib in _STDLIB)
+    installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
+    return not installed and not any(_is_below(path, stdlib) for stdlib in _STDLIB)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
 

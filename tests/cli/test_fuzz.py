@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 
 def fuzz(mini: Mini, *arguments: str, code: int | None = 0) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 import gpuemu_flow.schemas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 HEAD = """
 import base64, json, os, sys, time

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 ALL = {
     "generate:scale:float32", "op:scale:float32", "reference:scale:float32",

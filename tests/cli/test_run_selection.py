@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 
 def test_words_select_ops_tasks_groups_and_targets(mini: Mini) -> None:

@@ -205,6 +205,15 @@ def test_bfloat16_cases_travel_exactly(client: Client) -> None:
         "double", lambda i: i["x"] * 2, iterations=3, seed=1, dtypes=["bfloat16"]
     )
     assert as_float.passed == 3
+
+    def rounds(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """A kernel's bfloat16 result, widened on its way: judged as the bfloat16 that it is."""
+        return softmax(inputs["x"]).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+    narrow = client.fuzz_op_client_side(
+        "softmax", rounds, iterations=3, seed=1, dtypes=["bfloat16"]
+    )
+    assert narrow.passed == 3, narrow.failures
     bad = client.fuzz_op_client_side(
         "double", lambda i: i["x"] * 2.1, iterations=3, seed=1, dtypes=["bfloat16"]
     )

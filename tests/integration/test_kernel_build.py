@@ -13,7 +13,7 @@ import pytest
 from gpuemu_flow.artifacts.toolchain import Tool, find_tools
 
 if TYPE_CHECKING:
-    from conftest import Mini
+    from mini_workspace import Mini
 
 SOURCE = """\
 #include "factor.cuh"

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE")

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 

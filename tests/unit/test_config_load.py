@@ -33,11 +33,11 @@ def test_the_file_is_found_from_a_folder_below(workspace: ConfigWorkspace) -> No
     assert config.op("softmax").file == "gpuemu.toml"
 
 
-def test_no_file_anywhere_is_a_usage_error_that_names_init(tmp_path: Path) -> None:
+def test_no_file_anywhere_is_a_usage_error_that_says_where_to_begin(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as raised:
         find_config(tmp_path, {})
     assert raised.value.slug == "config-not-found"
-    assert "gpuemu-flow init" in str(raised.value)
+    assert "README.md shows" in str(raised.value)
     assert raised.value.exit_code == 2
 
 

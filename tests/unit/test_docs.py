@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 import tomli
-from conftest import Mini
+from mini_workspace import Mini
 
 from gpuemu_flow.config.load import check_config
 

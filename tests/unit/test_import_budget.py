@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import Mini
+from mini_workspace import Mini
 
 HEAVY = {"numpy", "doit", "jsonschema", "pynng", "rich"}
 _LINE = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)

@@ -15,13 +15,13 @@ from gpuemu_flow.wire import envelope
 from gpuemu_flow.wire.envelope import CUT_FROM, Base64, WireError, parse, render
 
 
-def plain(parsed: envelope.Envelope, value: Any) -> Any:
-    """A parsed value with the cut texts back in place."""
-    if isinstance(value, str):
+def plain(parsed: envelope.Envelope, value: Any, key: str = "") -> Any:
+    """A parsed value with the cut texts back in place; only ``data`` may have been cut."""
+    if isinstance(value, str) and key == "data":
         text = parsed.text(value)
         return text if isinstance(text, str) else bytes(text).decode()
     if isinstance(value, dict):
-        return {name: plain(parsed, item) for name, item in value.items()}
+        return {name: plain(parsed, item, name) for name, item in value.items()}
     if isinstance(value, list):
         return [plain(parsed, item) for item in value]
     return value
