@@ -1,8 +1,8 @@
 """Write the pages that are made from code: ``python docs/generate.py [--check]``.
 
 ``docs/cli.md`` from the commands' own help, ``docs/config.md`` and ``schemas/gpuemu.schema.json``
-from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules. With ``--check`` nothing is written; the exit code is 1 when
-a page differs from what would be.
+from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules. With ``--check``
+nothing is written; the exit code is 1 when a page differs from what would be.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from gpuemu_flow.cli.calibrate import calibrate
 from gpuemu_flow.cli.clean import clean
 from gpuemu_flow.cli.config import config
 from gpuemu_flow.cli.coverage import coverage
+from gpuemu_flow.cli.daemon import daemon
 from gpuemu_flow.cli.diff import diff
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
@@ -45,7 +46,7 @@ def cli() -> None:
 COMMANDS = (
     run, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage, lint, artifacts,
     baseline, diff, explain, list_tasks,
-    graph, clean, status, config, version,
+    graph, clean, status, config, version, daemon,
 )  # fmt: skip
 
 for command in COMMANDS:

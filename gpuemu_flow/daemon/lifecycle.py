@@ -146,7 +146,7 @@ def _serve(
             server.close(CLOSE_SECONDS)
             service.close()
             if exchange is not None:
-                exchange.clear(0)
+                exchange.close()
             remove(*sockets)
             for lock in held:
                 lock.release()

@@ -13,6 +13,7 @@ from gpuemu_flow.daemon.cases import IssuedCases
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.engine.wire_ops import results_folder
 from gpuemu_flow.errors import FlowError, UsageError
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.cache import JsonStore
@@ -43,6 +44,7 @@ class Service:
         self.references = References(pool, config.execution.max_parallel_refs)
         self.results = ResultStore(
             self.cache,
+            results_folder(config, self.cache),
             max_results=config.storage.max_results,
             retention_days=config.storage.retention_days,
         )

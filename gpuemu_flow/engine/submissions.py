@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from gpuemu_flow.engine.graph import Skip
-from gpuemu_flow.engine.wire_ops import Asked, Subjects
+from gpuemu_flow.engine.wire_ops import Asked, Subjects, results_folder
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reports.model import OpResult
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
@@ -23,9 +23,10 @@ def submitted_results(
     as they are now, without a tolerance or arguments of their own; of each case, the newest.
     An op and dtype whose submissions are all older is skipped still, with a reason that says so.
     """
-    if not (workspace.cache.folder / FOLDER).exists():
+    folder = results_folder(workspace.config, workspace.cache)
+    if not (folder / FOLDER).exists():
         return {}
-    store = ResultStore(workspace.cache, max_results=0)
+    store = ResultStore(workspace.cache, folder, max_results=0)
     try:
         latest = list(store.latest().values())
     finally:

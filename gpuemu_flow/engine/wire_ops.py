@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.config.read import read_source
@@ -14,8 +15,10 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Case, Json, Tolerance
+from gpuemu_flow.wire.address import workspace_stem
 
 SUBMITTED = "submitted"
 """Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
@@ -246,6 +249,15 @@ def _parse(text: str) -> Json:
             continue
         return value if value - value == 0 else text
     return text
+
+
+def results_folder(config: Config, cache: WorkspaceCache) -> Path:
+    """Where the results of submissions lie: the cache, or below ``[storage] db_path``.
+
+    Several workspaces may name one `db_path`; each has a folder of its own there.
+    """
+    path = config.storage.db_path
+    return cache.folder if path is None else path / workspace_stem(config.root)
 
 
 def tolerance_of(

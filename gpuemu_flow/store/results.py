@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.store.cache import JsonStore
@@ -72,6 +73,8 @@ class ResultStore:
     Parameters
     ----------
     cache : WorkspaceCache
+    folder : Path or None
+        Where they lie; None: in the cache.
     max_results : int
         The oldest beyond it are deleted; 0 keeps all.
     retention_days : int
@@ -79,10 +82,16 @@ class ResultStore:
     """
 
     def __init__(
-        self, cache: WorkspaceCache, *, max_results: int = 10_000, retention_days: int = 0
+        self,
+        cache: WorkspaceCache,
+        folder: Path | None = None,
+        *,
+        max_results: int = 10_000,
+        retention_days: int = 0,
     ) -> None:
-        self._records = _Records(cache.folder / FOLDER, cache.set_aside)
-        self._baselines = JsonStore(cache.folder / "result-baselines", cache.set_aside)
+        folder = folder or cache.folder
+        self._records = _Records(folder / FOLDER, cache.set_aside)
+        self._baselines = JsonStore(folder / "result-baselines", cache.set_aside)
         self._max_results = max_results
         self._retention_days = retention_days
         self._lock = threading.Lock()

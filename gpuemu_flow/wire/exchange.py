@@ -115,6 +115,12 @@ class Exchange:
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 
+    def close(self) -> None:
+        """Delete everything that lies in it, and the folder."""
+        self.clear(0)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
     def clear(self, older_than: float = LEFT_SECONDS) -> None:
         """Delete what has lain for more than so many seconds: its taker is gone."""
         limit = time.time() - older_than if older_than else math.inf

@@ -106,9 +106,11 @@ def test_results_survive_an_orderly_end(unserved: Served) -> None:
     with unserved.client() as client:
         seed = client.validate_op("double", {"x": x}, x * 2).seed
         client.store_baseline("kept")
+        exchange = Path(client.ping()["exchange"])
         client.shutdown()
     assert wait_until(lambda: running(unserved.root, unserved.environ) is None)
     assert not Path(unserved.socket).exists()
+    assert not exchange.exists()
     assert wait_until(lambda: processes_below(unserved.root) == [])
     unserved.start()
     with unserved.client() as client:

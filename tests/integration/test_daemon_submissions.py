@@ -64,3 +64,15 @@ def test_another_tolerance_makes_them_old(submitted: Served) -> None:
     text = path.read_text()
     path.write_text(text.replace("[validation]\n", '[validation]\ntolerance = "auto"\n', 1))
     assert results(submitted)["softmax", "float32"].verdict is Verdict.SKIPPED
+
+
+def test_results_where_the_file_says(unserved: Served) -> None:
+    path = unserved.root / "gpuemu.toml"
+    path.write_text(path.read_text() + '\n[storage]\ndb_path = "db"\n')
+    unserved.start()
+    with unserved.client() as client:
+        case = client.get_test_case("softmax", seed=1, dtypes=["float32"])
+        client.submit_output("softmax", case.inputs, softmax(case.inputs["x"]), case.seed)
+    assert results(unserved)["softmax", "float32"].passed == 1
+    assert not (unserved.root / ".gpuemu-cache" / "results").exists()
+    assert (unserved.root / "db").exists()

@@ -15,6 +15,7 @@ from mini_workspace import Mini
 import gpuemu_flow.schemas
 from gpuemu_flow.reports.json_writer import run_to_json
 from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.tasks.diff import compare_summaries
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 
 PATH = Path(gpuemu_flow.schemas.__file__).parent / "run.schema.json"
@@ -175,8 +176,24 @@ def one_failure() -> dict[str, Any]:
     return dict(json.loads(json.dumps(run_to_json(report), allow_nan=False)))
 
 
+def _kinds_of_change() -> set[str]:
+    """Every kind that the diff stage gives, but for ``new``, which a report leaves out."""
+    summaries = [
+        {"verdict": verdict, "max_abs": error, "cases_digest": "same"}
+        for verdict in ("passed", "failed", "error")
+        for error in (0.5, 1.0)
+    ]
+    return {
+        change["kind"]
+        for old in summaries
+        for new in summaries
+        for change in compare_summaries("float32", old, new, 0.1)
+    }
+
+
 def test_the_vocabularies_are_those_of_the_code(schema: dict[str, Any]) -> None:
     definitions = schema["definitions"]
     assert set(definitions["verdict"]["enum"]) == {verdict.value for verdict in Verdict}
+    assert set(definitions["change"]["properties"]["kind"]["enum"]) == _kinds_of_change()
     kinds = set(definitions["failure"]["properties"]["kind"]["enum"])
     assert kinds == {kind.value for kind in FailureKind} | {""}
