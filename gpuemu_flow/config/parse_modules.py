@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
+from gpuemu_flow.syntax import parse_python
 
 MAX_SOURCE = 4 << 20
 
@@ -74,7 +75,7 @@ class Modules:
         try:
             if path.stat().st_size > MAX_SOURCE:
                 return set()
-            tree = ast.parse(path.read_bytes())
+            tree = parse_python(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return set()
         names: set[str] = set()

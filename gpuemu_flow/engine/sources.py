@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.syntax import parse_python
 
 _MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
 _STDLIB = sys.stdlib_module_names
@@ -91,7 +92,7 @@ class SourceIndex:
         try:
             source = path.read_bytes()
             if path.suffix == ".py" and _MENTIONS_IMPORT.search(source):
-                names = frozenset(_imported_names(ast.parse(source)))
+                names = frozenset(_imported_names(parse_python(source)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             # A script that does not parse is reported when it is run, with its own traceback.
             names = frozenset()

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gpuemu_flow.syntax import parse_python
+
 _NAMES = {"float64": "float32", "complex128": "complex64"}
 _DTYPE_STRINGS = {
     "float64": "float32",
@@ -77,7 +79,7 @@ def shadow_source(source: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the reference's own escapes are not our business
-            tree = ast.parse(source)
+            tree = parse_python(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from gpuemu_flow.syntax import parse_python
+
 _READERS = ("stdin", "__stdin__", "fileinput")
 _STDIN_PATHS = ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _OPENERS = ("open", "fdopen", "read", "FileIO", "readv")
@@ -60,7 +62,7 @@ def function_to_call(source: bytes, path: str) -> str:
     SyntaxError, ValueError
         The source does not parse.
     """
-    tree = ast.parse(source, path)
+    tree = parse_python(source, path)
     if not all(map(_only_defines, tree.body)) or any(map(_reads_stdin, ast.walk(tree))):
         return ""
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -3,7 +3,8 @@
     python scripts/kernels/rebuild.py [--check] [NAME ...]
 
 Each ``NAME.cu`` gives ``sm_80/NAME.ptx``, ``sm_80/NAME.cubin`` and the same for sm_90. Source paths
-in the PTX are made relative to the repository, so that the result is the same on every machine.
+in the PTX are made relative to the repository and a hash of the path is zeroed, so that the result
+is the same on every machine.
 ``--check`` builds into a temporary folder and says what differs.
 """
 
@@ -20,6 +21,10 @@ FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent.parent
 ARCHITECTURES = ("sm_80", "sm_90")
 _FILE_DIRECTIVE = re.compile(r'(\.file\s+\d+\s+)"([^"\n]*)"')
+_UNIT_HASH = re.compile(
+    "({})(?:[0-9]+,){{8}}".format("".join(f"{byte}," for byte in b"_INTERNAL_"))
+)
+"""In the bytes of a debug name: the hash that nvcc makes of the absolute path of the source."""
 
 
 def relative_source(match: re.Match[str]) -> str:
@@ -40,6 +45,7 @@ def build(source: Path, arch: str, output: Path) -> None:
         ["nvcc", "-ptx", "-lineinfo", f"-arch={arch}", "-o", str(ptx), str(source)], check=True
     )
     text = _FILE_DIRECTIVE.sub(relative_source, ptx.read_text(encoding="utf-8"))
+    text = _UNIT_HASH.sub(lambda match: match[1] + "48," * 8, text)
     ptx.write_text(text, encoding="utf-8")
     subprocess.run(
         ["ptxas", "--suppress-debug-info", f"-arch={arch}", ptx.name, "-o", cubin.name],

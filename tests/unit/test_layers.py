@@ -17,7 +17,7 @@ LAYERS = (
     ("tasks",),
     ("artifacts", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "schemas"),
+    ("types", "errors", "", "schemas", "syntax"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
