@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Iterator
+import gc
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,23 +12,36 @@ import pytest
 from gpuemu_flow.syntax import parse_python
 
 THREADS = 8
+SOURCE = "def f(x):\n    return " + " + ".join(["(x, [x, {x: (x,)}])"] * 50) + "\n"
 
 
-@pytest.fixture
-def eager_switching() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
+class Finalised:
+    """Garbage whose collection, in the middle of a parse, lets another thread run."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        time.sleep(0.001)
 
 
-@pytest.mark.usefixtures("eager_switching")
+def parse_among_garbage(source: str) -> str:
+    for _ in range(20):
+        Finalised()
+    return ast.dump(parse_python(source))
+
+
 def test_threads_parse_at_once() -> None:
-    source = "def f(x):\n    return " + " + ".join(["(x, [x, {x: (x,)}])"] * 50) + "\n"
-    expected = ast.dump(ast.parse(source))
-    with ThreadPoolExecutor(THREADS) as threads:
-        trees = list(threads.map(parse_python, [source] * 200))
-    assert all(ast.dump(tree) == expected for tree in trees)
+    expected = ast.dump(ast.parse(SOURCE))
+    gc.collect()
+    before = gc.get_threshold()
+    gc.set_threshold(700, 1, 1)
+    try:
+        with ThreadPoolExecutor(THREADS) as threads:
+            found = list(threads.map(parse_among_garbage, [SOURCE] * 200))
+    finally:
+        gc.set_threshold(*before)
+    assert found == [expected] * 200
 
 
 def test_a_source_that_does_not_parse_is_reported() -> None:
