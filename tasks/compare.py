@@ -16,6 +16,7 @@ from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.runners.process import CancelledRunError
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     Interrupted,
@@ -70,7 +71,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             results[case.index] = early
             continue
         keys[case.index] = key = digest_json([shared, case.identity(), op, reference])
-        known = None if context.force else _cached(context, key)
+        known = None if context.force else cached_verdict(context.cache, key)
         if known is not None:
             results[case.index] = known
         else:
@@ -122,8 +123,9 @@ def _without_values(op: Mapping[str, Json], reference: Mapping[str, Json]) -> Ch
     return None
 
 
-def _cached(context: StageContext, key: str) -> CheckResult | None:
-    record = context.cache.actions.get(key)
+def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
+    """The verdict that the action cache holds; None when it holds none that is sound."""
+    record = cache.actions.get(key)
     if record is None:
         return None
     try:

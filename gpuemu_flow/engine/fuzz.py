@@ -18,6 +18,7 @@ from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.process import CancelledRunError
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Trial, Trials, open_trials
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
@@ -273,7 +274,7 @@ class Fuzzer:
             while not self._cancel.is_set() and (item := source.next()) is not None:
                 number, which, case = item
                 key = self._key(self.subjects[which], number, case)
-                known = None if self._options.force else self._cached(key)
+                known = None if self._options.force else cached_verdict(self._cache, key)
                 if known is None:
                     if which not in trials:
                         manager = open_trials(pool, self.subjects[which].subject, self._cancel)
@@ -313,15 +314,6 @@ class Fuzzer:
         full = checks_for(number) is FULL_CHECKS
         keys = [subject.op_key, subject.reference_key, subject.judge_key]
         return digest_json(["fuzz", VERSION, *keys, full, case.identity()])
-
-    def _cached(self, key: str) -> CheckResult | None:
-        record = self._cache.actions.get(key)
-        if record is None:
-            return None
-        try:
-            return CheckResult.from_json(record)
-        except (KeyError, TypeError, ValueError):
-            return None
 
     def _write(self, *records: tuple[str, Json], force: bool = False) -> None:
         """Keep verdicts, some at a time: one transaction costs more than judging a tiny case."""

@@ -141,35 +141,37 @@ class SeededRng:
 
     # Arrays on the same stream.
 
-    def _draw(self, kind: str, count: int) -> Any:
+    def _draw(self, kind: str, count: int) -> NDArray[Any]:
+        values: NDArray[Any]
         values, (self._older, self._newer) = _arrays().draw(kind, self.state, count)
         return values
 
     def u64(self, n: int) -> NDArray[np.uint64]:
         """The next `n` words, uint64."""
-        return self._draw("u64", n)  # type: ignore[no-any-return]
+        return self._draw("u64", n)
 
     def f64(self, n: int) -> NDArray[np.float64]:
         """`n` values of `gen_f64`, float64."""
-        return self._draw("f64", n)  # type: ignore[no-any-return]
+        return self._draw("f64", n)
 
     def f32(self, n: int) -> NDArray[np.float32]:
         """`n` values of `gen_f32`, float32."""
-        return self._draw("f32", n)  # type: ignore[no-any-return]
+        return self._draw("f32", n)
 
     def uniform10_f64(self, n: int) -> NDArray[np.float64]:
         """`n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
-        return self._draw("uniform10_f64", n)  # type: ignore[no-any-return]
+        return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
         """`uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
-        return self._draw("uniform10_f32", n)  # type: ignore[no-any-return]
+        return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
         """`n` values of `gen_range`, int64; ValueError unless -2**63 <= low < high <= 2**63."""
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
-        return _arrays().fold_into_range(self.u64(n), low, high)  # type: ignore[no-any-return]
+        folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)
+        return folded
 
     def _uniform_pairs(self, n: int) -> NDArray[np.float64]:
         if n < 0:

@@ -82,15 +82,20 @@ def share(value: float) -> str:
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
         return [result.op, result.dtype, "", "", "", "", "", "", "", result.reason]
+    errors = ["-"] * 4
+    if result.passed + result.failed + result.inconclusive:
+        errors = [
+            number(result.max_abs),
+            number(result.max_rel),
+            _ulps(result.max_ulp),
+            share(result.tolerance_used),
+        ]
     return [
         result.op,
         result.dtype,
         "",
         f"{result.passed}/{result.cases}",
-        number(result.max_abs),
-        number(result.max_rel),
-        _ulps(result.max_ulp),
-        share(result.tolerance_used),
+        *errors,
         duration(result.duration_s),
         "cached" if result.cached else "run",
     ]

@@ -94,6 +94,16 @@ class CallableRunner:
         self._program = program
         self._function = function or load_function(program)
         self._style = call_style(self._function, program)
+        self.hint = self._mapping_hint()
+
+    def _mapping_hint(self) -> str:
+        names = self._program.input_names
+        if self._style != _MAPPING or len(names) != 1:
+            return ""
+        return (
+            f"no parameter is named {names[0]!r}, so the function got one mapping of inputs; "
+            "rename its parameter to get the tensor, or set `input_names`"
+        )
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """The outputs by name.

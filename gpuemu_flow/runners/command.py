@@ -28,6 +28,7 @@ class CommandRunner:
     """
 
     in_process = False
+    hint = ""
     shares_memory = False
 
     def __init__(self, program: Program, streams: StandardStreams, argv: Sequence[str]) -> None:

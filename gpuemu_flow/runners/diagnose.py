@@ -76,7 +76,7 @@ def _limit_text(program: Program) -> str:
     return f"memory_limit = {program.memory_limit} bytes is exhausted"
 
 
-def explain(error: BaseException, program: Program, *, doing: str = "") -> RunError:
+def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
     """A RunError for what a program, or loading it, raised.
 
     Parameters
@@ -85,6 +85,8 @@ def explain(error: BaseException, program: Program, *, doing: str = "") -> RunEr
     program : Program
     doing : str
         What was going on, when it was not the program itself (``loading``).
+    hint : str
+        The mend to show where the exception itself suggests none.
     """
     if isinstance(error, OpError):
         return error.error
@@ -99,7 +101,8 @@ def explain(error: BaseException, program: Program, *, doing: str = "") -> RunEr
             "op-exit-code", f"{prefix}sys.exit({error.code!r:.80}) was called", file=file, line=line
         )
     slug = "op-not-loadable" if doing else "op-exception"
-    hint = "raise the recursion limit or use a loop" if isinstance(error, RecursionError) else ""
+    if isinstance(error, RecursionError):
+        hint = "raise the recursion limit or use a loop"
     return RunError(slug, prefix + _text(error), hint, file=file, line=line)
 
 

@@ -40,6 +40,10 @@ class Runner(Protocol):
     def shares_memory(self) -> bool:
         """Whether the program gets the very arrays."""
 
+    @property
+    def hint(self) -> str:
+        """What may explain an exception that the program raises, or nothing."""
+
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
         """The outputs by name; OpError, or whatever the program raises."""
 
@@ -127,6 +131,11 @@ class Executor:
         self._surroundings = _Surroundings()
         self._pid = os.getpid()
         self._cases = 0
+
+    @property
+    def hint(self) -> str:
+        """See `Runner.hint`."""
+        return self._runner.hint
 
     def _call(self, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:
         _reseed(seed)

@@ -48,6 +48,7 @@ class ScriptRunner:
     """Runs one script again and again: one compilation, fresh globals, real descriptors 0 to 2."""
 
     in_process = True
+    hint = ""
     shares_memory = False
 
     def __init__(self, program: Program, streams: StandardStreams) -> None:

@@ -143,7 +143,12 @@ class Worker:
         with self._conduct.own_work():  # a traceback shows lines of source files
             if not isinstance(error, OpError):
                 print_traceback(error)
-            explained = self._conduct.offence() or explain(error, self._program, doing=doing)
+            explained = self._conduct.offence() or explain(
+                error,
+                self._program,
+                doing=doing,
+                hint=self._executor.hint if self._executor else "",
+            )
         return replace(explained, stderr_tail=self._streams.stderr_tail())
 
     def _load(self, message: Mapping[str, Json]) -> dict[str, Json]:

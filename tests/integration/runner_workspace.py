@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.runners.pool import Pool
@@ -116,6 +118,19 @@ def staged_pool(folder: Path, *, workers: int = 2, **options: Any) -> Iterator[P
     with Pool(workers, staging=staging, **options) as pool:
         yield pool
     assert list(staging.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool that a module's tests share, as users' runs do."""
+    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
+        yield made
+
+
+@pytest.fixture
+def ws(tmp_path: Path, pool: Pool) -> Workspace:
+    """A workspace of the test's own on the shared pool."""
+    return Workspace(tmp_path, pool)
 
 
 @contextlib.contextmanager

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from runner_workspace import Workspace, make_case, slugs, staged_pool
+from runner_workspace import Workspace, make_case, slugs
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Checks
-from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, LAYOUTS, FailureKind
 
 ALL = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
 
 
 def kinds(ws: Workspace, source: str, checks: Checks = ALL, **more: object) -> list[FailureKind]:

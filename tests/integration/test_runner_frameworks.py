@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-from runner_workspace import Workspace, make_case, slugs, staged_pool
+from runner_workspace import Workspace, make_case, slugs
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.runners.pool import Pool
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="no jax")
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
 
 
 TORCH = {

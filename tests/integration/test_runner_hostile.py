@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from runner_workspace import Workspace, make_case, marked_case, slugs, staged_pool
-
-from gpuemu_flow.runners.pool import Pool
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool"), load_timeout=30) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
-
+from runner_workspace import Workspace, make_case, marked_case, slugs
 
 # Each is triggered by the case whose element 0 equals the marker, and by no other.
 HOSTILE_CALLABLES = {

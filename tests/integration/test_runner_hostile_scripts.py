@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,23 +11,8 @@ from runner_workspace import (
     make_case,
     marked_case,
     slugs,
-    staged_pool,
     workspace,
 )
-
-from gpuemu_flow.runners.pool import Pool
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool"), load_timeout=30) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
-
 
 HOSTILE_SCRIPTS = {
     "print_debugging": ("print('debug', x.shape)", "op-output-junk", "debug"),

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -19,25 +18,12 @@ from runner_workspace import (
     make_case,
     marked_case,
     slugs,
-    staged_pool,
     wait_until,
     workspace,
 )
 
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
-
 
 HANGS = {
     "pause": "signal.pause()",

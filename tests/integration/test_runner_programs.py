@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -20,24 +19,11 @@ from runner_workspace import (
     Workspace,
     make_case,
     slugs,
-    staged_pool,
 )
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Program, Request
-from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, LAYOUTS
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
 
 
 def same_bits(first: np.ndarray, second: np.ndarray) -> bool:

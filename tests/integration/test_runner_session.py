@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +10,7 @@ from runner_workspace import Workspace, make_case, marked_case, slugs, staged_po
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Checks
-from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import DTYPES, LAYOUTS, FailureKind
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool")) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
-
 
 SHAPES = [(), (0,), (3, 4), (2, 0, 5), (300, 4000), (2, 3)]
 

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from runner_workspace import Workspace, make_case, marked_case, slugs, staged_pool, workspace
+from runner_workspace import Workspace, make_case, marked_case, slugs, workspace
 
 from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.runners.pool import Pool
-
-
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    with staged_pool(tmp_path_factory.mktemp("pool"), load_timeout=30) as made:
-        yield made
-
-
-@pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    return Workspace(tmp_path, pool)
-
 
 MARKED = """
 import os, sys
@@ -265,3 +252,13 @@ def test_a_staging_folder_that_is_gone(tmp_path: Path) -> None:
         assert caught.value.slug == "staging-failed"
         staging.mkdir()
         assert slugs(ws.run(program)) == ["ok"]
+
+
+def test_a_misnamed_parameter_is_named_where_its_mapping_fails(ws: Workspace) -> None:
+    (outcome,) = ws.run(ws.program("callable", "def op(data): return data + 1"))
+    assert outcome.error is not None
+    assert outcome.error.slug == "op-exception"
+    assert "no parameter is named 'x'" in outcome.error.hint
+    (named,) = ws.run(ws.program("callable", "def op(x): return x + 'a'"))
+    assert named.error is not None
+    assert named.error.hint == ""
