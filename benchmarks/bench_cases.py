@@ -5,7 +5,8 @@ inputs, runs op and float64 reference on them and compares, in one plain process
 allocator settings. Beside it stand `tasks.trial`, which ``fuzz``, ``reproduce``, ``minimize`` and
 the daemon use, with op and reference as callables and as protocol scripts; the ``fuzz`` command as
 a whole; and what scripts cost without this tool: a fresh interpreter per case for op and reference
-each.
+each, with everything else as fast as here, and done plainly (numbers drawn one by one, the standard
+library's JSON and base64, float64 statistics).
 
     python benchmarks/bench_cases.py [-n 500] [--repeats 3] [--strategies uniform ...] [--json]
 
@@ -35,7 +36,7 @@ TURN = 25  # cases
 INTERPRETER_CASES = 20  # the rest is extrapolated: 500 would take minutes
 
 ALONE, EXPLICIT, AUTO = "alone", "callables-explicit", "callables-auto"
-SCRIPTS, INTERPRETERS = "scripts", "interpreters"
+SCRIPTS, INTERPRETERS, PRACTICE = "scripts", "interpreters", "practice"
 FUZZ_EXPLICIT, FUZZ_AUTO = "fuzz-explicit", "fuzz-auto"
 TITLES = {
     ALONE: "the numerical work alone",
@@ -43,10 +44,11 @@ TITLES = {
     AUTO: "callables, auto tolerance, checks",
     SCRIPTS: "scripts, explicit tolerance",
     INTERPRETERS: "scripts, an interpreter each",
+    PRACTICE: "the same, done plainly",
     FUZZ_EXPLICIT: "fuzz command, explicit tolerance",
     FUZZ_AUTO: "fuzz command, auto tolerance, checks",
 }
-SERVED = (ALONE, EXPLICIT, AUTO, SCRIPTS, INTERPRETERS)
+SERVED = (ALONE, EXPLICIT, AUTO, SCRIPTS, INTERPRETERS, PRACTICE)
 COMMANDS = {FUZZ_EXPLICIT: "softmax", FUZZ_AUTO: "softmax_auto"}
 
 
@@ -106,6 +108,7 @@ BOUNDS = (
     Bound(FUZZ_EXPLICIT, ALONE, 1.25, whole=True),
     Bound(FUZZ_AUTO, ALONE, 1.6, whole=True),
     Bound(SCRIPTS, INTERPRETERS, 1 / 20),
+    Bound(EXPLICIT, PRACTICE, 1 / 60),
 )
 
 
@@ -163,7 +166,7 @@ def command(op: str, count: int, strategies: Sequence[str]) -> list[str]:
 
 def measure(folder: Path, count: int, strategies: Sequence[str], names: Sequence[str]) -> Repeat:
     """All candidates once, those that are served taking turns."""
-    counts = {INTERPRETERS: min(count, INTERPRETER_CASES)}
+    counts = dict.fromkeys((INTERPRETERS, PRACTICE), min(count, INTERPRETER_CASES))
     servers = [
         Server(name, folder, counts.get(name, count), strategies)
         for name in SERVED

@@ -8,8 +8,10 @@ Writes ``ready``, reads how many cases to judge next, line by line, and answers 
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.engine.fuzz import checks_for
 from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.codec import decode_response, encode_request
@@ -40,7 +43,7 @@ TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
 OP, REFERENCE = "softmax", "softmax_reference"
 
 Arrays = Mapping[str, np.ndarray]
-Judge = Callable[[int], None]
+Judge = Callable[[Sequence[int]], None]
 
 
 @dataclass(frozen=True)
@@ -113,41 +116,95 @@ def load_function(path: Path) -> Callable[..., np.ndarray]:
     return function
 
 
+def one_by_one(judge_one: Callable[[int], None]) -> Judge:
+    """A judge of numbers out of a judge of one."""
+
+    def judge(numbers: Sequence[int]) -> None:
+        for n in numbers:
+            judge_one(n)
+
+    return judge
+
+
 @contextmanager
 def alone(setting: Setting) -> Iterator[Judge]:
     """The numerical work alone, as plainly as it can be written."""
     malloc.tune()
     op, reference = (load_function(setting.folder / f"{name}.py") for name in (OP, REFERENCE))
 
-    def judge(n: int) -> None:
+    def judge_one(n: int) -> None:
         inputs = materialise(setting.cases[n])
         actual = {"result": op(**inputs)}
         compare(inputs, actual, {"result": reference(**widen(inputs))})
 
-    yield judge
+    yield one_by_one(judge_one)
+
+
+def run_script(path: Path, request: bytes) -> bytes:
+    """In a fresh interpreter."""
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, str(path)],
+        input=request,
+        stdout=subprocess.PIPE,
+        env={**one_thread, **plain_environment()},
+        check=True,
+    ).stdout
 
 
 @contextmanager
 def interpreters(setting: Setting) -> Iterator[Judge]:
     """A fresh interpreter per case for op and reference each; everything else as in `alone`."""
     malloc.tune()
-    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **plain_environment()}
 
     def call(name: str, inputs: Arrays) -> dict[str, np.ndarray]:
-        done = subprocess.run(
-            [sys.executable, str(setting.folder / f"{name}_script.py")],
-            input=encode_request(inputs, {}),
-            stdout=subprocess.PIPE,
-            env=environment,
-            check=True,
-        )
-        return decode_response(done.stdout, ())
+        path = setting.folder / f"{name}_script.py"
+        return decode_response(run_script(path, encode_request(inputs, {})), ())
 
-    def judge(n: int) -> None:
+    def judge_one(n: int) -> None:
         inputs = materialise(setting.cases[n])
         compare(inputs, call(OP, inputs), call(REFERENCE, widen(inputs)))
 
-    yield judge
+    yield one_by_one(judge_one)
+
+
+@contextmanager
+def practice(setting: Setting) -> Iterator[Judge]:
+    """What checkers do that do not look at their own cost: numbers one by one, the standard
+    library's codec, an interpreter per case for op and reference each, float64 statistics.
+    """
+
+    def call(name: str, inputs: Arrays) -> np.ndarray:
+        tensors = {
+            key: {
+                "shape": list(array.shape),
+                "strides": [stride // array.itemsize for stride in array.strides],
+                "dtype": array.dtype.name,
+                "data": base64.b64encode(array.tobytes()).decode(),
+            }
+            for key, array in inputs.items()
+        }
+        request = json.dumps({"inputs": tensors, "kwargs": {}}).encode()
+        answer = json.loads(run_script(setting.folder / f"{name}_script.py", request))
+        data = base64.b64decode(answer["data"])
+        return np.frombuffer(data, answer["dtype"]).reshape(answer["shape"])
+
+    def judge_one(n: int) -> None:
+        (spec,) = setting.cases[n].inputs
+        rng = SeededRng(setting.cases[n].seed)
+        values = [rng.gen_f32() * 20 - 10 for _ in range(math.prod(spec.shape))]
+        inputs = {spec.name: np.array(values, np.float32).reshape(spec.shape)}
+        actual = call(OP, inputs).astype(np.float64)
+        expected = call(REFERENCE, widen(inputs))
+        error = np.abs(actual - expected)
+        relative = error / np.maximum(np.abs(expected), np.finfo(np.float64).tiny)
+        figures = [f(v) for v in (error, relative) for f in (np.max, np.mean, np.median)]
+        figures += [np.percentile(error, level) for level in (90, 99)]
+        allowed = TOLERANCE.atol + TOLERANCE.rtol * np.abs(expected)
+        if not (np.all(error <= allowed) and np.all(np.isfinite(figures))):
+            raise NotPassedError(n)
+
+    yield one_by_one(judge_one)
 
 
 def trials(kind: str, *, auto: bool) -> Candidate:
@@ -186,9 +243,24 @@ def trials(kind: str, *, auto: bool) -> Candidate:
         with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool, open_trials(pool, subject) as warm:
             pool.start()
 
-            def judge(n: int) -> None:
-                checks = checks_for(n) if auto else PLAIN
-                expect_passed(warm.judge(setting.cases[n], checks).result)
+            def judge(numbers: Sequence[int]) -> None:
+                """As ``fuzz`` does."""
+                waiting: list[Case] = []
+                for n in numbers:
+                    case = setting.cases[n]
+                    checks = checks_for(n) if auto else PLAIN
+                    if checks is not PLAIN:
+                        expect_passed(warm.judge(case, checks).result)
+                        continue
+                    if not warm.batch_size.admits(waiting, case):
+                        judge_all(waiting)
+                        waiting = []
+                    waiting.append(case)
+                judge_all(waiting)
+
+            def judge_all(cases: Sequence[Case]) -> None:
+                for trial in warm.judge_all(cases):
+                    expect_passed(trial.result)
 
             yield judge
 
@@ -201,6 +273,7 @@ CANDIDATES: dict[str, Candidate] = {
     "callables-auto": trials("callable", auto=True),
     "scripts": trials("script", auto=False),
     "interpreters": interpreters,
+    "practice": practice,
 }
 
 
@@ -221,8 +294,7 @@ def main() -> None:
             number = int(line)
             cpu = tree_cpu_s(os.getpid()) + ended_children_s()
             begin = time.perf_counter()
-            for n in range(done, done + number):
-                judge(n)
+            judge(range(done, done + number))
             wall = time.perf_counter() - begin
             cpu = tree_cpu_s(os.getpid()) + ended_children_s() - cpu
             done += number

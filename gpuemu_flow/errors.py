@@ -82,6 +82,10 @@ class StoreError(FlowError):
     """The cache cannot be used: disk full, no permission, locked."""
 
 
+class CancelledRunError(Exception):
+    """Whoever asked for the work wants it no more: Ctrl-C, or a client that has gone."""
+
+
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     """The known name most like `name`, or an empty string when none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
@@ -90,9 +94,20 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     return found[0] if found else ""
 
 
+_SUGGESTION = "did you mean {!r}?"
+
+
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
     """A hint naming the nearest known name, else the list of what is known."""
     best = nearest(name, known)
     if best:
-        return f"did you mean {best!r}?"
+        return _SUGGESTION.format(best)
     return f"known: {', '.join(sorted(known))}" if known else ""
+
+
+def suggested(hint: str) -> str:
+    """The name that a hint of `did_you_mean` suggests, or an empty string."""
+    before, after = _SUGGESTION.split("{!r}")
+    inner = hint.removeprefix(before).removesuffix(after)
+    plain = len(inner) == len(hint) - len(before) - len(after) and len(inner) > 1
+    return inner[1:-1] if plain and inner[0] == inner[-1] else ""

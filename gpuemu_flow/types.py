@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
@@ -94,6 +94,10 @@ class Verdict(str, enum.Enum):
     ERROR = "error"
 
 
+BAD = (Verdict.FAILED, Verdict.ERROR)
+"""Verdicts that somebody has to look into."""
+
+
 class FailureKind(str, enum.Enum):
     """Why a case did not pass. The first seven are wire protocol v1's names."""
 
@@ -108,6 +112,7 @@ class FailureKind(str, enum.Enum):
     INPUT_MODIFIED = "InputModified"
     UNWRITTEN = "OutputNotWritten"
     OUT_OF_BOUNDS = "OutOfBoundsWrite"
+    OUT_OF_BOUNDS_READ = "OutOfBoundsRead"
     NON_DETERMINISTIC = "NonDeterministic"
 
 
@@ -185,10 +190,11 @@ class Case:
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
-        out = asdict(self)
-        out["dims"] = [list(d) for d in self.dims]
-        out["inputs"] = [dict(i, shape=list(i["shape"])) for i in out["inputs"]]
-        return out
+        return {
+            **vars(self),
+            "dims": [list(d) for d in self.dims],
+            "inputs": [{**vars(spec), "shape": list(spec.shape)} for spec in self.inputs],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
@@ -277,7 +283,7 @@ class CheckResult:
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],
-            "stats": {name: number_to_json(v) for name, v in asdict(self.stats).items()},
+            "stats": {name: number_to_json(v) for name, v in vars(self.stats).items()},
             "notes": list(self.notes),
         }
 

@@ -125,6 +125,9 @@ class StageContext:
     on_progress : callable
     force : bool
         True: the action cache is not asked.
+    unchanged : callable
+        Whether the task's sources are still those of its key. An outcome is kept for other runs
+        only while they are: someone may edit them while they run.
     """
 
     root: Path
@@ -134,6 +137,7 @@ class StageContext:
     cancel: threading.Event = field(default_factory=threading.Event)
     on_progress: Callable[[Progress], None] = lambda _: None
     force: bool = False
+    unchanged: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)

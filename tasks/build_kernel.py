@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from gpuemu_flow.artifacts.cubin import Cubin, read_cubin
+from gpuemu_flow.artifacts.cubin import Cubin, read_cubin, without_line_table
 from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
-from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, tool_missing
+from gpuemu_flow.artifacts.sass import MachineCode
+from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import compilers, stages
+from gpuemu_flow.tasks.assemble import assemble, disassemble
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
 from gpuemu_flow.types import Json
 
@@ -27,12 +29,9 @@ STAGE = stages.BUILD
 VERSION = stages.VERSIONS[STAGE]
 MAX_ARTIFACT_BYTES = 1 << 30
 
-_PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)
-_PTX_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)", re.MULTILINE)
 _FILE_DIRECTIVE = re.compile(rb'^([ \t]*\.file[ \t]+\d+[ \t]+)"([^"\r\n]*)"', re.MULTILINE)
 _ALLOW = b"gpuemu:"
 _LINES_AFTER_ALLOW = 40
-_HEAD = 1 << 16
 
 
 @dataclass
@@ -44,6 +43,8 @@ class Built:
     ptx, cubin : bytes or None
     ptx_name, cubin_name : str
         Files that the user knows; empty for artifacts that only the cache holds.
+    sass : MachineCode or None
+        Of the cubin, where a disassembler was there.
     launch : dict or None
         Block size and dynamic shared memory, where the compiler says so.
     unmet_bounds : dict
@@ -61,6 +62,7 @@ class Built:
     cubin: bytes | None = None
     ptx_name: str = ""
     cubin_name: str = ""
+    sass: MachineCode | None = None
     launch: dict[str, Json] | None = None
     unmet_bounds: dict[str, str] = field(default_factory=dict)
     assembly: dict[str, str] = field(default_factory=dict)
@@ -77,6 +79,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """
     with tempfile.TemporaryDirectory(dir=context.cache.staging, prefix="build-") as folder:
         built = _MAKERS[spec.params["kind"]](spec, context, Path(folder))
+        if built.cubin is not None and not built.cubin_name:
+            built.cubin = without_line_table(built.cubin)
+        _list_instructions(spec, context, Path(folder), built)
+    built.problems += [
+        replace(Problem(**problem), warning=True) for problem in spec.settings["tool_problems"]
+    ]
     target = context.cache.folder / spec.target
     content = {
         "stage": STAGE,
@@ -84,6 +92,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "skipped": built.skipped,
         "ptx": _keep(target.with_suffix(".ptx"), built.ptx, built.ptx_name, context),
         "cubin": _keep(target.with_suffix(".cubin"), built.cubin, built.cubin_name, context),
+        "sass": None if built.sass is None else built.sass.to_json(),
         "launch": built.launch,
         "unmet_bounds": built.unmet_bounds,
         "assembly": built.assembly,
@@ -210,37 +219,30 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
     """PTX to cubin, when a ptxas that reads it is there; else the figures are estimates."""
-    head = (built.ptx or b"")[:_HEAD]
-    version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
-    arch = spec.params["arch"] or (target.group(1).decode() if target else "")
-    if version is None or not arch:
-        return  # the reader of PTX says what is wrong with it
-    chain = Toolchain({"ptxas": tools(spec, "ptxas")})
-    if not chain.tools["ptxas"]:
+    arch = spec.params["arch"]
+    found = assemble(
+        built.ptx or b"", built.ptx_name, arch, tools(spec, "ptxas"), folder, context.cancel
+    )
+    if found is None:
         return
-    tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
-    if isinstance(tool, Problem):
-        built.problems.append(replace(tool, file=built.ptx_name, warning=True))
+    built.cubin = found.cubin
+    built.unmet_bounds = found.unmet_bounds
+    built.problems += found.problems
+    built.again = found.stopped
+    if arch and found.arch:
+        built.assembly[arch] = found.error
+
+
+def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
+    """Machine instructions of the cubin, when a disassembler that reads it is there."""
+    if built.cubin is None:
         return
-    result = compilers.ptxas(tool, built.ptx or b"", arch, folder, cancel=context.cancel)
-    report = parse_ptxas_output(result.text, built.ptx_name)
-    built.unmet_bounds = report.unmet_bounds
-    if result.output is not None:
-        built.cubin = result.output
-        if spec.params["arch"]:
-            built.assembly[arch] = ""
-        return
-    built.again = result.stopped
-    errors = [problem for problem in report.problems if not problem.warning]
-    message = errors[0].message if errors else result.reason
-    if spec.params["arch"]:
-        built.assembly[arch] = message
-    in_source = [problem for problem in errors if problem.line]
-    if in_source:
-        built.problems += in_source
-    elif not spec.params["arch"] or result.stopped:
-        text = f"ptxas {tool.version} does not assemble it for {arch}: {message}"
-        built.problems.append(Problem("ptxas-warning", text, "", built.ptx_name, warning=True))
+    name = built.cubin_name or built.ptx_name
+    found = disassemble(built.cubin, name, tools(spec, "nvdisasm"), folder, context.cancel)
+    if isinstance(found, Problem):
+        built.problems.append(found)
+    else:
+        built.sass = found
 
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:

@@ -19,11 +19,13 @@ from gpuemu_flow.types import Json
 TIMEOUT = 300.0
 COMMAND_TIMEOUT = 900.0
 MAX_OUTPUT = 8 << 20
+MAX_LISTING = 32 << 20  # about 350,000 machine instructions
 MAX_PROBLEMS = 20
 _LINES_SHOWN = 3
 # Variables that would change a build without being part of its key.
 _DROPPED = (
     "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+    "TRITON_INTERPRET",
 )  # fmt: skip
 _CUDA_ERROR = re.compile(
     r"^(?P<file>[^\n]+?)\((?P<line>\d{1,9})\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<text>.*)$"
@@ -32,9 +34,7 @@ _HOST_ERROR = re.compile(
     r"^(?P<file>[^\n:]+):(?P<line>\d{1,9}):(?:\d{1,9}:)? (?:fatal )?error: (?P<text>.*)$"
 )
 _TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
-_PYTHON_PLACE = re.compile(
-    r"\s*(?:at|File) \"?(?P<file>[^\n\":]+\.py)\"?[:,] ?(?:line )?(?P<line>\d{1,9})"
-)
+_UNRESOLVED = "Unresolved extern"
 
 
 @dataclass
@@ -113,15 +113,25 @@ def nvcc(
 
 
 def ptxas(tool: Tool, ptx: bytes, arch: str, folder: Path, *, cancel: threading.Event) -> Compiled:
-    """Assemble PTX for one architecture."""
+    """Assemble PTX for one architecture; one that calls functions of other files unlinked."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
-    if not arch.startswith("sm_"):
-        return Compiled(reason=f"{arch} is no architecture")
     run = _run(arguments, folder, TIMEOUT, cancel)
     text = run.stderr.decode("utf-8", "replace")
+    if not run.ok and _UNRESOLVED in text:
+        run = _run([*arguments, "-c"], folder, TIMEOUT, cancel)
+        text = run.stderr.decode("utf-8", "replace")
     output = _bytes(folder / "kernel.cubin") if run.ok else None
     return Compiled(output, text=text, reason=_reason(run, text), stopped=bool(run.stopped))
+
+
+def nvdisasm(tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event) -> Compiled:
+    """List a cubin's machine instructions; `output` is the listing as JSON."""
+    (folder / "listed.cubin").write_bytes(cubin)
+    arguments = [tool.path, "-json", "listed.cubin"]
+    run = _run(arguments, folder, TIMEOUT, cancel, max_output=MAX_LISTING)
+    reason = _reason(run, run.stderr.decode("utf-8", "replace"))
+    return Compiled(run.stdout if run.ok else None, reason=reason, stopped=bool(run.stopped))
 
 
 def command(arguments: Sequence[str], root: Path, *, cancel: threading.Event) -> Problem | None:
@@ -149,7 +159,8 @@ def triton(
     )
     child = Path(__file__).with_name("triton_child.py")
     arguments = [python or sys.executable, str(child), str(folder)]
-    run = _run(arguments, root, TIMEOUT, cancel, TRITON_CACHE_DIR=str(folder / "cache"))
+    variables = {"TRITON_CACHE_DIR": str(folder / "cache")}
+    run = _run(arguments, root, TIMEOUT, cancel, variables=variables)
     text = _text(run)
     answer: dict[str, Json] = {}
     data = _bytes(folder / "answer.json")
@@ -158,11 +169,10 @@ def triton(
     if answer.get("missing"):
         return Compiled(skipped=str(answer["missing"]))
     path = str(kernel["path"])
-    if not run.ok or answer.get("error"):
-        if run.ok or answer.get("error"):
-            line = int(answer.get("line") or 0)
-            message = str(answer.get("error"))
-            return Compiled(problems=[Problem("build-failed", message, "", path, line)])
+    if answer.get("error"):
+        place = (str(answer.get("file") or path), int(answer.get("line") or 0))
+        return Compiled(problems=[Problem("build-failed", str(answer["error"]), "", *place)])
+    if not run.ok:
         return Compiled(problems=[_failed(run, "triton", path, text)], stopped=bool(run.stopped))
     return Compiled(
         _bytes(folder / "kernel.cubin"),
@@ -177,10 +187,12 @@ def _run(
     cwd: Path,
     timeout: float,
     cancel: threading.Event,
-    **variables: str,
+    *,
+    max_output: int = MAX_OUTPUT,
+    variables: Mapping[str, str] | None = None,
 ) -> ToolRun:
     environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    environment.update(variables)
+    environment.update(variables or {})
     if cancel.is_set():
         raise Interrupted
     run = run_tool(
@@ -188,7 +200,7 @@ def _run(
         timeout=timeout,
         cwd=cwd,
         environment=environment,
-        max_output=MAX_OUTPUT,
+        max_output=max_output,
         cancel=cancel,
     )
     if cancel.is_set():

@@ -9,20 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import (
-    StageContext,
-    StageResult,
-    TaskSpec,
-    read_manifest,
-    write_manifest,
-)
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
+from gpuemu_flow.tasks.changes import read_previous, write_changes
 from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF
-VERSION = stages.VERSIONS[STAGE]
 _ABSOLUTE_SLACK = 1e-10  # an error that grew from nothing to this is still nothing
 
 
@@ -33,25 +26,16 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         for source in spec.inputs
     }
     target = context.cache.folder / spec.target
-    try:
-        previous = read_manifest(target, STAGE)["current"]
-    except (StoreError, KeyError):
-        previous = {}
+    previous = read_previous(target, STAGE)
     threshold = spec.params["regression_threshold"]
     changes = [
         change
         for dtype, summary in current.items()
         for change in compare_summaries(dtype, previous.get(dtype), summary, threshold)
     ]
-    content = {
-        "stage": STAGE,
-        "version": VERSION,
-        "current": current,
-        "previous": previous,
-        "changes": changes,
-    }
     regressions = sum(change["kind"] == "regression" for change in changes)
-    return StageResult(write_manifest(target, content), values={"regressions": regressions})
+    digest = write_changes(target, STAGE, current, previous, changes)
+    return StageResult(digest, values={"regressions": regressions})
 
 
 def read_summary(path: Path) -> dict[str, Json]:

@@ -7,29 +7,19 @@ from __future__ import annotations
 
 from gpuemu_flow.artifacts.diff import INFO, diff_kernels
 from gpuemu_flow.artifacts.metrics import KernelMetrics
-from gpuemu_flow.errors import StoreError
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import (
-    StageContext,
-    StageResult,
-    TaskSpec,
-    read_manifest,
-    write_manifest,
-)
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
+from gpuemu_flow.tasks.changes import read_previous, write_changes
 from gpuemu_flow.types import Json
 
 STAGE = stages.KERNEL_DIFF
-VERSION = stages.VERSIONS[STAGE]
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Compare a kernel's figures with those of the run before."""
     current: dict[str, list[Json]] = {}
     target = context.cache.folder / spec.target
-    try:
-        previous = read_manifest(target, STAGE)["current"]
-    except (StoreError, KeyError):
-        previous = {}
+    previous = read_previous(target, STAGE)
     for source in spec.inputs:
         arch = source.role.partition(":")[2]
         manifest = read_manifest(context.cache.folder / source.path, stages.LINT)
@@ -54,11 +44,5 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
                 for judgement in diff.judgements
                 if judgement.kind != INFO
             ]
-    content = {
-        "stage": STAGE,
-        "version": VERSION,
-        "current": current,
-        "previous": previous,
-        "changes": changes,
-    }
-    return StageResult(write_manifest(target, content), values={"changes": len(changes)})
+    digest = write_changes(target, STAGE, current, previous, changes)
+    return StageResult(digest, values={"changes": len(changes)})

@@ -143,7 +143,7 @@ def _run_missing(
         nonlocal fresh
         fresh += 1
         n = place[outcome.index]
-        if outcome.ok:
+        if outcome.ok and context.unchanged():
             context.cache.actions.put(keys[n], outcome.to_json())
         context.on_progress(Progress(spec.name, cached + fresh, len(requests), fresh))
 

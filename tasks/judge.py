@@ -81,6 +81,13 @@ class Judge:
     evaluate : Reference
         Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
+    nature : Nature, optional
+        What an equal judge found out.
+
+    Attributes
+    ----------
+    nature : Nature or None
+        None until a case needed it.
     """
 
     def __init__(
@@ -89,12 +96,14 @@ class Judge:
         expected_dtypes: Mapping[str, list[str]],
         samples: Sequence[Case],
         evaluate: Reference,
+        *,
+        nature: Nature | None = None,
     ) -> None:
         self._settings = settings
         self._expected_dtypes = expected_dtypes
         self._evaluate = evaluate
         self._samples = samples
-        self._known_nature: Nature | None = None
+        self.nature = nature
         self._tolerances = {
             dtype: Tolerance(t["atol"], t["rtol"], "gpuemu.toml")
             for dtype, t in settings["tolerances"].items()
@@ -190,14 +199,14 @@ class Judge:
         )
 
     def _nature(self) -> Nature:
-        if self._known_nature is None:
+        if self.nature is None:
             samples = [_plain_inputs(case) for case in self._samples]
             exact = is_exact_op(self._evaluate, samples)
             shadowed = self._evaluate.has_source and (
                 exact or shadow_is_faithful(self._evaluate, samples)
             )
-            self._known_nature = Nature(exact, weak=not shadowed)
-        return self._known_nature
+            self.nature = Nature(exact, weak=not shadowed)
+        return self.nature
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:

@@ -16,6 +16,7 @@ from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
 from gpuemu_flow.artifacts.metrics import Launch
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.ptxas import PtxasReport
+from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.view import VIEW_VERSION, KernelView
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.cache import JsonStore
@@ -157,6 +158,7 @@ def _measured(
         "launch": launch,
         "unmet_bounds": build["unmet_bounds"],
         "assembly": build["assembly"],
+        "sass": build["sass"],
     }
     store = context.cache.actions
     key = measure_key(identity)
@@ -170,6 +172,7 @@ def _measured(
         cubin=read_artifact(cubin, context),
         arch=spec.params["arch"],
         ptxas=PtxasReport(unmet_bounds=dict(build["unmet_bounds"])),
+        sass=None if build["sass"] is None else MachineCode(**build["sass"]),
         assembly={
             arch: PtxasReport(problems=[Problem("ptxas-error", text)] if text else [])
             for arch, text in build["assembly"].items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpuemu_flow.runners.api import RunError
@@ -21,6 +22,21 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     if error.stderr_tail:
         notes.append(f"{STDERR}\n{error.stderr_tail}")
     return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), tuple(notes))
+
+
+_EXCEPTION = re.compile(r"the \w+: op-exception: ([\w.]+)")
+_SLUG = re.compile(r"the \w+: ([a-z0-9-]+): ")
+
+
+def reason(failure: Failure) -> str:
+    """Why a case did not pass, told apart more finely than by kind: a crash is no exception.
+
+    Cases with one reason may have one cause; those with different ones hardly do.
+    """
+    found = _EXCEPTION.match(failure.message) or _SLUG.match(failure.message)
+    if failure.kind not in _WHO or found is None:
+        return failure.kind.value
+    return f"{failure.kind.value}:{found[1]}"
 
 
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
-from gpuemu_flow.cases.plan import iterate_cases, plan_cases
+from gpuemu_flow.engine.fuzz_source import CaseSource, case_stream
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.runners.process import CancelledRunError
+from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
+from gpuemu_flow.tasks.expected_store import ExpectedStore
 from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Trial, Trials, open_trials
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict
 
 VERSION = 1
 FULL_CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
-FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 16
+FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 WRITE_BATCH = 50  # verdicts per transaction of the action cache
 
 
@@ -121,77 +121,32 @@ def checks_for(number: int) -> Checks:
     return FULL_CHECKS if full else PLAIN
 
 
-class _Source:
-    """The numbered cases of a run, handed out to several threads one by one."""
-
-    def __init__(self, subjects: Sequence[OpSubject], options: FuzzOptions, seed: int) -> None:
-        self._lock = threading.Lock()
-        self._cases = self._all(subjects, options, seed)
-        self._deadline = (
-            None if options.time_limit is None else time.monotonic() + options.time_limit
-        )
-        self.stopped = False
-
-    @staticmethod
-    def _all(
-        subjects: Sequence[OpSubject], options: FuzzOptions, seed: int
-    ) -> Iterator[tuple[int, int, Case]]:
-        streams = [_stream(subject, options, seed) for subject in subjects]
-
-        def rounds() -> Iterator[tuple[int, Case]]:
-            while True:
-                for which, stream in enumerate(streams):
-                    yield which, next(stream)
-
-        numbered = ((n, which, case) for n, (which, case) in enumerate(rounds()))
-        return numbered if options.iterations is None else islice(numbered, options.iterations)
-
-    def next(self) -> tuple[int, int, Case] | None:
-        """(number, subject, case), or None when there are no more."""
-        with self._lock:
-            late = self._deadline is not None and time.monotonic() >= self._deadline
-            if self.stopped or late:
-                return None
-            return next(self._cases, None)
-
-    def stop(self) -> None:
-        """Hand out no more."""
-        with self._lock:
-            self.stopped = True
+def expected_key(subject: OpSubject) -> str:
+    """What decides the outputs of an op's reference on a case."""
+    asked = [subject.subject.dtype, subject.subject.reference_dtype]
+    return digest_json([subject.reference_key, *asked])
 
 
-def _stream(subject: OpSubject, options: FuzzOptions, seed: int) -> Iterator[Case]:
-    """The endless cases of one dtype; several exact shapes take turns.
+class _Lane:
+    """One thread's programs of one subject, and the cases that wait to go to them together."""
 
-    Raises
-    ------
-    UsageError
-        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: at once, not in the worker threads.
-    """
-    schemas: list[OpSchema] = [subject.schema]
-    if options.shapes:
-        try:
-            schemas = with_shapes(subject.schema, options.shapes)
-        except ValueError as error:
-            raise UsageError(Problem("bad-shape", str(error))) from None
-    what: dict[str, Any] = {
-        "seed": seed,
-        "dtype": subject.subject.dtype,
-        "strategies": options.strategies or subject.strategies,
-        "layouts": options.layouts or subject.layouts,
-    }
-    for schema in schemas:
-        plan_cases(schema, count=1, **what)
-    return _in_turns([iterate_cases(schema, **what) for schema in schemas])
+    def __init__(
+        self,
+        subject: OpSubject,
+        pool: Pool,
+        stack: ExitStack,
+        cancel: threading.Event,
+        kept: ExpectedStore,
+    ) -> None:
+        self.subject = subject
+        self.waiting: list[tuple[int, str, Case]] = []
+        self._stack = stack
+        self._opening = open_trials(pool, subject.subject, cancel, kept=kept)
 
-
-def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    index = 0
-    while True:
-        for stream in streams:
-            # Streams of other shapes give the same case seeds; the index keeps them apart.
-            yield replace(next(stream), index=index)
-            index += 1
+    @cached_property
+    def trials(self) -> Trials:
+        """Opened when a verdict is not known yet."""
+        return self._stack.enter_context(self._opening)
 
 
 class Fuzzer:
@@ -230,6 +185,11 @@ class Fuzzer:
         self.subjects = [
             op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
+        self._size_limit = int(workspace.settings["size_limit"])
+        self._kept = [
+            ExpectedStore(self._cache, expected_key(subject), force=options.force)
+            for subject in self.subjects
+        ]
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
         self._lock = threading.Lock()
         self._unwritten: list[tuple[str, Json]] = []
@@ -247,7 +207,7 @@ class Fuzzer:
         """
         begin = time.perf_counter()
         outcome = FuzzOutcome(self._op, self._seed)
-        source = _Source(self.subjects, self._options, self._seed)
+        source = self._source()
         jobs = max(1, self._options.jobs)
         sessions = jobs * SESSIONS_PER_TRIAL * len(self.subjects)
         with Pool(sessions, staging=self._cache.staging) as pool:
@@ -260,6 +220,8 @@ class Fuzzer:
             for thread in threads:
                 thread.join()
         self._write(force=True)
+        if self._size_limit and any(kept.kept for kept in self._kept):
+            self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         if self._errors:
             raise self._errors[0]
         outcome.judged.sort(key=lambda judged: judged.number)
@@ -267,48 +229,79 @@ class Fuzzer:
         outcome.duration_s = time.perf_counter() - begin
         return outcome
 
-    def _work(self, pool: Pool, source: _Source, outcome: FuzzOutcome) -> None:
-        trials: dict[int, Trials] = {}
-        managers = []
-        try:
-            while not self._cancel.is_set() and (item := source.next()) is not None:
-                number, which, case = item
-                key = self._key(self.subjects[which], number, case)
-                known = None if self._options.force else cached_verdict(self._cache, key)
-                if known is None:
-                    if which not in trials:
-                        manager = open_trials(pool, self.subjects[which].subject, self._cancel)
-                        trials[which] = manager.__enter__()
-                        managers.append(manager)
-                    judged = self._try(trials[which], number, case, which, key)
-                else:
-                    judged = Judged(number, case, known, cached=True)
-                with self._lock:
-                    outcome.judged.append(judged)
-                    self._on_case(judged)
-                if self._options.fail_fast and judged.result.verdict in (
-                    Verdict.FAILED,
-                    Verdict.ERROR,
-                ):
-                    source.stop()
-        except CancelledRunError:
-            pass
-        except BaseException as error:
-            self._errors.append(error)
-            source.stop()
-        finally:
-            for manager in managers:
-                manager.__exit__(None, None, None)
+    def _source(self) -> CaseSource:
+        options = self._options
+        streams = [
+            case_stream(
+                subject,
+                seed=self._seed,
+                shapes=options.shapes,
+                strategies=options.strategies,
+                layouts=options.layouts,
+            )
+            for subject in self.subjects
+        ]
+        return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
 
-    def _try(self, trials: Trials, number: int, case: Case, which: int, key: str) -> Judged:
-        trial = trials.judge(case, checks_for(number))
+    def _work(self, pool: Pool, source: CaseSource, outcome: FuzzOutcome) -> None:
+        """One thread's share of the cases."""
+        with ExitStack() as stack:
+            lanes: dict[int, _Lane] = {}
+            try:
+                while not self._cancel.is_set() and (item := source.next()) is not None:
+                    number, which, case = item
+                    if which not in lanes:
+                        kept = self._kept[which]
+                        lanes[which] = _Lane(self.subjects[which], pool, stack, self._cancel, kept)
+                    for judged in self._judged(lanes[which], number, case):
+                        self._tell(judged, source, outcome)
+                for lane in lanes.values():
+                    for judged in self._judge_waiting(lane):
+                        self._tell(judged, source, outcome)
+            except CancelledRunError:
+                pass
+            except BaseException as error:
+                self._errors.append(error)
+                source.stop()
+
+    def _tell(self, judged: Judged, source: CaseSource, outcome: FuzzOutcome) -> None:
+        with self._lock:
+            outcome.judged.append(judged)
+            self._on_case(judged)
+        if self._options.fail_fast and judged.result.verdict in BAD:
+            source.stop()
+
+    def _judged(self, lane: _Lane, number: int, case: Case) -> Iterator[Judged]:
+        """What is known once a case has been taken up: nothing while it waits for others."""
+        key = self._key(lane.subject, number, case)
+        known = None if self._options.force else cached_verdict(self._cache, key)
+        if known is not None:
+            yield Judged(number, case, known, cached=True)
+            return
+        checks = checks_for(number)
+        if checks is not PLAIN or self._options.fail_fast:
+            yield self._keep(lane, number, key, lane.trials.judge(case, checks))
+            return
+        if not lane.trials.batch_size.admits([c for _, _, c in lane.waiting], case):
+            yield from self._judge_waiting(lane)
+        lane.waiting.append((number, key, case))
+
+    def _judge_waiting(self, lane: _Lane) -> Iterator[Judged]:
+        waiting, lane.waiting = lane.waiting, []
+        if waiting and not self._cancel.is_set():
+            trials = lane.trials.judge_all([case for _, _, case in waiting])
+            for (number, key, _), trial in zip(waiting, trials, strict=True):
+                yield self._keep(lane, number, key, trial)
+
+    def _keep(self, lane: _Lane, number: int, key: str, trial: Trial) -> Judged:
+        """Record a failure while its tensors are valid, and the verdict."""
         verdict = trial.result.verdict
-        if verdict in (Verdict.FAILED, Verdict.ERROR):
+        if verdict in BAD:
             with self._lock:
-                self._on_failure(self.subjects[which], trial)
+                self._on_failure(lane.subject, trial)
         if verdict is not Verdict.ERROR:
             self._write((key, trial.result.to_json()))
-        return Judged(number, case, trial.result)
+        return Judged(number, trial.case, trial.result)
 
     def _key(self, subject: OpSubject, number: int, case: Case) -> str:
         full = checks_for(number) is FULL_CHECKS

@@ -28,9 +28,8 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Prepared, Trials, open_trials
-from gpuemu_flow.types import Case, Verdict
+from gpuemu_flow.types import BAD, Case, Verdict
 
-BAD = (Verdict.FAILED, Verdict.ERROR)
 COVERAGE_KEY = "coverage:fuzz"
 
 

@@ -34,6 +34,8 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
             violations=tuple(failure_from_json(f) for f in answer["violations"]),
             duration_s=float(answer["seconds"]),
         )
+    if answer["type"] in ("served", "called-all"):
+        return Outcome(index, ok=True)
     if answer["type"] != "outcome":
         raise ValueError("no answer at all")
     if "staging" in answer:

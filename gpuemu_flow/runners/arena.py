@@ -60,7 +60,7 @@ class Arena:
     Parameters
     ----------
     fd : int
-        An anonymous file; the arena owns it.
+        An anonymous file; the arena owns it. -1 once it is closed.
     """
 
     def __init__(self, fd: int) -> None:
@@ -125,6 +125,7 @@ class Arena:
     def close(self) -> None:
         """Give the file back; arrays on its memory stay valid."""
         os.close(self.fd)
+        self.fd = -1
 
     def memories(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
         """The bytes between each tensor's first and last element."""

@@ -6,19 +6,19 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.runners import anonfile
 from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json
-from gpuemu_flow.runners.arena import Arena, end_of
+from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
 from gpuemu_flow.runners.process import (
-    CancelledRunError,
     DeadlineError,
     WorkerEndedError,
     WorkerProcess,
@@ -71,9 +71,11 @@ class Conversation:
     Attributes
     ----------
     cases : int
-        Cases that it was asked to run.
+        What it was asked to do so far.
     arena : Arena or None
         Shared memory, made by the first case that needs it.
+    held : object
+        What a service in the worker was last made ready for; the caller's to set.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class Conversation:
         self.worker = worker
         self.arena: Arena | None = None
         self.cases = 0
+        self.held: object = None
+        self._arena_sent = False
         self._program = program
         self._load_seconds = max(load_seconds, program.timeout)
         self._cancel = cancel
@@ -100,6 +104,12 @@ class Conversation:
         if self.arena is not None:
             self.arena.close()
             self.arena = None
+
+    def shared(self) -> Arena:
+        """The shared memory of both processes, made now if there is none yet."""
+        if self.arena is None:
+            self.arena = Arena(anonfile.create("tensors", fixed=True))
+        return self.arena
 
     def _failed(self, index: int, error: RunError, **why: bool) -> Attempt:
         self.worker.kill()
@@ -158,6 +168,10 @@ class Conversation:
         *,
         checks: Checks,
         arrays: Mapping[str, np.ndarray] | None = None,
+        slots: Mapping[str, Slot] | None = None,
+        fds: Sequence[int] = (),
+        calls: int = 0,
+        idle: bool = True,
     ) -> Attempt | None:
         """Send the request for one case, after loading the program where that is still to do.
 
@@ -170,6 +184,14 @@ class Conversation:
         checks : Checks
         arrays : mapping of str to ndarray, optional
             Travel in shared memory, which the outputs then come back in.
+        slots : mapping of str to Slot, optional
+            Instead of `arrays`: where they lie in shared memory already.
+        fds : sequence of int
+            Descriptors that the message carries, behind that of the shared memory.
+        calls : int
+            How often the program may be called, each time within its limit; 0 lets `checks` say.
+        idle : bool
+            False while the worker may still be calling the program, so that its time runs on.
 
         Returns
         -------
@@ -181,18 +203,21 @@ class Conversation:
             return failed
         self.cases += 1
         self._serial += 1
-        self._calls = 1 + checks.decoy + checks.repeat
-        fds = []
+        self._calls = calls or 1 + checks.decoy + checks.repeat
         posted = {**message, "serial": self._serial, "checks": checks.to_json()}
-        if arrays is not None:
-            if self.arena is None:
-                self.arena = Arena(anonfile.create("tensors", fixed=True))
-                fds.append(self.arena.fd)
-            slots = self.arena.write(arrays, keep_layout=True)
+        sent = list(fds)
+        if arrays is not None or slots is not None:
+            arena = self.shared()
+            if not self._arena_sent:
+                sent.insert(0, arena.fd)
+                self._arena_sent = posted["own"] = True
+            if slots is None:
+                slots = arena.write(arrays or {}, keep_layout=True)
             posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
             posted["reserved"] = end_of(slots)
-        anonfile.write_status(self.worker.status, anonfile.PREPARING)
-        self.worker.send(posted, fds)
+        if idle:
+            anonfile.write_status(self.worker.status, anonfile.PREPARING)
+        self.worker.send(posted, sent)
         return None
 
     def collect(self, index: int) -> tuple[Attempt, Mapping[str, Json]]:

@@ -13,12 +13,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pybase64
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
+from gpuemu_flow.runners.lending import Captured
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import DTYPES, Json, canonical_dtype
 
@@ -49,17 +51,31 @@ class EncodedRequest:
 
     Attributes
     ----------
-    text, data : str and bytes
-        The same, both ways.
+    pieces : sequence of str
+        Its text, all of it ASCII.
     inputs : dict of str to dict
         The tensor objects.
     kwargs : dict of str to str
     """
 
-    text: str
-    data: bytes
+    pieces: Sequence[str]
     inputs: dict[str, dict[str, Json]]
     kwargs: dict[str, str]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(map(len, self.pieces))
+
+    @cached_property
+    def text(self) -> str:
+        """The request as text."""
+        return "".join(self.pieces)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The request as it is sent."""
+        return self.text.encode()
 
     def document(self) -> dict[str, Json]:
         """What ``json.loads(text)`` returns, every object of it new."""
@@ -103,8 +119,7 @@ def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]
         tensors[name] = {**head, "data": text}
     texts = {key: kwarg_text(value) for key, value in kwargs.items()}
     pieces += ['},"kwargs":', json.dumps(texts), "}"]
-    whole = "".join(pieces)
-    return EncodedRequest(whole, whole.encode(), tensors, texts)
+    return EncodedRequest(pieces, tensors, texts)
 
 
 def _first_line(data: bytes) -> str:
@@ -159,8 +174,14 @@ def _b64(text: str | bytes | memoryview, name: str) -> bytes:
         raise _fail("op-output-junk", f"output {name!r}: its data is not base64") from None
 
 
-def _tensor(value: Json, name: str, raw: memoryview | None) -> np.ndarray:
-    """One tensor object; `raw` is its base64 text when that was sliced out beforehand."""
+def _tensor(
+    value: Json, name: str, raw: memoryview | None = None, decoded: bytes | None = None
+) -> np.ndarray:
+    """One tensor object.
+
+    `raw` is its base64 text when that was sliced out beforehand; `decoded` what it stands for,
+    when that is known.
+    """
     if not isinstance(value, dict):
         raise _fail("op-output-missing", f"output {name!r} is not a tensor object")
     for key in ("shape", "data"):
@@ -175,7 +196,7 @@ def _tensor(value: Json, name: str, raw: memoryview | None) -> np.ndarray:
         nbytes *= dim
     if nbytes > MAX_OUTPUT_BYTES:
         raise _fail("op-output-shape", f"output {name!r} of {nbytes} bytes is over the limit")
-    data = _b64(text if raw is None else raw, name)
+    data = _b64(text if raw is None else raw, name) if decoded is None else decoded
     if len(data) != nbytes:
         raise _fail(
             "op-output-length",
@@ -253,4 +274,15 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
             if not others and isinstance(value, dict) and value.get("data") == "":
                 return {name: _tensor(value, name, span)}
     named = _rename(_named(_parse(data, data)), output_names)
-    return {name: _tensor(value, name, None) for name, value in named.items()}
+    return {name: _tensor(value, name) for name, value in named.items()}
+
+
+def decode_captured(captured: Captured, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """The tensors of a document that was captured on its way to stdout; see `decode_response`."""
+    document = json.loads(captured.short)
+    outputs = {}
+    for name, value in _rename(_named(document), output_names).items():
+        data = value.get("data") if isinstance(value, dict) else None
+        known = captured.taken.get(data) if isinstance(data, str) else None
+        outputs[name] = _tensor(value, name, decoded=None if known is None else known[1])
+    return outputs

@@ -59,13 +59,19 @@ def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def print_traceback(error: BaseException) -> None:
-    """Write what an interpreter would write to standard error, without our own frames."""
+def print_traceback(error: BaseException, root: str = "") -> None:
+    """Write what an interpreter would write to standard error, without our own frames.
+
+    Paths below `root` are shown relative to it, as everywhere else.
+    """
     try:
         lines = traceback.format_exception(
             type(error), error, _outside_frames(error.__traceback__), limit=-20
         )
-        os.write(2, "".join(lines).encode("utf-8", "backslashreplace"))
+        text = "".join(lines)
+        if root:
+            text = text.replace(f'File "{root.rstrip(os.sep)}{os.sep}', 'File "')
+        os.write(2, text.encode("utf-8", "backslashreplace"))
     except BaseException:  # noqa: S110 - hostile exceptions; the message is reported anyway
         pass
 

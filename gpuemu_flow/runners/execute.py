@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -58,7 +58,11 @@ class Executed:
 
 
 def make_inputs(
-    case: Case, input_dtype: str | None = None, *, guards: bool = False
+    case: Case,
+    input_dtype: str | None = None,
+    *,
+    guards: bool = False,
+    values: Arrays | None = None,
 ) -> dict[str, np.ndarray]:
     """The case's tensors.
 
@@ -69,10 +73,13 @@ def make_inputs(
         Float inputs of the case's own dtype are converted to this one, exactly when it is wider.
     guards : bool
         Lay them between guard zones; not those that are converted.
+    values : mapping of str to ndarray, optional
+        In place of those that follow from the case's seed.
     """
     if guards and not _converts(case.dtype, input_dtype):
-        return {name: laid.array for name, laid in materialise_guarded(case).items()}
-    return converted(materialise(case), case.dtype, input_dtype)
+        laid = materialise_guarded(case, values=values)
+        return {name: each.array for name, each in laid.items()}
+    return converted(materialise(case, values), case.dtype, input_dtype)
 
 
 def _converts(dtype: str, input_dtype: str | None) -> bool:
@@ -122,12 +129,17 @@ class Executor:
     program : Program
     runner : Runner
     watch : Watch
+    forget : callable
+        Drops what the program has written to standard error so far.
     """
 
-    def __init__(self, program: Program, runner: Runner, watch: Watch) -> None:
+    def __init__(
+        self, program: Program, runner: Runner, watch: Watch, forget: Callable[[], None]
+    ) -> None:
         self._program = program
         self._runner = runner
         self._watch = watch
+        self._forget = forget
         self._surroundings = _Surroundings()
         self._pid = os.getpid()
         self._cases = 0
@@ -150,12 +162,12 @@ class Executor:
         _check_total(outputs)
         return outputs
 
-    def execute(self, request: Request, checks: Checks) -> Executed:
-        """Run one case generated here; see `call`."""
+    def execute(self, request: Request, checks: Checks, values: Arrays | None = None) -> Executed:
+        """Run one case generated here, or with given values laid out here; see `call`."""
         self._watch.preparing()
         case, dtype = request.case, request.input_dtype
         guards = checks.guards and self._runner.shares_memory
-        judged = make_inputs(case, dtype, guards=guards)
+        judged = make_inputs(case, dtype, guards=guards, values=values)
         if not (checks.decoy and self._runner.in_process):
             return self.call(InputBuffers(judged), case.seed, checks)
         again = checks.repeat and decoys.comes_again(case.seed, self._cases)
@@ -164,6 +176,7 @@ class Executor:
         decoys.resemble(decoy, judged, case.seed)
         buffers = InputBuffers(decoy)
         before = self._decoy_call(buffers, case.seed, FIRST_FILL)
+        self._forget()  # only the judged call's words are shown
         buffers.overwrite(judged)
         executed = self.call(buffers, case.seed, checks)
         if before is None or not again or executed.violations:
@@ -208,6 +221,7 @@ class Executor:
             outputs = self._call(buffers.arrays, seed)
             seconds = self._watch.seconds
             violations = buffers.violations(self._mutates(checks)) if watched else []
+            violations += getattr(self._runner, "violations", tuple)()
             if checks.repeat:
                 outputs = {name: array.copy() for name, array in outputs.items()}
                 buffers.restore()

@@ -1,4 +1,4 @@
-"""Work of our own that needs the reference at hand: run in a worker, the program loaded on demand.
+"""Work of our own that needs the reference at hand: run in its worker, once or as a service.
 
 A comparison under the ``auto`` tolerance evaluates the reference on moved inputs, and once more
 with its float64 replaced by float32. Both happen in the worker process that compares, so that no
@@ -12,13 +12,15 @@ import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
+from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Json
 
@@ -46,13 +48,18 @@ class Evaluator:
     make_runner : callable
         Loads a program in this process.
     watch : Watch
+    loaded : Runner, optional
+        The program as written, when this process has loaded it for good.
     """
 
-    def __init__(self, program: Program, make_runner: MakeRunner, watch: Watch) -> None:
+    def __init__(
+        self, program: Program, make_runner: MakeRunner, watch: Watch, loaded: Any = None
+    ) -> None:
         self.program = program
         self._make_runner = make_runner
         self._watch = watch
-        self._runners: dict[bool, Any] = {}
+        self._at_home = loaded is not None
+        self._runners: dict[bool, Any] = {False: loaded} if loaded is not None else {}
         self._modules: dict[bool, dict[str, types.ModuleType]] = {False: {}, True: {}}
 
     @property
@@ -88,6 +95,9 @@ class Evaluator:
     @contextmanager
     def _world(self, *, shadow: bool) -> Iterator[None]:
         """Workspace modules as written, or their shadows; each world has its own instances."""
+        if self._at_home and not shadow:
+            yield
+            return
         outside = self._take_modules()
         sys.modules.update(self._modules[shadow])
         imports.set_source_transform(shadow_bytes if shadow else None)
@@ -113,6 +123,53 @@ class Evaluator:
         return taken
 
 
+@dataclass(frozen=True)
+class Desk:
+    """What a service works with, in the worker that has loaded a program.
+
+    Attributes
+    ----------
+    run : callable
+        The program's outputs on inputs, with a seed for the global generators: as when a case is
+        run, with its limits; raises what the program raises.
+    evaluate : Evaluator
+        The same without ceremony, and the program's float32 shadow.
+    own : Arena
+        Memory shared with the coordinator.
+    peer : Arena or None
+        Memory shared with another program's worker.
+    """
+
+    run: Callable[[dict[str, np.ndarray], int], dict[str, np.ndarray]]
+    evaluate: Evaluator
+    own: Arena
+    peer: Arena | None = None
+
+
+class Service(Protocol):
+    """An object of ours that lives in a worker and answers questions, one after another."""
+
+    def answer(self, method: str, payload: Mapping[str, Json], desk: Desk) -> Json:
+        """The answer to one question; any exception says why there is none."""
+
+    def go_on(self, desk: Desk) -> None:
+        """What is left to do once the answer has been sent."""
+
+
+def make_service(target: str, setup: Json) -> Service:
+    """``module:Class(setup)`` of this package; ValueError when there is none."""
+    module, name = _ours(target)
+    service: Service = getattr(importlib.import_module(module), name)(setup)
+    return service
+
+
+def _ours(target: str) -> tuple[str, str]:
+    module, _, name = target.partition(":")
+    if not module.startswith("gpuemu_flow."):
+        raise ValueError(f"not a job: {target!r}")
+    return module, name
+
+
 def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     """Call ``module:function(payload, evaluator)`` of this package.
 
@@ -121,7 +178,5 @@ def run_job(target: str, payload: Json, evaluator: Evaluator) -> Json:
     ValueError
         When `target` is none of this package's functions.
     """
-    module, _, name = target.partition(":")
-    if not module.startswith("gpuemu_flow."):
-        raise ValueError(f"not a job: {target!r}")
+    module, name = _ours(target)
     return getattr(importlib.import_module(module), name)(payload, evaluator)

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import Conversation
 from gpuemu_flow.runners.process import (
-    CancelledRunError,
     ServerDiedError,
     ServerHandle,
     WorkerProcess,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gpuemu_flow
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.runners import anonfile, channel
 from gpuemu_flow.types import Json
 
@@ -62,10 +62,6 @@ class WorkerEndedError(Exception):
 
 class DeadlineError(Exception):
     """Nothing came in time."""
-
-
-class CancelledRunError(Exception):
-    """The run is to stop."""
 
 
 class WorkerProcess:

@@ -1,4 +1,4 @@
-"""json, base64 and stdin for scripts: the standard library's results at a fraction of the time.
+"""json and base64 for scripts: the standard library's results at a fraction of the time.
 
 A protocol script spends most of its time in ``json.loads``, ``base64.b64decode``,
 ``base64.b64encode`` and ``json.dumps``, on megabytes of base64 text. In a worker these functions
@@ -8,98 +8,45 @@ are replaced by ones that return the same values and leave everything unusual to
 from __future__ import annotations
 
 import base64
-import io
 import json
-import os
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import pybase64
 
+from gpuemu_flow.runners import lending
 from gpuemu_flow.types import Json
 
 _LONG = 4096  # characters from which a string is worth a look
 _DEPTH = 4  # nesting down to which long strings are looked for
 _ORIGINAL_LOADS = json.loads
+_ORIGINAL_LOAD = json.load
 _ORIGINAL_DUMPS = json.dumps
 _ORIGINAL_DUMP = json.dump
 _ORIGINAL_DECODE = base64.b64decode
 _ORIGINAL_ENCODE = base64.b64encode
 
 
-class _Known:
-    """The request that the script is about to read, and what it parses to."""
-
-    text: str = ""
-    data: bytes = b""
-    make: Callable[[], Json] | None = None
-    identity: tuple[int, int] | None = None
-
-
-def expect(text: str, data: bytes, make: Callable[[], Json]) -> None:
-    """Announce the request that descriptor 0 holds.
-
-    Parameters
-    ----------
-    text, data : str and bytes
-        The request.
-    make : callable
-        Builds afresh what it parses to.
-    """
-    found = os.fstat(0)
-    _Known.data, _Known.text, _Known.make = data, text, make
-    _Known.identity = (found.st_dev, found.st_ino)
-
-
-def forget() -> None:
-    """The request is no longer current."""
-    _Known.data, _Known.text, _Known.make, _Known.identity = b"", "", None, None
-
-
-def _is_unread() -> bool:
-    """Whether descriptor 0 is the announced request's still, and at its beginning."""
-    try:
-        found = os.fstat(0)
-        same = _Known.identity == (found.st_dev, found.st_ino)
-        return same and os.lseek(0, 0, os.SEEK_CUR) == 0
-    except OSError:
-        return False
-
-
-class _Bytes(io.BufferedReader):
-    """``sys.stdin.buffer``: a read of everything gives what was announced, without a copy."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if (size is None or size < 0) and _is_unread():
-            os.lseek(0, 0, os.SEEK_END)
-            return _Known.data
-        return super().read(size)
-
-
-class _Text(io.TextIOWrapper):
-    """``sys.stdin``, likewise."""
-
-    def read(self, size: int | None = -1, /) -> str:
-        if (size is None or size < 0) and _is_unread():
-            os.lseek(0, 0, os.SEEK_END)
-            return _Known.text
-        return super().read(size)
-
-
-def open_stdin() -> io.TextIOWrapper:
-    """Descriptor 0 as an interpreter opens it."""
-    return _Text(_Bytes(io.FileIO(0, closefd=False)), encoding="utf-8")
-
-
 def loads(s: Any, **options: Any) -> Json:
     """As ``json.loads``; the announced request is compared, not parsed."""
-    make = _Known.make
-    if make is not None and all(value is None for value in options.values()):
-        known: str | bytes = _Known.text if isinstance(s, str) else _Known.data
-        if s == known:
-            return make()
+    exchange = lending.current
+    if exchange is not None and all(value is None for value in options.values()):
+        request = exchange.request
+        if isinstance(s, str) and s == request.text:
+            return request.document()
+        if isinstance(s, (bytes, bytearray)) and s == request.data:
+            return request.document()
     return _ORIGINAL_LOADS(s, **options)
+
+
+def load(fp: Any, **options: Any) -> Json:
+    """As ``json.load``; a lent request becomes no text first."""
+    exchange = lending.current
+    if exchange is not None and exchange.lent and lending.is_input(fp):
+        if all(value is None for value in options.values()) and exchange.take():
+            return exchange.request.document()
+        exchange.deny()
+    return _ORIGINAL_LOAD(fp, **options)
 
 
 def b64decode(s: Any, altchars: Any = None, validate: bool = False) -> bytes:
@@ -122,19 +69,15 @@ def b64encode(s: Any, altchars: Any = None) -> bytes:
     return _ORIGINAL_ENCODE(s, altchars)
 
 
-def _needs_no_escapes(text: str) -> bool:
-    try:
-        pybase64.b64decode(text, validate=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _take_long(value: Json, taken: dict[str, str], token: str, depth: int) -> Json:
-    """A copy in which long base64 strings are replaced by short marks."""
-    if type(value) is str and len(value) >= _LONG and _needs_no_escapes(value):
+def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, depth: int) -> Json:
+    """A copy in which long base64 strings, which need no escapes, are replaced by short marks."""
+    if type(value) is str and len(value) >= _LONG:
+        try:
+            raw = pybase64.b64decode(value, validate=True)
+        except ValueError:
+            return value
         mark = f"{token}:{len(taken)}"
-        taken[mark] = value
+        taken[mark] = (value, raw)
         return mark
     if depth and type(value) is dict:
         return {key: _take_long(v, taken, token, depth - 1) for key, v in value.items()}
@@ -143,36 +86,42 @@ def _take_long(value: Json, taken: dict[str, str], token: str, depth: int) -> Js
     return value
 
 
+def capture(obj: Any) -> lending.Captured | None:
+    """A document with long base64 strings taken apart; None where there are none."""
+    if type(obj) is not dict:
+        return None
+    taken: dict[str, tuple[str, bytes]] = {}
+    shortened = _take_long(obj, taken, secrets.token_hex(16), _DEPTH)
+    if not taken:
+        return None
+    short = _ORIGINAL_DUMPS(shortened)
+    return lending.Captured(short, taken) if all(mark in short for mark in taken) else None
+
+
 def dumps(obj: Any, **options: Any) -> str:
     """As ``json.dumps``; long base64 strings are put in, not escaped."""
-    if options or type(obj) is not dict:
+    captured = None if options else capture(obj)
+    if captured is None:
         return _ORIGINAL_DUMPS(obj, **options)
-    taken: dict[str, str] = {}
-    short = _take_long(obj, taken, secrets.token_hex(16), _DEPTH)
-    if not taken:
-        return _ORIGINAL_DUMPS(obj)
-    pieces = []
-    rest = _ORIGINAL_DUMPS(short)
-    for mark, value in taken.items():
-        before, found, rest = rest.partition(mark)
-        if not found:
-            return _ORIGINAL_DUMPS(obj)
-        pieces += [before, value]
-    return "".join([*pieces, rest])
+    if lending.current is not None:
+        lending.current.dumped = captured
+    return captured.text
 
 
 def dump(obj: Any, fp: Any, **options: Any) -> None:
     """As ``json.dump``."""
-    if options:
+    captured = None if options else capture(obj)
+    if captured is None:
         _ORIGINAL_DUMP(obj, fp, **options)
-    else:
-        fp.write(dumps(obj))
+    elif not (isinstance(fp, lending.Output) and fp.hold(captured)):
+        fp.write(captured.text)
 
 
 def install() -> None:
     """Put these functions in the place of the originals, for this process."""
     replacements: tuple[tuple[Any, str, Any], ...] = (
-        (json, "loads", loads),  # json.load calls it, too
+        (json, "loads", loads),
+        (json, "load", load),
         (json, "dumps", dumps),
         (json, "dump", dump),
         (base64, "b64decode", b64decode),

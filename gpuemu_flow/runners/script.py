@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import threading
@@ -12,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners import malloc, quick_json
+from gpuemu_flow.runners import lending, malloc, quick_json
 from gpuemu_flow.runners.api import OpError, Program, RunError
-from gpuemu_flow.runners.codec import decode_response, prepare_request
+from gpuemu_flow.runners.codec import (
+    EncodedRequest,
+    decode_captured,
+    decode_response,
+    prepare_request,
+)
 from gpuemu_flow.runners.imports import read_source
+from gpuemu_flow.runners.lending import Captured, Exchange
 from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.runners.streams import StandardStreams
@@ -55,6 +62,7 @@ class ScriptRunner:
         self._program = program
         self._streams = streams
         quick_json.install()
+        self._lends = False
         self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
@@ -68,30 +76,56 @@ class ScriptRunner:
             Whatever the script raises.
         """
         request = prepare_request(inputs, self._program.kwargs)
-        self._streams.connect(request.data)
-        quick_json.expect(request.text, request.data, request.document)
+        if self._lends:
+            outputs = self._run(request, watch, lent=True)
+            if outputs is not None:
+                return outputs
+            self._lends = False
+        return self._run(request, watch, lent=False) or {}
+
+    def _run(
+        self, request: EncodedRequest, watch: Watch, *, lent: bool
+    ) -> dict[str, np.ndarray] | None:
+        """One execution; None when the script could not read what was lent to it."""
+        if lent:
+            self._streams.lend()
+        else:
+            self._streams.connect(request.data)
+        limit = output_limit(request.size)
+        exchange = Exchange(request, lent=lent, limit=limit)
+        lending.begin(exchange)
         try:
             with watch:
-                code = self._execute()
+                code, held = self._execute()
             malloc.flush_c_streams()
+        except BaseException as error:
+            if lent and (exchange.denied or _cannot_read(error)):
+                return None
+            raise
         finally:
-            quick_json.forget()
+            lending.begin(None)
             self._streams.quiet()
+        if lent and (exchange.denied or not exchange.served):
+            return None
+        self._lends = exchange.served == 1
         if code:
             raise OpError(RunError("op-exit-code", f"the script exited with code {code}"))
-        check_size(self._streams, output_limit(len(request.data)))
-        return decode_response(self._streams.written(), self._program.output_names)
+        check_size(self._streams, limit)
+        if held is not None and not self._streams.written_size():
+            return decode_captured(held, self._program.output_names)
+        data = (held.text.encode() if held is not None else b"") + self._streams.written()
+        return decode_response(data, self._program.output_names)
 
-    def _execute(self) -> int:
-        """Run the code object as ``__main__``; its exit code."""
+    def _execute(self) -> tuple[int, Captured | None]:
+        """Run the code object as ``__main__``; its exit code, and an answer kept apart."""
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path
         main.__dict__["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         sys.argv = [self._program.path, *self._program.argv]
-        sys.stdin = quick_json.open_stdin()
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stdin = lending.open_stdin()
+        sys.stdout = stdout = lending.open_stdout()
         sys.stderr = open(  # noqa: SIM115
             2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
         )
@@ -109,7 +143,12 @@ class ScriptRunner:
             sys.stdin, sys.stdout, sys.stderr, sys.argv = saved[:4]
             if saved[4] is not None:
                 sys.modules["__main__"] = saved[4]
-        return code or (0 if flushed else _UNFLUSHED)
+        return code or (0 if flushed else _UNFLUSHED), stdout.held
+
+
+def _cannot_read(error: BaseException) -> bool:
+    """Whether a program failed in reading a descriptor that cannot be read."""
+    return isinstance(error, OSError) and error.errno == errno.EBADF
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from gpuemu_flow.runners.api import Checks, Outcome
+from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.supervise import Supervisor
-from gpuemu_flow.runners.work import CallInMemory
+from gpuemu_flow.runners.work import CallInMemory, Laid, Work
 from gpuemu_flow.types import Case
 
 
@@ -17,12 +19,18 @@ class ProgramSession:
     """One program in a warm worker, which is replaced after trouble. Not thread-safe.
 
     Made by `Pool.session`.
+
+    Attributes
+    ----------
+    done : CallInMemory or None
+        The latest call that was finished.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._begun: CallInMemory | None = None
         self._index = 0
+        self.done: CallInMemory | None = None
 
     def call(
         self,
@@ -61,17 +69,42 @@ class ProgramSession:
         )
         return self.finish()
 
+    def arena(self) -> Arena | None:
+        """The memory of the worker that the next call goes to, for `Laid`; None when none waits."""
+        conversation = self._supervisor.kept()
+        return None if conversation is None else conversation.shared()
+
+    def ask(self, work: Work) -> Attempt:
+        """Work of another kind, with the same care for the worker."""
+        return self._supervisor.run(work)
+
+    def begin_work(self, work: Work) -> None:
+        """The first half of `ask`; `finish_work` must follow with the same."""
+        self._supervisor.begin(work)
+
+    def finish_work(self, work: Work) -> Attempt:
+        """The second half of `ask`."""
+        return self._supervisor.finish(work)
+
+    def abandon(self) -> None:
+        """Give up what was begun; the worker is replaced."""
+        self._begun = None
+        self._supervisor.abandon()
+
     def begin(
         self,
-        inputs: Case | Mapping[str, np.ndarray],
+        inputs: Case | Mapping[str, np.ndarray] | Laid,
         *,
         checks: Checks | None = None,
         input_dtype: str | None = None,
         dtype: str = "",
         index: int = 0,
         seed: int = 0,
+        case: Case | None = None,
     ) -> None:
         """Start what `call` does and return at once; `finish` gives the result.
+
+        With arrays, `case` says what they stand for: `decoy` and `guards` then need no more.
 
         Two sessions begun one after the other run beside each other.
         """
@@ -84,6 +117,7 @@ class ProgramSession:
             dtype=dtype,
             index=index,
             seed=seed,
+            case=case,
         )
         self._index = inputs.index if isinstance(inputs, Case) else index
         self._supervisor.begin(self._begun)
@@ -94,6 +128,7 @@ class ProgramSession:
         if work is None:
             raise RuntimeError("no call was begun")
         self._begun = None
+        self.done = work
         attempt = self._supervisor.finish(work)
         outcome = attempt.outcome
         if outcome.index != self._index:

@@ -32,6 +32,7 @@ class StandardStreams:
     def __init__(self, stderr_fd: int) -> None:
         self._stderr = stderr_fd
         self._null = keep_high(os.open(os.devnull, os.O_RDWR))
+        self._write_only = keep_high(os.open(os.devnull, os.O_WRONLY))
         self._in: int | None = None
         self._out: int | None = None
 
@@ -66,6 +67,13 @@ class StandardStreams:
         stdin, stdout = self.load(request)
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
+        os.dup2(self._stderr, 2)
+
+    def lend(self) -> None:
+        """As `connect`, but 0 can only be written to: who reads from it is told so."""
+        os.lseek(self.files()[1], 0, os.SEEK_SET)
+        os.dup2(self._write_only, 0)
+        os.dup2(self.files()[1], 1)
         os.dup2(self._stderr, 2)
 
     def written(self) -> bytes:

@@ -53,14 +53,27 @@ class Supervisor:
             self._current.close()
             self._current = None
 
+    def kept(self) -> Conversation | None:
+        """The worker that the next case will run in; None when it will have one of its own."""
+        if self._unloadable is not None or self._each_alone or self._kills_servers:
+            return None
+        if self._current is None:
+            self._current = self._open_worker()
+        return self._current
+
+    def abandon(self) -> None:
+        """Forget the case that was begun: its answer will not be waited for."""
+        if self._begun:
+            self._begun = False
+            self.close()
+
     def begin(self, work: Work) -> None:
         """Let the worker that is kept start with a case; `finish` must follow with the same one."""
-        if self._unloadable is None and not self._each_alone and not self._kills_servers:
-            if self._current is None:
-                self._current = self._open_worker()
-            self._was_alone = self._current.cases == 0
-            self._failed_early = work.begin(self._current)
+        conversation = self.kept()
+        if conversation is not None:
+            self._was_alone = conversation.cases == 0
             self._begun = True
+            self._failed_early = work.begin(conversation)
 
     def finish(self, work: Work) -> Attempt:
         """The final attempt at one case.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
-from gpuemu_flow.runners.answers import is_staged, read_slots
+from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.runners.arena import Arena, Slot
 from gpuemu_flow.runners.attempt import Attempt, Conversation
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -68,6 +70,24 @@ class CaseToFile:
         return attempt
 
 
+@dataclass(frozen=True)
+class Laid:
+    """Inputs that someone has put into a worker's shared memory.
+
+    Attributes
+    ----------
+    arena : Arena
+        Of the worker that was to be asked.
+    slots : mapping of str to Slot
+    again : callable
+        Makes them anew, for another worker.
+    """
+
+    arena: Arena
+    slots: Mapping[str, Slot]
+    again: Callable[[], Arrays]
+
+
 class CallInMemory:
     """A case, or given arrays, whose outputs come back in shared memory.
 
@@ -75,24 +95,30 @@ class CallInMemory:
     ----------
     outputs : dict of str to ndarray
         After `finish`: read-only views, valid until the conversation's next call.
+    arena, slots
+        The same as places, while the conversation lasts.
     """
 
     def __init__(
         self,
-        inputs: Case | Arrays,
+        inputs: Case | Arrays | Laid,
         checks: Checks,
         *,
         input_dtype: str | None = None,
         dtype: str = "",
         index: int = 0,
         seed: int = 0,
+        case: Case | None = None,
     ) -> None:
         self.outputs: dict[str, np.ndarray] = {}
+        self.arena: Arena | None = None
+        self.slots: dict[str, Slot] = {}
         self._checks = checks
         self._arrays: Arrays = {}
+        self._laid: Laid | None = None
         self._message: dict[str, Json] = {
             "type": "call",
-            "case": None,
+            "case": None if case is None else case.to_json(),
             "seed": seed,
             "input_dtype": input_dtype if dtype or isinstance(inputs, Case) else None,
             "dtype": dtype,
@@ -100,22 +126,99 @@ class CallInMemory:
         if isinstance(inputs, Case):
             index = inputs.index
             self._message["case"] = inputs.to_json()
+        elif isinstance(inputs, Laid):
+            self._laid = inputs
         else:
             self._arrays = {name: np.asarray(array) for name, array in inputs.items()}
         self._message["index"] = self._index = index
 
     def begin(self, conversation: Conversation) -> Attempt | None:
         """See `Work`."""
-        return conversation.post(
-            self._message, self._index, checks=self._checks, arrays=self._arrays
-        )
+        message, index, checks = self._message, self._index, self._checks
+        laid = self._laid
+        if laid is None:
+            return conversation.post(message, index, checks=checks, arrays=self._arrays)
+        if conversation.arena is laid.arena:
+            return conversation.post(message, index, checks=checks, slots=laid.slots)
+        return conversation.post(message, index, checks=checks, arrays=laid.again())
 
     def finish(self, conversation: Conversation) -> Attempt:
         """See `Work`."""
         attempt, answer = conversation.collect(self._index)
         if attempt.outcome.ok and conversation.arena is not None:
             try:
-                self.outputs = conversation.arena.read(read_slots(answer))
+                self.arena, self.slots = conversation.arena, read_slots(answer)
+                self.outputs = self.arena.read(self.slots)
             except ValueError:  # they lie outside the shared memory
                 return conversation.broken(self._index)
+        return attempt
+
+
+@dataclass(frozen=True)
+class Called:
+    """One of several calls: where its outputs lie, and what `Outcome` says of it."""
+
+    slots: Mapping[str, Slot]
+    violations: tuple[Failure, ...]
+    duration_s: float
+
+
+class CallMany:
+    """Several calls in one message, on inputs that all lie in the worker's memory.
+
+    Attributes
+    ----------
+    done : list of Called
+        After `finish`: of the first calls, as far as nothing went wrong.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        cases: Sequence[Case],
+        slots: Sequence[Mapping[str, Slot]],
+        checks: Checks,
+    ) -> None:
+        self.done: list[Called] = []
+        self._arena = arena
+        self._cases = cases
+        self._slots = slots
+        self._checks = checks
+
+    def begin(self, conversation: Conversation) -> Attempt | None:
+        """See `Work`; another worker than the one with the inputs is asked for nothing."""
+        here = conversation.arena is self._arena
+        pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
+        message: dict[str, Json] = {
+            "type": "calls",
+            "items": [
+                {
+                    "index": case.index,
+                    "seed": case.seed,
+                    "slots": {name: slot.to_json() for name, slot in slots.items()},
+                }
+                for case, slots in pairs
+            ],
+        }
+        used = {f"{n} {name}": s for n, p in enumerate(pairs) for name, s in p[1].items()}
+        return conversation.post(
+            message, self._cases[0].index, checks=self._checks, slots=used, calls=len(self._cases)
+        )
+
+    def finish(self, conversation: Conversation) -> Attempt:
+        """See `Work`."""
+        index = self._cases[0].index
+        attempt, answer = conversation.collect(index)
+        if attempt.outcome.ok:
+            try:
+                self.done = [
+                    Called(
+                        read_slots(item),
+                        tuple(failure_from_json(f) for f in item["violations"]),
+                        float(item["seconds"]),
+                    )
+                    for item in answer["items"]
+                ]
+            except MALFORMED:
+                return conversation.broken(index)
         return attempt

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -29,7 +30,7 @@ from gpuemu_flow.runners.api import (
     Request,
     RunError,
 )
-from gpuemu_flow.runners.arena import Arena, Slot
+from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
@@ -41,12 +42,13 @@ from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.runners.watch import Watch
-from gpuemu_flow.types import Case, Json, failure_to_json
+from gpuemu_flow.types import Case, Failure, Json, failure_to_json
 
 LOAD_ALLOWANCE = 8 << 30  # address space that imports may take besides the memory limit
 _STORAGE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO,
 )  # fmt: skip
+_PLAIN = Checks(inputs_unchanged=False)
 _SHIM = Path(__file__).with_name("shim.py")
 
 
@@ -63,6 +65,10 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
     """The runner for a program's kind; OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
+    if program.kind == "triton":
+        from gpuemu_flow.runners.triton_runner import TritonRunner  # noqa: PLC0415 - only for it
+
+        return TritonRunner(program)
     function = program.function
     if program.kind == "script":
         function = script.function_in_script(program)
@@ -92,13 +98,17 @@ class Worker:
         self._status = keep_high(given.status)
         self._stderr = keep_high(given.stderr)
         self._sock = socket.socket(fileno=channel)
-        self._reader = FrameReader(self._sock, max_fds=1)
+        self._reader = FrameReader(self._sock, max_fds=2)
         self._streams = StandardStreams(self._stderr)
         self._streams.quiet()
         self._watch = Watch(self._status)
         self._program: Program | None = None
         self._executor: Executor | None = None
+        self._runner: Runner | None = None
         self._arena: Arena | None = None
+        self._peer: Arena | None = None
+        self._service: jobs.Service | None = None
+        self._desk: jobs.Desk | None = None
         self._conduct = Conduct()
         self._pid = os.getpid()
 
@@ -121,6 +131,8 @@ class Worker:
                 except ChannelClosedError:
                     code = CUT_OFF
                     break
+                if self._service is not None and self._desk is not None:
+                    self._service.go_on(self._desk)
         except ChannelClosedError:
             pass
         except BaseException as error:  # the program broke our own machinery
@@ -134,6 +146,10 @@ class Worker:
             return self._load(message)
         if message["type"] == "case":
             return self._case(message)
+        if message["type"] == "calls":
+            return self._calls(message)
+        if message["type"] == "serve":
+            return self._serve(message)
         if message["type"] == "job":
             return self._job(message)
         return self._call(message)
@@ -142,7 +158,7 @@ class Worker:
         assert self._program is not None  # noqa: S101 - set before anything can fail
         with self._conduct.own_work():  # a traceback shows lines of source files
             if not isinstance(error, OpError):
-                print_traceback(error)
+                print_traceback(error, self._program.root)
             explained = self._conduct.offence() or explain(
                 error,
                 self._program,
@@ -166,7 +182,8 @@ class Worker:
             self._conduct.loaded()
             limits.limit_memory(extra)
             limits.limit_file_size(None)
-            self._executor = Executor(program, runner, self._watch)
+            self._runner = runner
+            self._executor = Executor(program, runner, self._watch, self._forget_stderr)
         except BaseException as error:  # modules may raise anything
             return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
         return {"type": "loaded", "error": None}
@@ -184,8 +201,58 @@ class Worker:
             return {"type": "job", "serial": message["serial"], "error": failed}
         return {"type": "job", "serial": message["serial"], "error": None, "result": result}
 
-    def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
+    def _take_arenas(self, message: Mapping[str, Json]) -> None:
+        """Shared memory that came with the message."""
+        fds, self._reader.fds = self._reader.fds, []
+        for name, fd in zip(("own", "peer") if "own" in message else ("peer",), fds, strict=False):
+            arena = Arena(keep_high(fd))
+            if name == "own":
+                self._arena = arena
+            else:
+                if self._peer is not None:
+                    self._peer.close()
+                self._peer = arena
+
+    def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Put a question to the service that was asked for, made at its first one."""
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        assert self._program is not None  # noqa: S101
+        serial, index = int(message["serial"]), int(message["index"])
+        self._take_arenas(message)
+        assert self._arena is not None  # noqa: S101 - comes with the first question
+        try:
+            if self._desk is None or self._desk.peer is not self._peer:
+                self._desk = self._make_desk(self._program, self._arena)
+            if self._service is None:
+                self._service = jobs.make_service(message["target"], message["setup"])
+            result = self._service.answer(message["method"], message, self._desk)
+        except BaseException as error:  # programs may raise anything
+            return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        return {"type": "served", "serial": serial, "result": result}
+
+    def _make_desk(self, program: Program, own: Arena) -> jobs.Desk:
+        evaluate = (
+            self._desk.evaluate
+            if self._desk is not None
+            else jobs.Evaluator(
+                program, lambda p: _runner(p, self._streams), self._watch, self._runner
+            )
+        )
+        return jobs.Desk(self._run, evaluate, own, self._peer)
+
+    def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+        """The program's outputs; see `jobs.Desk`."""
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
         os.ftruncate(self._stderr, 0)
+        outputs = self._executor.call(InputBuffers(arrays), seed, _PLAIN).outputs
+        self._conduct.demand(_PLAIN)
+        return outputs
+
+    def _forget_stderr(self) -> None:
+        os.ftruncate(self._stderr, 0)
+
+    def _begin(self, message: Mapping[str, Json]) -> tuple[int, Checks]:
+        self._forget_stderr()
         return int(message["serial"]), Checks(**message["checks"])
 
     def _case(self, message: Mapping[str, Json]) -> dict[str, Json]:
@@ -212,33 +279,72 @@ class Worker:
         """Run on tensors in shared memory, or a generated case, and leave the outputs there."""
         serial, checks = self._begin(message)
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        if self._reader.fds:
-            self._arena = Arena(keep_high(self._reader.fds.pop(0)))
-        assert self._arena is not None  # noqa: S101 - comes with the first call
+        self._take_arenas(message)
         index = int(message["index"])
         try:
             if message["case"] is not None:
-                case = Case.from_json(message["case"])
-                executed = self._executor.execute(Request(case, message["input_dtype"]), checks)
-                reserved = 0
+                request = Request(Case.from_json(message["case"]), message["input_dtype"])
+                executed = self._executor.execute(request, checks, self._values(message))
+                called = self._leave(executed, checks, 0)
             else:
-                slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
-                reserved = int(message["reserved"])
-                arrays = self._arena.views(slots)
-                wide = converted(arrays, message["dtype"], message["input_dtype"])
-                memories = None if wide is not arrays else self._arena.memories(slots)
-                buffers = InputBuffers(wide, memories)
-                executed = self._executor.call(buffers, int(message["seed"]), checks)
-            self._conduct.demand(checks)
-            written = self._arena.write(executed.outputs, start=reserved)
+                called = self._call_on(message, message, checks, int(message["reserved"]))
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        return {"type": "called", "serial": serial, **called.to_json()}
+
+    def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
+        """Input values that came with a case, in place of its own."""
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
+        return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
+
+    def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
+        """Several calls; the first that goes wrong ends them, and is asked for again alone."""
+        serial, checks = self._begin(message)
+        self._take_arenas(message)
+        done: list[_Called] = []
+        position = int(message["reserved"])
+        like = {"dtype": "", "input_dtype": None}
+        with suppress(BaseException):  # programs may raise anything
+            for item in message["items"]:
+                done.append(self._call_on(item, like, checks, position))
+                position = end_of(done[-1].slots)
+        items = [called.to_json() for called in done]
+        return {"type": "called-all", "serial": serial, "items": items}
+
+    def _call_on(
+        self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
+    ) -> _Called:
+        """One call on tensors in shared memory; its outputs go where `start` says or after it."""
+        assert self._executor is not None  # noqa: S101 - the coordinator loads first
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
+        arrays = self._arena.views(slots)
+        wide = converted(arrays, like["dtype"], like["input_dtype"])
+        memories = None if wide is not arrays else self._arena.memories(slots)
+        buffers = InputBuffers(wide, memories)
+        return self._leave(self._executor.call(buffers, int(item["seed"]), checks), checks, start)
+
+    def _leave(self, executed: Executed, checks: Checks, start: int) -> _Called:
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        self._conduct.demand(checks)
+        written = self._arena.write(executed.outputs, start=start)
+        return _Called(written, executed.violations, executed.seconds)
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A call whose outputs lie in shared memory."""
+
+    slots: dict[str, Slot]
+    violations: tuple[Failure, ...]
+    seconds: float
+
+    def to_json(self) -> dict[str, Json]:
         return {
-            "type": "called",
-            "serial": serial,
-            "slots": {name: slot.to_json() for name, slot in written.items()},
-            "violations": [failure_to_json(failure) for failure in executed.violations],
-            "seconds": executed.seconds,
+            "slots": {name: slot.to_json() for name, slot in self.slots.items()},
+            "violations": [failure_to_json(failure) for failure in self.violations],
+            "seconds": self.seconds,
         }
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuemu_flow.runners import anonfile, quick_json
-from gpuemu_flow.runners.codec import prepare_request
+from gpuemu_flow.runners import anonfile, lending, quick_json
+from gpuemu_flow.runners.codec import EncodedRequest, prepare_request
 
 LONG = base64.b64encode(bytes(range(256)) * 40).decode()
 VALUES = st.recursive(
@@ -127,13 +127,18 @@ def test_b64encode(value: Any) -> None:
 
 
 @pytest.fixture
-def request_data() -> Iterator[bytes]:
+def announced() -> Iterator[EncodedRequest]:
     arrays = {"x": np.arange(12, dtype=np.int16).reshape(3, 4), "y": np.float64(2) * np.ones(())}
     request = prepare_request(arrays, {"alpha": 1.5, "mode": "a\u20acb"})
     assert request.text.encode() == request.data
-    quick_json.expect(request.text, request.data, request.document)
-    yield request.data
-    quick_json.forget()
+    lending.begin(lending.Exchange(request))
+    yield request
+    lending.begin(None)
+
+
+@pytest.fixture
+def request_data(announced: EncodedRequest) -> bytes:
+    return announced.data
 
 
 def test_the_announced_request_parses_as_json_would(request_data: bytes) -> None:
@@ -161,7 +166,7 @@ def test_everything_else_goes_to_the_original(request_data: bytes) -> None:
     assert hooked == ["inputs", "kwargs"]
     for bad in ("", "{", None, 7):
         assert same(quick_json.loads, json.loads, bad)
-    quick_json.forget()
+    lending.begin(None)
     assert quick_json.loads(request_data) == json.loads(request_data)
 
 
@@ -185,19 +190,18 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_stdin_reads_like_a_plain_file(name: str, request_data: bytes) -> None:
+def test_stdin_reads_like_a_plain_file(name: str, announced: EncodedRequest) -> None:
     """Each way to read gives the same through our stdin and through the interpreter's."""
     results = []
     saved = os.dup(0)
     try:
-        for opened in (quick_json.open_stdin, partial(open, 0, encoding="utf-8", closefd=False)):
+        for opened in (lending.open_stdin, partial(open, 0, encoding="utf-8", closefd=False)):
             fd = anonfile.create("stdin")
-            os.write(fd, request_data)
+            os.write(fd, announced.data)
             os.lseek(fd, 0, os.SEEK_SET)
             os.dup2(fd, 0)
             os.close(fd)
-            request = json.loads(request_data)
-            quick_json.expect(request_data.decode(), request_data, lambda request=request: request)
+            lending.begin(lending.Exchange(announced))
             stream = opened()
             assert stream.fileno() == 0
             results.append(READERS[name](stream))

@@ -1,0 +1,202 @@
+"""What a script reads and writes, handed over as objects: megabytes that pass through no file.
+
+A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
+``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
+descriptor 0 holds nothing, and what `quick_json` parses or dumps is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from gpuemu_flow.types import Json
+
+
+class Request(Protocol):
+    """The request that a script is about to read; see `codec.EncodedRequest`."""
+
+    @property
+    def text(self) -> str:
+        """As text."""
+
+    @property
+    def data(self) -> bytes:
+        """As bytes."""
+
+    def document(self) -> Json:
+        """What it parses to, built afresh."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A document that was dumped, its long base64 strings apart.
+
+    Attributes
+    ----------
+    short : str
+        JSON in which a mark stands for each of them.
+    taken : mapping of mark to (str, bytes)
+        The string, and what it decodes to.
+    """
+
+    short: str
+    taken: Mapping[str, tuple[str, bytes]]
+
+    @cached_property
+    def text(self) -> str:
+        """The whole document."""
+        pieces = []
+        rest = self.short
+        for mark, (value, _) in self.taken.items():
+            before, _, rest = rest.partition(mark)
+            pieces += [before, value]
+        return "".join([*pieces, rest])
+
+    @property
+    def size(self) -> int:
+        """Characters, more or less."""
+        return len(self.short) + sum(len(value) for value, _ in self.taken.values())
+
+
+class Exchange:
+    """One call of a script: its request, and what it dumped.
+
+    Parameters
+    ----------
+    request : Request
+    lent : bool
+        Descriptor 0 does not hold it, and the answer need not go through descriptor 1.
+    limit : int
+        Characters of an answer that may be held.
+
+    Attributes
+    ----------
+    served : int
+        How often all of the request was taken through ``sys.stdin``.
+    denied : bool
+        The script wanted to read in a way that lending does not allow.
+    dumped : Captured or None
+        The document that was dumped last.
+    """
+
+    def __init__(self, request: Request, *, lent: bool = False, limit: int = 0) -> None:
+        self.request = request
+        self.lent = lent
+        self.limit = limit
+        self.served = 0
+        self.denied = False
+        self.dumped: Captured | None = None
+        found = os.fstat(0)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def take(self) -> bool:
+        """Whether all of the request is still to be read; if so, it now has been."""
+        try:
+            found = os.fstat(0)
+            if self._identity != (found.st_dev, found.st_ino):
+                return False
+            if self.lent:
+                self.denied = self.denied or self.served > 0
+                unread = not self.served
+            else:
+                unread = os.lseek(0, 0, os.SEEK_CUR) == 0
+                if unread:
+                    os.lseek(0, 0, os.SEEK_END)
+        except OSError:
+            return False
+        self.served += unread
+        return unread
+
+    def deny(self) -> None:
+        """Note a read of another kind."""
+        self.denied = self.denied or self.lent
+
+
+current: Exchange | None = None
+
+
+def begin(exchange: Exchange | None) -> None:
+    """Make an exchange the current one; None when there is none."""
+    global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
+    current = exchange
+
+
+class _Bytes(io.BufferedReader):
+    """``sys.stdin.buffer``: a read of everything gives what was announced, without a copy."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if current is not None:
+            if (size is None or size < 0) and current.take():
+                return current.request.data
+            current.deny()
+        return super().read(size)
+
+
+class _Text(io.TextIOWrapper):
+    """``sys.stdin``, likewise."""
+
+    def read(self, size: int | None = -1, /) -> str:
+        if current is not None:
+            if (size is None or size < 0) and current.take():
+                return current.request.text
+            current.deny()
+        return super().read(size)
+
+
+class Output(io.TextIOWrapper):
+    """``sys.stdout``: keeps a dumped document apart as long as nothing else is written."""
+
+    held: Captured | None = None
+    _written = False
+
+    def hold(self, captured: Captured) -> bool:
+        """Keep a document in place of writing it; False when it has to be written."""
+        if current is None or not current.lent or self._written or self.held is not None:
+            return False
+        if captured.size > current.limit:
+            return False
+        self.held = captured
+        return True
+
+    def write(self, text: str, /) -> int:
+        """Write, after what is held; white space behind that means nothing."""
+        if current is not None and current.dumped is not None and text is current.dumped.text:
+            if self.hold(current.dumped):
+                return len(text)
+        elif self.held is not None and text.isspace():
+            return len(text)
+        self.release()
+        return super().write(text)
+
+    def release(self) -> None:
+        """Write what is held."""
+        held, self.held = self.held, None
+        self._written = True
+        if held is not None:
+            super().write(held.text)
+
+    @property
+    def buffer(self) -> Any:
+        """The binary stream, for what comes after what is held."""
+        self.release()
+        return super().buffer
+
+
+def open_stdin() -> io.TextIOWrapper:
+    """Descriptor 0 as an interpreter opens it."""
+    return _Text(_Bytes(io.FileIO(0, closefd=False)), encoding="utf-8")
+
+
+def open_stdout() -> Output:
+    """Descriptor 1, likewise."""
+    return Output(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
+
+
+def is_input(stream: object) -> bool:
+    """Whether a stream is what `open_stdin` opened, or its buffer."""
+    return isinstance(stream, (_Text, _Bytes))

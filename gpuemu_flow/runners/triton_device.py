@@ -1,0 +1,269 @@
+"""A GPU that is none: what torch and Triton ask on the host is answered so that all stays here.
+
+While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
+``cuda``; memory that nobody has written holds NaN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+NAN_BYTE = 0xFF  # NaN in every float format but float8's fnuz ones
+INT_BYTE = 0xA5
+MULTIPROCESSORS = 4
+"""Few, so that a persistent kernel's programs take several tiles each."""
+CAPABILITY = (9, 0)
+SHARED_BYTES = 227 << 10
+_DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
+_UNINITIALISED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
+                  "new_empty_strided")  # fmt: skip
+_FACTORY_ONLY = ("pin_memory",)
+_MISSING = object()
+
+Patch = tuple[Any, str, Any]
+
+
+@contextmanager
+def patched(patches: list[Patch]) -> Iterator[None]:
+    """Attributes replaced for a while; one that was not there goes again."""
+    before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in patches]
+    try:
+        for owner, name, value in patches:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+def fill_uninitialised(torch: Any, tensor: Any) -> None:
+    """Give memory that nobody has written values that show: NaN, or a rare integer."""
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return
+    if tensor.dtype == torch.bool:
+        tensor.fill_(True)
+        return
+    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    tensor.untyped_storage().fill_(NAN_BYTE if floats else INT_BYTE)
+
+
+class CpuDevice:
+    """The stand-in for a GPU.
+
+    Parameters
+    ----------
+    torch : module
+    on_address : callable
+        Told of each tensor whose address the host function asks for.
+    """
+
+    def __init__(self, torch: Any, on_address: Callable[[Any], None]) -> None:
+        self._torch = torch
+        self._mode = _mode_class(torch)(self, on_address)
+        self.made_uninitialised = False
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Host code in this thread sees a GPU."""
+        with ExitStack() as stack:
+            stack.enter_context(patched(_cuda_patches(self._torch)))
+            stack.enter_context(self._mode)
+            yield
+
+    def moved(self, value: Any) -> Any:
+        """An argument of a torch function with every GPU in it replaced by the CPU."""
+        if isinstance(value, self._torch.device):
+            return self._torch.device("cpu") if _DEVICE.fullmatch(value.type) else value
+        if isinstance(value, str):
+            return "cpu" if _DEVICE.fullmatch(value) else value
+        return value
+
+
+def _mode_class(torch: Any) -> Any:
+    tensor = torch.Tensor
+    answers: dict[Any, Callable[[], Any]] = {
+        tensor.is_cuda.__get__: lambda: True,
+        tensor.is_cpu.__get__: lambda: False,
+        tensor.device.__get__: lambda: torch.device("cuda", 0),
+        tensor.get_device: lambda: 0,
+    }
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Sees every call of a torch function that the host code makes."""
+
+        def __init__(self, owner: CpuDevice, on_address: Callable[[Any], None]) -> None:
+            super().__init__()
+            self._owner = owner
+            self._on_address = on_address
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in answers:
+                return answers[func]()
+            if func is torch.device:
+                return func(*args, **(kwargs or {}))
+            name = getattr(func, "__name__", "")
+            if name == "cuda" and args:
+                return args[0]
+            if name == "pin_memory" and args:
+                return args[0]
+            owner, kwargs = self._owner, dict(kwargs or {})
+            for unwanted in _FACTORY_ONLY:
+                kwargs.pop(unwanted, None)
+            if "device" in kwargs and isinstance(kwargs["device"], int):
+                kwargs["device"] = "cpu"
+            args = tuple(owner.moved(value) for value in args)
+            kwargs = {key: owner.moved(value) for key, value in kwargs.items()}
+            result = func(*args, **kwargs)
+            if name in _UNINITIALISED and isinstance(result, tensor):
+                fill_uninitialised(torch, result)
+                owner.made_uninitialised = True
+            elif name == "data_ptr":
+                self._on_address(args[0])
+            return result
+
+    return Mode
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _no_context(*_: Any, **__: Any) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class _Stream:
+    """A stream on which everything is done at once."""
+
+    cuda_stream = 0
+    device = "cuda:0"
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    synchronize = wait_stream = wait_event = record_event = _nothing
+
+
+class _Event:
+    """An event that has always happened."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    record = wait = synchronize = _nothing
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: object) -> float:
+        return 0.0
+
+
+def _cuda_patches(torch: Any) -> list[Patch]:
+    properties = SimpleNamespace(
+        name="CPU",
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        multi_processor_count=MULTIPROCESSORS,
+        total_memory=1 << 34,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=SHARED_BYTES,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        gcnArchName="",
+    )
+    stream = _Stream()
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": _nothing,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": _nothing,
+        "synchronize": _nothing,
+        "empty_cache": _nothing,
+        "manual_seed": _nothing,
+        "manual_seed_all": _nothing,
+        "get_device_capability": lambda *_: CAPABILITY,
+        "get_device_name": lambda *_: properties.name,
+        "get_device_properties": lambda *_: properties,
+        "current_stream": lambda *_: stream,
+        "default_stream": lambda *_: stream,
+        "device": _no_context,
+        "device_of": _no_context,
+        "stream": _no_context,
+        "Stream": _Stream,
+        "Event": _Event,
+    }
+    return [(torch.cuda, name, value) for name, value in answers.items()]
+
+
+class CpuDriver:
+    """What Triton's host side asks its driver."""
+
+    def __init__(self, torch: Any, target: Any) -> None:
+        self._torch = torch
+        self._target = target
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda *_: {
+                "max_shared_mem": SHARED_BYTES,
+                "max_num_regs": 65536,
+                "multiprocessor_count": MULTIPROCESSORS,
+                "warpSize": 32,
+                "sm_clock_rate": 1_000_000,
+                "mem_clock_rate": 1_000_000,
+                "mem_bus_width": 4096,
+            }
+        )
+
+    def get_active_torch_device(self) -> Any:
+        """``cuda:0``."""
+        return self._torch.device("cuda", 0)
+
+    def get_current_target(self) -> Any:
+        """A GPU of the capability that torch is told of, too."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None: ...
+
+    def get_current_stream(self, device: object = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return self._torch.cuda
+
+    def is_active(self) -> bool:
+        return True
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        return self._torch.empty(1)
+
+    def clear_cache(self, cache: object) -> None: ...
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """A benchmark that runs once and finds everything equally fast."""
+
+        def bench(call: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
+            call()
+            return [0.0] * len(quantiles) if quantiles else 0.0
+
+        return bench

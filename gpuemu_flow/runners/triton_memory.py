@@ -1,0 +1,166 @@
+"""Which memory a Triton kernel may touch, and what it touched outside of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.types import Failure, FailureKind
+
+ZONE = 1 << 16
+"""Bytes of address space kept free on each side of a tensor, at least: an access that runs over the
+end of one tensor must not land in the next one, where it could not be told from a right one."""
+
+READ, WRITE = "reads", "writes"
+_KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS}
+
+
+class OutOfBoundsError(Exception):
+    """An access outside of every tensor that cannot be left out: the kernel is ended."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """Memory of one tensor: its bytes are those at `start` up to `stop`, exclusive."""
+
+    name: str
+    start: int
+    stop: int
+
+    def distance(self, address: int) -> int:
+        """Bytes between the region and an address outside of it."""
+        return self.start - address if address < self.start else address - self.stop
+
+
+@dataclass
+class _Trespass:
+    """Accesses of one line of a kernel outside of all tensors: the first, and how many."""
+
+    message: str
+    kind: FailureKind
+    argument: str
+    count: int = 0
+
+
+@dataclass
+class Memory:
+    """The tensors that kernels may reach during one call of a host function.
+
+    Attributes
+    ----------
+    shared : list of Region
+        Reachable from every launch: tensors whose address the host function asked for.
+    """
+
+    shared: list[Region] = field(default_factory=list)
+    _kernel: str = ""
+    _file: str = ""
+    _regions: list[Region] = field(default_factory=list)
+    _starts: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    _stops: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    _found: dict[tuple[str, int, str, str], _Trespass] = field(default_factory=dict)
+
+    def begin(self, kernel: str, file: str, regions: list[Region]) -> None:
+        """A launch begins; only `regions` and the shared ones count from now on.
+
+        Parameters
+        ----------
+        kernel, file : str
+            Name of the kernel, and the file that its lines are in.
+        """
+        self._kernel, self._file = kernel, file
+        self._regions = sorted([*regions, *self.shared], key=lambda region: region.start)
+        self._starts = np.array([r.start for r in self._regions], np.uint64)
+        self._stops = np.array([r.stop for r in self._regions], np.uint64)
+
+    def allowed(
+        self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
+    ) -> NDArray[np.bool_]:
+        """The mask without the accesses that leave every tensor; those are remembered.
+
+        Parameters
+        ----------
+        pointers : ndarray of uint64
+            Addresses.
+        mask : ndarray of bool, same shape
+            Accesses that the kernel asks for.
+        itemsize : int
+            Bytes of each.
+        deed : str
+            ``reads`` or ``writes``.
+
+        Returns
+        -------
+        ndarray of bool
+            `mask` itself when all is well.
+        """
+        asked = np.broadcast_to(mask, pointers.shape)
+        active = pointers[asked]
+        if not active.size or self._all_in_one(active, itemsize):
+            return mask
+        # Unsigned sums would wrap for wild addresses; none of a process's lies up there.
+        place = np.searchsorted(self._starts, active, side="right").astype(np.intp) - 1
+        inside = place >= 0
+        last = active + np.uint64(itemsize - 1)
+        inside[inside] = last[inside] < self._stops[place[inside]]
+        if inside.all():
+            return mask
+        self._remember(active[~inside], itemsize, deed)
+        kept: NDArray[np.bool_] = asked.copy()
+        kept[asked] = inside
+        return kept
+
+    def _all_in_one(self, active: NDArray[np.uint64], itemsize: int) -> bool:
+        low, high = int(active.min()), int(active.max()) + itemsize
+        place = int(np.searchsorted(self._starts, np.uint64(low), side="right")) - 1
+        return place >= 0 and high <= self._regions[place].stop
+
+    def _remember(self, wrong: NDArray[np.uint64], itemsize: int, deed: str) -> None:
+        line = _line_in(self._file)
+        address = int(wrong[0])
+        near = min(self._regions, key=lambda r: r.distance(address), default=None)
+        name = near.name if near is not None else ""
+        key = (self._kernel, line, deed, name)
+        trespass = self._found.get(key)
+        if trespass is None:
+            where = f"{self._kernel}, line {line}," if line else self._kernel
+            message = f"{where} {deed} {_place(address, itemsize, near)}"
+            trespass = self._found[key] = _Trespass(message, _KINDS[deed], name)
+        trespass.count += len(wrong)
+
+    def failures(self) -> list[Failure]:
+        """What was touched outside of the tensors since `forget`."""
+        return [
+            Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
+            for t in self._found.values()
+        ]
+
+    def forget(self) -> None:
+        """A new call of the host function begins."""
+        self._found.clear()
+        self.shared.clear()
+
+
+def _line_in(file: str) -> int:
+    """Line of the innermost running frame of a file; 0 when there is none."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == file:
+            return int(frame.f_lineno)
+        frame = frame.f_back
+    return 0
+
+
+def _place(address: int, itemsize: int, near: Region | None) -> str:
+    if near is None:
+        return f"address {address:#x}, and the launch has no tensor"
+    if near.start <= address < near.stop:
+        beyond = address + itemsize - near.stop
+        return f"{beyond} bytes over the end of {near.name!r}"
+    count = (near.stop - near.start) // itemsize
+    element = (address - near.start) // itemsize
+    return f"element {element} of {near.name!r}, whose memory has {count}"

@@ -1,0 +1,117 @@
+"""From PTX to a cubin, and from a cubin to its machine instructions, where the tools are there."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuemu_flow.artifacts.cubin import read_cubin
+from gpuemu_flow.artifacts.ptxas import errors_of, parse_ptxas_output
+from gpuemu_flow.artifacts.sass import MachineCode, parse_nvdisasm_json
+from gpuemu_flow.artifacts.toolchain import PACKAGES, Tool, Toolchain
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.tasks import compilers
+
+_PTX_VERSION = re.compile(rb"^\s*\.version\s+(\d{1,3})\.(\d{1,3})", re.MULTILINE)
+_PTX_TARGET = re.compile(rb"^\s*\.target\s+(sm_\d{2,3}[af]?)", re.MULTILINE)
+_HEAD = 1 << 16
+
+
+@dataclass
+class Assembled:
+    """What ptxas made of a PTX file.
+
+    Attributes
+    ----------
+    cubin : bytes or None
+        None when it failed.
+    arch : str
+        What it was assembled for.
+    unmet_bounds : dict of str to str
+        Kernels whose launch bounds ptxas ignored, and its message.
+    error : str
+        Why it failed, in one line.
+    problems : list of Problem
+    stopped : bool
+        It was ended for taking too long or printing too much.
+    """
+
+    cubin: bytes | None
+    arch: str
+    unmet_bounds: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    problems: list[Problem] = field(default_factory=list)
+    stopped: bool = False
+
+
+def assemble(
+    ptx: bytes, file: str, arch: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
+) -> Assembled | None:
+    """Assemble PTX by the first of the ptxas that reads its version.
+
+    Parameters
+    ----------
+    file : str
+        Name for messages.
+    arch : str
+        Empty = the PTX's own target. When one is asked for, that the PTX does not assemble for it
+        is for the lint to judge, and no problem.
+    folder : Path
+        For what ptxas reads and writes.
+
+    Returns
+    -------
+    Assembled or None
+        None when there is no ptxas, or no PTX to begin with; its reader says what is wrong.
+    """
+    head = ptx[:_HEAD]
+    version, target = _PTX_VERSION.search(head), _PTX_TARGET.search(head)
+    wanted = arch or (target.group(1).decode() if target else "")
+    if version is None or not wanted or not tools:
+        return None
+    chain = Toolchain({"ptxas": list(tools)})
+    tool = chain.ptxas_for((int(version.group(1)), int(version.group(2))))
+    if isinstance(tool, Problem):
+        return Assembled(None, "", problems=[replace(tool, file=file, warning=True)])
+    result = compilers.ptxas(tool, ptx, wanted, folder, cancel=cancel)
+    report = parse_ptxas_output(result.text, file)
+    if result.output is not None:
+        return Assembled(result.output, wanted, report.unmet_bounds)
+    errors = errors_of(report.problems)
+    error = errors[0].message if errors else result.reason
+    problems = [problem for problem in errors if problem.line]
+    if not problems and (not arch or result.stopped):
+        text = f"ptxas {tool.version} does not assemble it for {wanted}: {error}"
+        problems = [Problem("ptxas-warning", text, "", file, warning=True)]
+    return Assembled(None, wanted, report.unmet_bounds, error, problems, result.stopped)
+
+
+def disassemble(
+    cubin: bytes, file: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
+) -> MachineCode | Problem | None:
+    """List a cubin's machine instructions by the first disassembler that reads it.
+
+    Returns
+    -------
+    MachineCode, Problem or None
+        None when there is no disassembler, or no intact cubin; its reader says what is wrong. A
+        problem is a warning: all other figures stand.
+    """
+    if tools and isinstance(read_cubin(cubin), Problem):
+        return None
+    problem: Problem | None = None
+    for tool in tools:
+        result = compilers.nvdisasm(tool, cubin, folder, cancel=cancel)
+        if result.output is None:
+            reason = f"nvdisasm {tool.version} does not read it: {result.reason}"
+            hint = f"pip install -U {PACKAGES[tool.name]}"
+            problem = Problem("sass-unreadable", reason, hint, file, warning=True)
+            continue
+        listing = parse_nvdisasm_json(result.output, file)
+        if not isinstance(listing, Problem):
+            return MachineCode(f"nvdisasm {tool.version}", listing.histograms())
+        problem = replace(listing, warning=True)
+    return problem

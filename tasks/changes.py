@@ -1,0 +1,38 @@
+"""What both ``diff`` stages keep: the current state, the one before it, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import read_manifest, write_manifest
+from gpuemu_flow.types import Json
+
+
+def read_previous(target: Path, stage: str) -> dict[str, Json]:
+    """The state that a stage's last manifest holds; empty when there is none to be trusted."""
+    try:
+        previous: dict[str, Json] = read_manifest(target, stage)["current"]
+    except (StoreError, KeyError):
+        return {}
+    return previous
+
+
+def write_changes(
+    target: Path,
+    stage: str,
+    current: Mapping[str, Json],
+    previous: Mapping[str, Json],
+    changes: Sequence[Mapping[str, Json]],
+) -> str:
+    """Write a ``diff`` stage's manifest; its digest."""
+    content = {
+        "stage": stage,
+        "version": stages.VERSIONS[stage],
+        "current": current,
+        "previous": previous,
+        "changes": changes,
+    }
+    return write_manifest(target, content)

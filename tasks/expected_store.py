@@ -1,0 +1,176 @@
+"""Expected outputs of slow references, kept so that an edited op does not run them again.
+
+Only what costs more to compute than to keep is kept: most references of small cases take less time
+than a file takes to write. The outputs are blobs, under the digests of their content; the action
+cache says which blob belongs to which reference and case. Either may be damaged or deleted by
+anybody without harm: then the reference runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Case, Json
+
+Arrays = Mapping[str, NDArray[Any]]
+
+VERSION = 1
+STORE_LIMIT = 1_000_000_000
+"""Bytes that one `ExpectedStore` writes at most."""
+
+# Measured on a plain SSD: one small file with its record, and the throughput of sha256 and copy.
+WRITE_SECONDS, WRITE_SECONDS_PER_BYTE = 0.6e-3, 4.3e-9
+READ_SECONDS, READ_SECONDS_PER_BYTE = 0.25e-3, 1.2e-9
+WORTH = 3.0
+"""How many times the cost of keeping the reference must take: not every output is used again."""
+
+
+def worth_keeping(seconds: float, nbytes: int) -> bool:
+    """Whether outputs of a size that took so long are cheaper to keep than to compute again.
+
+    Parameters
+    ----------
+    seconds : float
+        Of the reference's own call.
+    nbytes : int
+    """
+    write = WRITE_SECONDS + WRITE_SECONDS_PER_BYTE * nbytes
+    read = READ_SECONDS + READ_SECONDS_PER_BYTE * nbytes
+    return seconds > WORTH * (write + read)
+
+
+def stage(outputs: Arrays, path: Path) -> str:
+    """Write outputs, in the reference's worker, where `ExpectedStore.keep` takes them from.
+
+    Returns
+    -------
+    str
+        sha256 of the file; empty when it could not be written, which a verdict does not need.
+    """
+    data = blobs.encode(outputs)
+    try:
+        path.write_bytes(data)
+    except OSError:
+        return ""
+    return hashlib.sha256(data).hexdigest()
+
+
+def load(path: Path) -> dict[str, NDArray[Any]]:
+    """Read-only outputs from a file that `ExpectedStore.find` named, in the reference's worker.
+
+    Raises
+    ------
+    OSError, BlobError
+        It is gone or was damaged in the meantime: run the reference.
+    """
+    return blobs.decode(path.read_bytes())
+
+
+class ExpectedStore:
+    """Expected outputs of one reference by case, where verdicts are asked for. Thread-safe.
+
+    Parameters
+    ----------
+    cache : WorkspaceCache
+    reference_key : str
+        Digest of all that decides what the reference computes: its code, its part of the
+        configuration, the environment and the dtype that it is asked for.
+    force : bool
+        True: nothing is found, whatever is kept.
+    limit : int
+        Bytes that it writes at most; what comes later is not kept.
+
+    Attributes
+    ----------
+    found, kept : int
+        Cases that were answered, and stored.
+    """
+
+    def __init__(
+        self,
+        cache: WorkspaceCache,
+        reference_key: str,
+        *,
+        force: bool = False,
+        limit: int = STORE_LIMIT,
+    ) -> None:
+        self._cache = cache
+        self._reference_key = reference_key
+        self._force = force
+        self._left = limit
+        self._lock = threading.Lock()
+        self.found = self.kept = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is kept."""
+        return self._left <= 0
+
+    def find(self, case: Case) -> Path | None:
+        """The file with what the reference gave for a case; None when it has to be run."""
+        digest = self._record("outputs", case.identity())
+        try:
+            if digest is None or self._cache.blobs.read(digest) is None:
+                return None
+            path = self._cache.blobs.path(digest)
+        except (TypeError, ValueError):
+            return None
+        with self._lock:
+            self.found += 1
+        return path
+
+    def staging_path(self) -> Path:
+        """A new place for `stage` to write to."""
+        return self._cache.staging / f"expected-{secrets.token_hex(12)}"
+
+    def keep(self, case: Case, staged: Path, digest: str) -> bool:
+        """Take outputs that a worker has staged; whether there is room for them.
+
+        The file is gone afterwards. What is not as the worker wrote it is not kept: the op may have
+        written there, too.
+        """
+        try:
+            data = staged.read_bytes()
+            blobs.decode(data)
+        except (OSError, blobs.BlobError):
+            data = b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            data = b""
+        staged.unlink(missing_ok=True)
+        with self._lock:
+            if not data or len(data) > self._left:
+                return False
+            self._left -= len(data)
+        try:
+            digest = self._cache.blobs.write(data)
+            self._cache.actions.put(self._key("outputs", case.identity()), digest)
+        except StoreError:
+            return False  # a full disk: the verdict does not need it, and those that do will say so
+        with self._lock:
+            self.kept += 1
+        return True
+
+    def fact(self, name: str) -> Json | None:
+        """What was remembered of the reference under a name, such as its nature."""
+        return self._record("fact", name)
+
+    def remember(self, name: str, value: Json) -> None:
+        """Keep a small fact about the reference that takes evaluations to find out."""
+        self._cache.actions.put(self._key("fact", name), value)
+
+    def _record(self, kind: str, what: Json) -> Json | None:
+        return None if self._force else self._cache.actions.get(self._key(kind, what))
+
+    def _key(self, kind: str, what: Json) -> str:
+        return digest_json(["expected", VERSION, self._reference_key, kind, what])

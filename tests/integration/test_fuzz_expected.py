@@ -1,0 +1,81 @@
+"""After an edit of the op, a slow reference is not run again on the cases that it was run on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.types import Verdict
+
+CASES = 12
+
+
+@pytest.fixture
+def slow(mini: Mini) -> Mini:
+    """A reference that takes a while, and writes down on how many cases it was run in float64."""
+    mini.write(
+        "scripts/scale_ref.py",
+        """
+        import time
+
+        def reference(x):
+            if x.dtype.itemsize == 8:
+                with open("calls", "a") as calls:
+                    calls.write("x")
+            time.sleep(0.02)
+            return x * 3
+        """,
+    )
+    return mini
+
+
+def fuzzed(mini: Mini, **options: object) -> FuzzOutcome:
+    workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
+    workspace.cache.create()
+    try:
+        return Fuzzer(workspace, "scale", FuzzOptions(iterations=CASES, **options)).run()  # type: ignore[arg-type]
+    finally:
+        workspace.cache.close()
+
+
+def calls(mini: Mini) -> int:
+    """How often the reference was called since the last time."""
+    path: Path = mini.root / "calls"
+    count = len(path.read_text()) if path.exists() else 0
+    path.unlink(missing_ok=True)
+    return count
+
+
+def test_an_edited_op_is_judged_without_its_reference(slow: Mini) -> None:
+    first = fuzzed(slow)
+    assert first.count(Verdict.PASSED) == CASES
+    before = calls(slow)
+    slow.edit("scripts/scale.py", "* 3", "* 3 * 1")
+    again = fuzzed(slow)
+    assert again.cached == 0
+    assert [j.result for j in again.judged] == [j.result for j in first.judged]
+    assert calls(slow) <= before - CASES, "what is left looks for the tolerance's nature"
+    assert not list((slow.root / ".gpuemu-cache/staging").iterdir())
+
+
+def test_a_wrong_op_fails_on_kept_outputs_as_on_fresh_ones(slow: Mini) -> None:
+    fuzzed(slow)
+    slow.edit("scripts/scale.py", "* 3", "* 3.01")
+    kept = fuzzed(slow)
+    fresh = fuzzed(slow, force=True)
+    assert [j.result for j in kept.judged] == [j.result for j in fresh.judged]
+    assert kept.failures
+
+
+def test_an_edited_reference_is_run_again(slow: Mini) -> None:
+    fuzzed(slow)
+    before = calls(slow)
+    slow.edit("scripts/scale_ref.py", "x * 3", "x * 4")
+    again = fuzzed(slow)
+    assert again.failures
+    assert calls(slow) >= before - CASES
+    assert calls(slow) == 0

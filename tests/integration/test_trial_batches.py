@@ -1,0 +1,201 @@
+"""Cases judged together get the verdicts that they get alone, whatever goes wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from runner_workspace import Workspace, make_case, marked_case
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.tasks.trial import BatchSize, Subject, Trials, open_trials
+from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
+
+REFERENCE = "def reference(x): return x * 2"
+EXPLICIT = {name: {"atol": 1e-6, "rtol": 1e-6} for name in DTYPES}
+
+
+@contextmanager
+def trials(
+    ws: Workspace, op: str, reference: str = REFERENCE, *, auto: bool = False, **more: Any
+) -> Iterator[Trials]:
+    """Trials of two functions; `marked_case` is what sets hostile ones off."""
+    compare = {
+        "tolerance": "auto" if auto else "explicit",
+        "tolerances": {} if auto else EXPLICIT,
+        "nan_policy": "match",
+        "inf_policy": "match",
+        "invariants": [],
+        "shape_preserved_input": None,
+    }
+    subject = Subject(
+        "double",
+        more.pop("dtype", "float32"),
+        ws.program("callable", op, name="op.py", function="op", **more),
+        ws.program("callable", reference, name="ref.py", function="reference", **more),
+        compare,
+        [make_case(0)],
+    )
+    with open_trials(ws.pool, subject) as opened:
+        yield opened
+
+
+def cases(count: int, *marked: int) -> list[Case]:
+    """Cases of several layouts and shapes; those that are marked hold 42 only."""
+    shapes = [(3, 4), (5,), (2, 3, 2), (1, 1), (0, 4)]
+    return [
+        marked_case(n)
+        if n in marked
+        else make_case(n, shapes[n % len(shapes)], layout=LAYOUTS[n % len(LAYOUTS)])
+        for n in range(count)
+    ]
+
+
+def together(opened: Trials, given: Sequence[Case]) -> list[CheckResult]:
+    return [trial.result for trial in opened.judge_all(given)]
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_verdicts_are_those_of_single_cases(ws: Workspace, auto: bool) -> None:
+    op = """
+    def op(x):
+        out = x * 2
+        if x.size > 10:
+            out[..., -1] += 1
+        return out
+    """
+    given = cases(20, 7)
+    with trials(ws, op, auto=auto) as opened:
+        batched = together(opened, given)
+        alone = [opened.judge(case).result for case in given]
+    assert batched == alone
+    verdicts = {result.verdict for result in batched}
+    assert verdicts == {Verdict.PASSED, Verdict.FAILED}
+
+
+TROUBLE = {
+    "exception": ("raise ValueError('no')", "op-exception"),
+    "exit": ("import os; os._exit(3)", "op-crashed"),
+    "kill": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "op-crashed"),
+    "hang": ("import time; time.sleep(60)", "op-timeout"),
+    "junk": ("return 'text'", "op-output-missing"),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+@pytest.mark.parametrize("role", ["op", "reference"])
+def test_trouble_costs_its_own_case_only(ws: Workspace, name: str, role: str) -> None:
+    deed, slug = TROUBLE[name]
+    bad = f"""
+    def {role}(x):
+        if x.size and (x == 42).all():
+            {deed}
+        return x * 2
+    """
+    sources = {"op": "def op(x): return x * 2", "reference": REFERENCE, role: bad}
+    with trials(ws, sources["op"], sources["reference"], timeout=0.5) as opened:
+        found = together(opened, cases(7, 3))
+        after = together(opened, cases(3))
+    kind = FailureKind.EXECUTION if role == "op" else FailureKind.REFERENCE
+    assert [result.verdict for result in found] == [
+        Verdict.ERROR if n == 3 else Verdict.PASSED for n in range(7)
+    ]
+    (failure,) = found[3].failures
+    assert failure.kind is kind
+    assert slug in failure.message
+    assert {result.verdict for result in after} == {Verdict.PASSED}
+
+
+def test_an_op_that_changes_its_inputs_does_not_change_the_reference(ws: Workspace) -> None:
+    """The cheat: an input set to zero, so that the reference would agree with a zero output."""
+    op = "def op(x):\n    x[...] = 0\n    return x * 2"
+    with trials(ws, op) as opened:
+        found = together(opened, cases(4))
+        (alone,) = together(opened, cases(1))
+    assert {result.verdict for result in found} == {Verdict.FAILED}
+    assert alone.verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_reference_that_changes_its_inputs_harms_nobody(ws: Workspace, dtype: str) -> None:
+    """What is said of the op's outputs rests on the inputs as they were."""
+    reference = "def reference(x):\n    y = x * x + 1\n    x[...] = 0\n    return y"
+    given = [make_case(n, (30, 40), dtype) for n in range(4)]
+    with trials(ws, "def op(x): return x", reference, dtype=dtype) as opened:
+        found = [*together(opened, given), opened.judge(given[0]).result]
+        found.append(opened.judge_arrays(given[0], materialise(given[0])).result)
+    for result in found:
+        assert any("the input x, unchanged" in note for note in result.notes), result.notes
+
+
+@pytest.mark.parametrize("isolation", ["spawn", "warm"])
+def test_other_isolations(ws: Workspace, isolation: str) -> None:
+    with trials(ws, "def op(x): return x * 2", isolation=isolation) as opened:
+        found = together(opened, cases(3))
+    assert [result.verdict for result in found] == [Verdict.PASSED] * 3
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float64", "bfloat16", "float8_e4m3fn"])
+def test_dtypes_that_are_not_widened_and_those_that_are(ws: Workspace, dtype: str) -> None:
+    given = [make_case(n, (3, 4), dtype) for n in range(4)]
+    with trials(ws, "def op(x): return x", "def reference(x): return x", dtype=dtype) as opened:
+        assert {r.verdict for r in together(opened, given)} == {Verdict.PASSED}
+
+
+def test_a_reference_for_its_own_dtype_only(ws: Workspace) -> None:
+    reference = "def reference(x):\n    assert x.dtype == 'float32'\n    return x * 2"
+    with trials(ws, "def op(x): return x * 2", reference) as opened:
+        assert {r.verdict for r in together(opened, cases(4))} == {Verdict.PASSED}
+
+
+def test_expected_values_and_inputs_of_a_trial(ws: Workspace) -> None:
+    case = make_case(5, (30, 40), layout="transposed")
+    with trials(ws, "def op(x): return x * 3") as opened:
+        trial = opened.judge(case)
+        x = materialise(case)["x"]
+        np.testing.assert_array_equal(trial.inputs["x"], x)
+        np.testing.assert_array_equal(trial.actual["result"], x * 3)
+        np.testing.assert_array_equal(trial.expected["result"], x.astype(np.float64) * 2)
+        prepared = opened.prepare(case)
+        assert prepared.dtypes == {"result": "float32"}
+        assert prepared.check({"result": x * 2}).verdict is Verdict.PASSED
+        assert prepared.check({"result": x * 3}).verdict is Verdict.FAILED
+        shifted = opened({"x": x + 1})  # other inputs do not disturb the case that was prepared
+        np.testing.assert_array_equal(shifted["result"], (x + 1) * 2)
+        assert prepared.check({"result": x * 2}).verdict is Verdict.PASSED
+
+
+def test_outputs_of_no_known_dtype_are_an_error(ws: Workspace) -> None:
+    case = make_case(0)
+    with trials(ws, "def op(x): return x") as opened:
+        inputs = materialise(case)
+        found = opened.judge_outputs(case, inputs, {"result": inputs["x"].astype(complex)})
+    assert found.verdict is Verdict.ERROR
+    assert "complex" in found.failures[0].message
+
+
+def test_batches_grow_with_speed_and_stay_within_bytes_and_time() -> None:
+    size = BatchSize()
+    small = make_case(0)
+    assert size.admits([], make_case(0, (1 << 24,)))
+    assert not size.admits([small], small)
+    for expected in (2, 4, 8, 16, 32, 32):
+        size.took(4, 1e-4)
+        assert size.admits([small] * (expected - 1), small)
+        assert not size.admits([small] * expected, small)
+    assert not size.admits([make_case(0, (1 << 20,))], make_case(0, ((1 << 20) + 1,)))
+    size.took(1, 10.0)
+    assert not size.admits([small], small)
+
+
+def test_a_reference_that_hangs_while_the_op_still_runs(ws: Workspace) -> None:
+    """The question that follows must not set its clock back."""
+    op = "import time\ndef op(x):\n    time.sleep(0.2)\n    return x * 2"
+    reference = "import time\ndef reference(x):\n    time.sleep(100)\n    return x * 2"
+    with trials(ws, op, reference, timeout=0.5) as opened:
+        found = opened.judge(make_case(0)).result
+    assert found.verdict is Verdict.ERROR
+    assert "op-timeout" in found.failures[0].message
