@@ -6,8 +6,27 @@ import os
 import sys
 
 
+def _fill_standard_streams() -> None:
+    """Put the null device where a standard stream was closed.
+
+    Else the next file to be opened, a database of the cache perhaps, would take its number, and
+    what a worker prints would be written into it.
+    """
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            break
+        os.set_inheritable(descriptor, True)
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def main() -> None:
     """Run the command line; never returns."""
+    if sys.stdin is None or sys.stdout is None or sys.stderr is None:
+        _fill_standard_streams()
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
         from gpuemu_flow.engine import plan  # noqa: PLC0415 - only the fast path needs it
 
@@ -16,9 +35,10 @@ def main() -> None:
             path = f"{root}/{plan.CACHE_NAME}/{plan.PLAN_NAME}"
             summary = plan.up_to_date(path, os.environ)
             if summary is not None:
-                print(summary)
-                sys.stdout.flush()
+                print(summary, flush=True)
                 os._exit(0)  # the interpreter's own tidying up costs more than the answer did
-    from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
-
+    try:
+        from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
+    except KeyboardInterrupt:  # later ones are the commands' own
+        sys.exit(130)
     run_cli()

@@ -44,7 +44,7 @@ def run(
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine import session  # noqa: PLC0415
+    from gpuemu_flow.engine import history, session  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
     from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
@@ -78,9 +78,15 @@ def run(
     with make_listener(live=wants_color() and output_format == "text") as listener:
         outcome = session.run(workspace, options, listener)
     report = build_report(workspace, outcome)
-    record_run(workspace, report)
+    for problem in record_run(workspace, report):
+        click.echo(str(problem), err=True)
+    if outcome.executed:
+        history.append(workspace.cache, report)
     code = report.exit_code
-    if code == 0 and not report.problems and outcome.everything and outcome.all_current(workspace):
+    # The plan answers a plain `run`, whose cases are those of the file's own seed.
+    own_seed = seed is None and not workspace.settings["random_seed"]
+    everything = outcome.everything and outcome.all_current(workspace)
+    if code == 0 and not report.problems and own_seed and everything:
         workspace.save_plan(text.up_to_date_line(report))
     if output_format == "json":
         click.echo(json_writer.dumps(json_writer.run_to_json(report)))

@@ -50,7 +50,8 @@ groups `quick`, `lint` and `all` are no names either.
 | `"pkg.mod:function"` | a function of a module, of the workspace or installed |
 | `"bin/x"` | an executable of the JSON protocol, in any language |
 | `["bin/x", "--flag"]`, `["node", "x.js"]` | the same with arguments; no shell is involved |
-| `{ kind = "callable", path = "scripts/x.py", function = "f" }` | the same, spelled out; kinds are `script` (`path`), `callable` (`path` or `module`, and `function`) and `command` (`argv`) |
+| `{ kind = "callable", path = "scripts/x.py", function = "f" }` | the same, spelled out; kinds are `script` (`path`), `callable` (`path` or `module`, and `function`), `command` (`argv`) and `triton` |
+| `{ kind = "triton", file = "kernels/x.py", function = "run" }` | a host function of Triton kernels, run by Triton's interpreter on the CPU; see [frameworks.md](frameworks.md#triton) |
 
 `module` is the documented key of ops that run in a client. Without a function,
 `module = "pkg.mod"` means the function of `pkg/mod.py` that has the op's name or the module's; else
@@ -60,6 +61,7 @@ An op without a program that can be run here is skipped by `run`, counted and sh
 
 ## Schemas
 
+<!-- load in op -->
 ```toml
 [ops.schema]                # or schema = "matmul"
 dims   = { M = [1, 7, 128], K = { min = 1, max = 512 }, N = { min = 8, max = 512, multiple_of = 8 } }
@@ -99,6 +101,7 @@ run.
 
 ## Targets
 
+<!-- load with ops -->
 ```toml
 [targets]
 precommit = ["softmax", "compare:matmul:float32", "lint"]

@@ -201,7 +201,8 @@ class FreeValue(ValueType):
         return value
 
     def schema(self) -> dict[str, Json]:
-        return {"type": "object"} if self.only_table else {}
+        # Tombi takes a table without the last word for one that may hold nothing.
+        return {"type": "object", "additionalProperties": True} if self.only_table else {}
 
     def describe(self) -> str:
         return self.what

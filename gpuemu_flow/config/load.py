@@ -108,20 +108,29 @@ def check_config(
     start: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     strict: bool = False,
+    edited: str | None = None,
 ) -> list[Problem]:
-    """All errors and warnings of the configuration; parameters and UsageError as `load_config`."""
-    return _load(path, start or Path.cwd(), environ, strict=strict)[1]
+    """All errors and warnings of the configuration; parameters and UsageError as `load_config`.
+
+    With `edited`, the text of the file at `path` as an editor holds it, the file need not exist.
+    """
+    return _load(path, start or Path.cwd(), environ, strict=strict, edited=edited)[1]
 
 
 def _load(
-    path: Path | None, start: Path, environ: Mapping[str, str], *, strict: bool
+    path: Path | None,
+    start: Path,
+    environ: Mapping[str, str],
+    *,
+    strict: bool,
+    edited: str | None = None,
 ) -> tuple[Config | None, list[Problem]]:
     """The configuration and all problems; without a configuration there is at least one error."""
-    if path is not None and not exists(path):
+    if path is not None and edited is None and not exists(path):
         raise UsageError(Problem("config-not-found", f"{path} does not exist"))
     project_file = (path or find_config(start, environ)).absolute()
     shown_as = str(path) if path is not None and not path.is_absolute() else project_file.name
-    sources = [read_source(project_file, shown_as)]
+    sources = [read_source(project_file, shown_as, edited)]
     home = Path(environ.get("HOME") or Path.home())
     for default in _default_files(home, environ):
         if default != project_file:

@@ -108,13 +108,14 @@ class Ci:
 class Execution:
     """``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
-    `parallel` 0 is the number of CPUs.
+    `parallel` 0 is the number of CPUs. `tools` are paths, or programs on ``PATH``.
     """
 
     python_path: str | None
     parallel: int
     max_parallel_refs: int
     reference_timeout: float
+    tools: Mapping[str, str]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ class ProgramRef:
     ----------
     kind : str
         ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
-        `module`. ``command``: an executable of the JSON protocol.
+        `module`. ``command``: an executable of the JSON protocol. ``triton``: a function in `path`
+        that launches Triton kernels.
     path : Path or None
         Absolute and resolved file of the program; None for a callable of an installed package
         and for a command found on ``PATH``.
     module : str
         Dotted module of a callable written as ``pkg.mod:function``.
     function : str
-        Of a callable.
+        Of a callable, or of Triton kernels.
     argv : tuple of str
         Of a command: executable and arguments.
     portable_argv : tuple of str

@@ -29,6 +29,7 @@ from gpuemu_flow.numerics.tolerances import resolve
 from gpuemu_flow.types import INVARIANTS, Json, Tolerance
 
 CLIENT_MODES = ("client_side", "daemon_orchestrated")
+IN_PROCESS = ("callable", "triton")
 
 Table = Mapping[str, Json]
 
@@ -158,7 +159,7 @@ class OpParser:
                 text = "execution_mode is script_based, but there is no op or op_script"
                 reason = f"{text}; {reason}" if reason else text
             return mode, op, "" if op else reason
-        op = script if script is not None and script.kind == "callable" else module
+        op = script if script is not None and script.kind in IN_PROCESS else module
         if op is None:
             text = f"execution_mode is {mode}: the op runs in a client, which submits its outputs"
             reason = f"{text}; {reason}" if reason else text
@@ -205,7 +206,7 @@ class OpParser:
                 hint = self.out.nearest(name, names, or_all=True)
                 self.out.add("config-value", (*where, "mutates"), text, hint)
         for name in names:
-            if op is not None and op.kind == "callable" and not name.isidentifier():
+            if op is not None and op.kind in IN_PROCESS and not name.isidentifier():
                 text = f"input {shown(name)} is no identifier: the callable gets one dict of inputs"
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
 

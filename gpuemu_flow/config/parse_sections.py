@@ -147,17 +147,21 @@ def ci(table: Table, out: Reporter) -> model.Ci:
 def execution(table: Table, base: Path, home: Path) -> model.Execution:
     values = tables.EXECUTION.values(table)
     python: str | None = values["python_path"]
-    if python is not None and python.startswith("~/"):
-        python = str(home / python[2:])
-    elif python is not None and "/" in python:
-        # Not resolved: a virtual environment's interpreter is a link that must be called as such.
-        python = str(base / python)
     return model.Execution(
-        python_path=python,
+        python_path=None if python is None else program(python, base, home),
         parallel=values["parallel"],
         max_parallel_refs=values["max_parallel_refs"],
         reference_timeout=float(values["reference_timeout"]),
+        tools={name: program(path, base, home) for name, path in values["tools"].items()},
     )
+
+
+def program(written: str, base: Path, home: Path) -> str:
+    """A program as it can be called: a path, or a name on ``PATH``."""
+    if written.startswith("~/"):
+        return str(home / written[2:])
+    # Not resolved: a virtual environment's interpreter is a link that must be called as such.
+    return str(base / written) if "/" in written else written
 
 
 def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model_ops import ProgramRef
@@ -227,6 +227,17 @@ def _command_kind(
     return programs.command(table["argv"], (*where, "argv"))
 
 
+def _triton_kind(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath
+) -> ProgramRef | None:
+    source = "path" if "path" in table else "file"
+    if not _needs(programs, table, where, (source, "function")):
+        return None
+    text = f"{table[source]}:{table['function']}"
+    ref = programs.function_of_file(table[source], table["function"], (*where, source), text)
+    return replace(ref, kind="triton") if ref is not None else None
+
+
 def _needs(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, names: tuple[str, ...]
 ) -> bool:
@@ -242,4 +253,5 @@ KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | 
     "script": _script_kind,
     "callable": _callable_kind,
     "command": _command_kind,
+    "triton": _triton_kind,
 }

@@ -44,10 +44,13 @@ class Source:
     tree: dict[str, Json] = field(default_factory=dict)
 
 
-def read_source(path: Path, shown_as: str) -> Source:
-    """Read and check one file; a missing file gives an empty source without a problem."""
+def read_source(path: Path, shown_as: str, edited: str | None = None) -> Source:
+    """Read and check one file; a missing file gives an empty source without a problem.
+
+    With `edited`, a text that an editor holds, the file itself is not looked at.
+    """
     source = Source(path, Reporter(shown_as))
-    data = _read_bytes(source)
+    data = _read_bytes(source) if edited is None else _sized(_encoded(edited), source.out)
     if data is None:
         return source
     source.digest = hashlib.sha256(data).hexdigest()
@@ -76,9 +79,19 @@ def _read_bytes(source: Source) -> bytes | None:
         text = f"the configuration cannot be read: {error.strerror or error}"
         source.out.add("config-unreadable", (), text)
         return None
+    return _sized(data, source.out)
+
+
+def _encoded(edited: str) -> bytes:
+    """An editor's text as it would be saved; what UTF-8 cannot hold is left for `_decode`."""
+    return edited.encode("utf-8", "surrogatepass")
+
+
+def _sized(data: bytes, out: Reporter) -> bytes | None:
+    """The bytes, or None once their number is reported as too large."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
-        source.out.add("config-too-large", (), text, "is this the right file?")
+        out.add("config-too-large", (), text, "is this the right file?")
         return None
     return data
 

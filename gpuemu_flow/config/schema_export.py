@@ -17,7 +17,6 @@ def json_schema() -> dict[str, Json]:
     """The JSON Schema, draft 7."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "$id": "gpuemu.schema.json",
         "title": "gpuemu.toml",
         "description": "Configuration of a gpuemu-flow workspace; unknown keys are warned of.",
         **FILE.schema(),

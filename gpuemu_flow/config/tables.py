@@ -249,6 +249,13 @@ EXECUTION = Section(
         Key("parallel", JOBS, "Parallel jobs; 0 is the number of CPUs.", 0, ours=True),
         Key("max_parallel_refs", Integer(1, 4096), "References that run at once.", 4),
         Key("reference_timeout", SECONDS, "Seconds per case, for ops without a `timeout`.", 60),
+        Key(
+            "tools",
+            TableOf(Choice(("nvcc", "ptxas", "nvdisasm"), noun="tool"), PATH, "a table of paths"),
+            'NVIDIA\'s tools, before the usual places: `{ nvcc = "/opt/cuda/bin/nvcc" }`.',
+            default={},
+            ours=True,
+        ),
     ),
     "a table",
 )
@@ -262,14 +269,19 @@ DAEMON = Section(
             default_text="`~/.gpuemu/gpuemu.sock`",
         ),
         Key("log_level", LOG_LEVEL, "`trace`, `debug`, `info`, `warn` or `error`.", "info"),
-        Key("max_connections", Integer(1, 65536), "Clients at once.", 16),
+        Key("max_connections", Integer(1, 65536), "Clients at once; more wait.", 16),
     ),
     "a table",
 )
 
 STORAGE = Section(
     (
-        Key("db_path", PATH, "Where the daemon keeps results.", default_text="`~/.gpuemu/db`"),
+        Key(
+            "db_path",
+            PATH,
+            "Where the daemon keeps results.",
+            default_text="the workspace's cache, `.gpuemu-cache`",
+        ),
         Key("max_results", COUNT, "Results kept.", 10000),
         Key("max_baselines", COUNT, "Baselines kept.", 100),
         Key("retention_days", COUNT, "Days that results are kept.", 30),

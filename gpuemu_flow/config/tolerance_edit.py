@@ -10,7 +10,7 @@ from typing import Any
 import tomli
 
 from gpuemu_flow.errors import ConfigError, Problem, did_you_mean
-from gpuemu_flow.types import canonical_dtype
+from gpuemu_flow.types import Tolerance, canonical_dtype
 
 Path = tuple[str, ...]
 
@@ -35,8 +35,10 @@ class _Statement:
     header: bool
 
 
-def write_tolerances(text: str, op: str, tolerances: Mapping[str, float], file: str = "") -> str:
-    """The text with ``atol`` (rtol 0) of some dtypes set for one op.
+def write_tolerances(
+    text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
+) -> str:
+    """The text with the tolerances of some dtypes set for one op.
 
     Values that the op has for these dtypes, under any of their names and in any of TOML's
     spellings, are replaced where they stand; others are put into its ``[ops.tolerances]``, which is
@@ -48,8 +50,8 @@ def write_tolerances(text: str, op: str, tolerances: Mapping[str, float], file: 
         A whole gpuemu.toml.
     op : str
         Name of an op in ``[[ops]]``.
-    tolerances : mapping of str to float
-        Canonical dtype name to atol.
+    tolerances : mapping of str to Tolerance
+        By canonical dtype name; an rtol of 0 is left unwritten, as a bare number means.
     file : str
         Named in errors.
 
@@ -72,15 +74,14 @@ def write_tolerances(text: str, op: str, tolerances: Mapping[str, float], file: 
         lines[-1] += newline
     after = text
     try:
-        for dtype, atol in tolerances.items():
-            editor = _Editor(lines, index)
-            lines = editor.set(dtype, repr(float(atol)), newline)
+        for dtype, tolerance in tolerances.items():
+            lines = _Editor(lines, index).set(dtype, tolerance, newline)
         after = "".join(lines)
         edited = tomli.loads(after)
     except (ValueError, RecursionError, _NotEditableError, IndexError):
         edited = None
     if edited is None or not _only_changed(before, edited, index, tolerances):
-        wanted = ", ".join(f"{dtype} = {float(atol)!r}" for dtype, atol in tolerances.items())
+        wanted = ", ".join(f"{dtype} = {_written(t)}" for dtype, t in tolerances.items())
         message = f"the tolerances of {op!r} cannot be written into this file automatically"
         hint = f"add to the op: tolerances = {{ {wanted} }}"
         raise ConfigError(Problem("config-not-editable", message, hint, file))
@@ -108,16 +109,17 @@ def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
 
 
 def _only_changed(
-    before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, float]
+    before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, Tolerance]
 ) -> bool:
     """Whether two configurations are the same but for the wanted tolerances of one op."""
     old, new = before["ops"][index], after["ops"][index]
     found = {canonical_dtype(name): value for name, value in new.get("tolerances", {}).items()}
     if len(found) != len(new.get("tolerances", {})):
         return False  # a dtype twice, under two names
-    for dtype, atol in wanted.items():
+    for dtype, tolerance in wanted.items():
         value = found.pop(dtype, None)
-        if value not in (atol, {"atol": atol, "rtol": 0.0}):
+        whole = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+        if value != whole and (tolerance.rtol or value != tolerance.atol):
             return False
     kept = {
         canonical_dtype(name): value
@@ -148,8 +150,9 @@ class _Editor:
                 break
             self._own.append(statement)
 
-    def set(self, dtype: str, value: str, newline: str) -> list[str]:
+    def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
         """The lines with the tolerance of a dtype set."""
+        value = _written(tolerance)
         mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
         keys = [s for s in mine if not s.header]
         inline = next((s for s in keys if s.path == _TOLERANCES), None)
@@ -157,7 +160,7 @@ class _Editor:
         if inline is not None:
             self._in_inline_table(inline, dtype, value)
         elif same:
-            self._replace(same, value, newline)
+            self._replace(same, tolerance, newline)
         else:
             self._insert(mine, f"{dtype} = {value}", newline)
         return self._lines
@@ -174,16 +177,19 @@ class _Editor:
         inner = ", ".join(f"{_toml_key(name)} = {entry}" for name, entry in entries.items())
         self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
 
-    def _replace(self, statements: Sequence[_Statement], value: str, newline: str) -> None:
+    def _replace(
+        self, statements: Sequence[_Statement], tolerance: Tolerance, newline: str
+    ) -> None:
         """Set the value of ``float32 = ...``, or of ``atol`` and ``rtol`` below it."""
         whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
         if whole is not None:
-            self._rewrite(whole, value)
+            self._rewrite(whole, _written(tolerance))
             return
         members = {s.path[3]: s for s in statements if len(s.path) == 4 and not s.header}
         header = next((s for s in statements if s.header), None)
         added = []
-        for member, text in (("rtol", "0.0"), ("atol", value)):
+        values = (("rtol", tolerance.rtol), ("atol", tolerance.atol))
+        for member, text in ((name, repr(float(value))) for name, value in values):
             if member in members:
                 self._rewrite(members[member], text)
             elif header is not None:
@@ -304,6 +310,13 @@ def _first_value(parsed: Any) -> Iterator[Any]:
             yield value
         elif isinstance(value, dict):
             yield from _first_value(value)
+
+
+def _written(tolerance: Tolerance) -> str:
+    """As TOML, the shorter way where there is one."""
+    if not tolerance.rtol:
+        return repr(float(tolerance.atol))
+    return f"{{ atol = {float(tolerance.atol)!r}, rtol = {float(tolerance.rtol)!r} }}"
 
 
 def _toml_value(value: Any) -> str:

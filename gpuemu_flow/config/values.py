@@ -218,7 +218,9 @@ class Choice(ValueType):
     def schema(self) -> dict[str, Json]:
         if self.soft:
             return {"type": "string", "examples": list(self.words)}
-        return {"type": "string", "pattern": any_case_pattern((*self.words, *(self.aliases or {})))}
+        any_case = any_case_pattern((*self.words, *(self.aliases or {})))
+        # Editors offer the words of the first and could offer nothing of the second.
+        return {"type": "string", "anyOf": [{"enum": list(self.words)}, {"pattern": any_case}]}
 
     def describe(self) -> str:
         if len(self.words) > 5:

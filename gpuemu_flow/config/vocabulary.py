@@ -20,7 +20,7 @@ POLICIES = ("match", "strict", "ignore")
 ISOLATIONS = ("fork", "spawn", "warm")
 FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
-PROGRAM_KINDS = ("script", "callable", "command")
+PROGRAM_KINDS = ("script", "callable", "command", "triton")
 
 DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
 DTYPE_LIST = ListOf(DTYPE, at_least=1)
@@ -115,13 +115,14 @@ PROGRAM = Either(
                 Key(
                     "kind",
                     Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
-                    "How it is run: `script`, `callable` or `command`.",
+                    "How it is run: `script`, `callable`, `command` or `triton`.",
                     required=True,
                     ours=True,
                 ),
                 Key("path", PATH, "File of a script or callable.", ours=True),
                 Key("module", WORD, "Module of a callable, dotted.", ours=True),
-                Key("function", WORD, "Function of a callable.", ours=True),
+                Key("file", PATH, "File of a Triton host function.", ours=True),
+                Key("function", WORD, "Function of a callable, or of Triton kernels.", ours=True),
                 Key(
                     "argv",
                     ListOf(Text(what="an argument", empty=True), 1, 200, distinct=False),

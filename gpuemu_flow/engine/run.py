@@ -6,7 +6,7 @@ import contextlib
 import functools
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.signals import on_signals
 from gpuemu_flow.engine.states import TaskStates
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import (
     build_kernel,
@@ -35,6 +35,8 @@ from gpuemu_flow.tasks import (
 )
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
+
+_ATTEMPTS = 3
 
 Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
@@ -171,6 +173,7 @@ class Executor:
         self._listener = listener
         self._jobs = max(1, jobs)
         self._fail_fast = fail_fast
+        self._states = states
         self._dependency = FlowDependency(states, graph.tasks)
         self._runner: _Runner | None = None
 
@@ -195,10 +198,10 @@ class Executor:
             num_process=min(self._jobs, len(order)),
         )
         try:
-            with on_signals(self._interrupt):
+            with on_signals(self.interrupt):
                 self._runner.run_all(control.task_dispatcher())
         except KeyboardInterrupt:
-            self._interrupt()
+            self.interrupt()
         execution.interrupted = self._context.cancel.is_set()
         return execution
 
@@ -213,9 +216,8 @@ class Executor:
         )
 
     def _act(self, spec: TaskSpec) -> dict[str, Json] | _Failed:
-        parts = self._dependency.parts[spec.name]
         try:
-            result = ACTIONS[spec.stage](spec, self._context, parts)
+            result = self._act_on_one_state(spec)
         except Interrupted:
             return _Failed(spec.name, ())
         except FlowError as error:
@@ -230,7 +232,35 @@ class Executor:
                 self._runner.stop()
         return asdict(result)
 
-    def _interrupt(self) -> None:
+    def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
+        """Run the action until no source changed meanwhile: a result is recorded under their key.
+
+        Raises
+        ------
+        RunnerError
+            ``sources-changing`` when they changed during each of several attempts.
+        """
+        for _ in range(_ATTEMPTS):
+            parts = self._dependency.parts[spec.name]
+            unchanged = functools.partial(self._unchanged, spec, parts)
+            context = replace(self._context, unchanged=unchanged)
+            result = ACTIONS[spec.stage](spec, context, parts)
+            if unchanged():
+                return result
+            self._dependency.parts[spec.name] = self._states.parts(spec)
+        raise RunnerError(
+            Problem(
+                "sources-changing",
+                f"{spec.name}: its sources changed while it ran, {_ATTEMPTS} times",
+                "run again when nothing writes to them",
+            )
+        )
+
+    def _unchanged(self, spec: TaskSpec, parts: KeyParts) -> bool:
+        return self._states.parts(spec).code == parts.code
+
+    def interrupt(self) -> None:
+        """End what runs and start nothing more; from any thread."""
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()

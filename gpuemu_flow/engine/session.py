@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
@@ -17,6 +20,9 @@ from gpuemu_flow.store.keys import TRIGGERS
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import StageContext
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.run import Executor
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class RunOptions:
     fail_fast, force, dry_run : bool
     triggers : tuple of str
         Parts of the key that may make a task run.
+    time_limit : float or None
+        Seconds after which what still runs is ended and nothing more is started.
     """
 
     words: tuple[str, ...] = ()
@@ -42,6 +50,7 @@ class RunOptions:
     force: bool = False
     dry_run: bool = False
     triggers: tuple[str, ...] = TRIGGERS
+    time_limit: float | None = None
 
 
 @dataclass
@@ -61,6 +70,8 @@ class RunOutcome:
         In a dry run: why each pending task would run.
     problems : list of Problem
     interrupted : bool
+    timed_out : bool
+        The time limit ended the run, not the user.
     duration_s : float
         Wall time in seconds.
     """
@@ -72,6 +83,7 @@ class RunOutcome:
     reasons: dict[str, list[tuple[str, Json, Json]]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
+    timed_out: bool = False
     duration_s: float = 0.0
 
     @property
@@ -170,20 +182,58 @@ def _execute(
     jobs = jobs or os.cpu_count() or 1
     workspace.drop_plan()
     workspace.cache.clear_staging()
+    _set_damaged_aside(workspace, todo)
+    # What follows a task that runs reads what that task made: its inputs count always, or a new
+    # output would keep the verdict on the old one.
+    triggers = {*options.triggers, "input"}
     with _context(workspace, options, jobs, listener) as context:
         executor = Executor(
             workspace.graph,
             context,
-            workspace.states(options.triggers),
+            workspace.states(triggers),
             listener,
             jobs=jobs,
             fail_fast=options.fail_fast,
         )
-        execution = executor.run(todo)
+        with _time_limit(options.time_limit, executor) as limit:
+            execution = executor.run(todo)
     outcome.status.update(dict.fromkeys(todo, "pending"))
     outcome.status.update(execution.status)
     outcome.problems += execution.problems
-    outcome.interrupted = execution.interrupted
+    outcome.timed_out = execution.interrupted and limit.is_set()
+    outcome.interrupted = execution.interrupted and not outcome.timed_out
+
+
+@contextmanager
+def _time_limit(seconds: float | None, executor: Executor) -> Iterator[threading.Event]:
+    """End the execution after `seconds`; the event says that this happened."""
+    passed = threading.Event()
+    if seconds is None:
+        yield passed
+        return
+
+    def end() -> None:
+        passed.set()
+        executor.interrupt()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield passed
+    finally:
+        timer.cancel()
+
+
+def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
+    """Move manifests away that are not what their tasks wrote; ``diff`` reads its own last one."""
+    states = workspace.states()
+    for name in todo:
+        spec, record = workspace.graph.tasks[name], states.record(name)
+        digest = workspace.snapshot.files.digest(states.manifest(spec.target))
+        if record is not None and digest not in (ABSENT, record["digest"]):
+            reason = f"not what {name} wrote"
+            workspace.cache.set_aside(workspace.cache.folder / spec.target, reason)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.types import Json
 
-FORMAT = 4
+FORMAT = 6
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Snapshot:
         What a run needs of the configuration besides the graph.
     basis : dict
         What the graph was compiled from: digests of configuration files, overrides, environment,
-        matches of ``depends`` globs, imports of each script.
+        matches of ``depends`` globs, content and imports of each script, modules that were absent.
     files : FileTable
     current : set of str
         Tasks that were current when the snapshot was taken; they still are if no file that they

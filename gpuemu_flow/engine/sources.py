@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.syntax import parse_python
 
 _MENTIONS_IMPORT = re.compile(rb"^\s*(?:from|import)\s|import_module|__import__", re.MULTILINE)
@@ -43,7 +43,9 @@ class SourceIndex:
 
     root: Path
     _parsed: dict[Path, frozenset[tuple[int, str]]] = field(default_factory=dict)
+    _contents: dict[Path, str] = field(default_factory=dict)
     _closures: dict[Path, Closure] = field(default_factory=dict)
+    _absent: set[Path] = field(default_factory=set)
 
     def closure(self, script: Path) -> Closure:
         """All files and packages of the program that starts at `script`."""
@@ -74,6 +76,19 @@ class SourceIndex:
         """One value for all that a file imports: while it stays, so does every closure."""
         return digest_json(sorted(self._imports(path)))
 
+    def content_digest(self, path: Path) -> str:
+        """sha256 of the bytes that the imports were read from; empty when there are none."""
+        self._imports(path)
+        return self._contents[path]
+
+    @property
+    def absent(self) -> list[str]:
+        """Files and folders that an import would have found first, had they been there.
+
+        When one of them appears, the same import may mean another module.
+        """
+        return sorted(self._relative(path) for path in self._absent)
+
     def module_file(self, name: str) -> Path | None:
         """The workspace file that ``import name`` would run, or None when it is not local."""
         found = self._module_files(self.root, name)
@@ -89,8 +104,10 @@ class SourceIndex:
         if known is not None:
             return known
         names: frozenset[tuple[int, str]] = frozenset()
+        self._contents[path] = ""
         try:
             source = path.read_bytes()
+            self._contents[path] = digest_bytes(source)
             if path.suffix == ".py" and _MENTIONS_IMPORT.search(source):
                 names = frozenset(_imported_names(parse_python(source)))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -118,21 +135,29 @@ class SourceIndex:
         parts = [p for p in name.split(".") if p]
         if not parts:
             init = base / "__init__.py"
-            return [init] if init.is_file() else []
+            return [init] if self._is_file(init) else []
         for n, part in enumerate(parts):
             module = folder / f"{part}.py"
             package = folder / part
             init = package / "__init__.py"
-            if init.is_file():
+            if self._is_file(init):
                 found.append(init)
                 folder = package
-            elif module.is_file():
+            elif self._is_file(module):
                 found.append(module)
                 break
             elif package.is_dir() and (n + 1 < len(parts) or found):
                 folder = package
             else:
+                if not package.exists():
+                    self._absent.add(package)
                 break
+        return found
+
+    def _is_file(self, path: Path) -> bool:
+        found = path.is_file()
+        if not found:
+            self._absent.add(path)
         return found
 
 

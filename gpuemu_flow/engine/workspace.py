@@ -13,7 +13,7 @@ from gpuemu_flow.config.model import Config
 from gpuemu_flow.engine import plan, snapshot
 from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files
 from gpuemu_flow.engine.environment import fingerprint
-from gpuemu_flow.engine.files import FileTable, stamp_of
+from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
@@ -58,6 +58,7 @@ class Workspace:
         self.root = self.config_path.parent.resolve()
         self._config: Config | None = None
         self.environment = fingerprint()
+        self.watched: dict[str, Stamp | None] = {}
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root)
         try:
@@ -120,9 +121,16 @@ class Workspace:
             self.snapshot.current |= (suspects & names) - self.graph.downstream(moved)
         return self.graph.downstream(moved) & names
 
+    def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
+        """Files that the report depends on and no task reads, as they were before it was made."""
+        self.watched.update(stamps)
+
     def save(self, current: set[str]) -> None:
         """Keep the snapshot, with the tasks now known to be current."""
         self.snapshot.current = current
+        # With [cache] dir there are two folders, and both ignore themselves.
+        if self.cache.folder != self._snapshot_path.parent:
+            WorkspaceCache(self._snapshot_path.parent).create()
         snapshot.save(self._snapshot_path, self.snapshot)
 
     def save_plan(self, summary: str) -> None:
@@ -132,7 +140,7 @@ class Workspace:
         """
         entries = self.snapshot.files.entries
         files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
-        absent = []
+        absent = [str(self.root / path) for path in self.snapshot.basis["absent"]]
         for name, digest in self.snapshot.basis["config"]:
             stamp = stamp_of(name)
             if digest and stamp is not None:
@@ -143,11 +151,11 @@ class Workspace:
             stamp = stamp_of(path)
             if stamp is not None:
                 files[path] = stamp
-        for path, seen in self.snapshot.basis["kernels"].get("tool_files", ()):
-            if seen is None:
-                absent.append(path)
-            else:
-                files[path] = (seen[0], seen[1], seen[2], seen[3])
+        tools = self.snapshot.basis["kernels"].get("tool_files", ())
+        seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
+        seen.update(self.watched)
+        absent += [path for path, stamp in seen.items() if stamp is None]
+        files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
         folders = {}
         for pattern, _ in self.snapshot.basis["globs"]:
             for folder in _glob_folders(self.root, pattern):
@@ -208,13 +216,19 @@ class Workspace:
         return still_holds(self.root, known.basis["kernels"])
 
     def _same_imports(self, known: Snapshot) -> bool:
+        """Whether every import still leads to the file that it led to when the graph was made."""
+        if any((self.root / path).exists() for path in known.basis["absent"]):
+            return False
         files = FileTable(self.root, dict(known.files.entries))
         index = SourceIndex(self.root)
-        imports = known.basis["imports"]
-        return all(
-            index.imports_digest(self.root / path) == imports[path]
-            for path in files.refresh(sorted(imports))
-        )
+        for path, (content, imports) in known.basis["imports"].items():
+            now = files.digest(path)
+            if now == content:
+                continue
+            if now == ABSENT or index.imports_digest(self.root / path) != imports:
+                return False
+            known.basis["imports"][path] = [now, imports]
+        return True
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
         """Read the configuration and build the graph; what is still true of `old` is kept."""
@@ -233,7 +247,8 @@ class Workspace:
             "config": [[str(f.path), f.digest] for f in config.files],
             "globs": [[pattern, compiler.matches(pattern)] for pattern in globs],
             "kernels": compiler.kernel_basis,
-            "imports": {p: compiler.sources.imports_digest(self.root / p) for p in sorted(sources)},
+            "imports": {p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
+            "absent": compiler.sources.absent,
         }
         settings = {
             "jobs": config.execution.parallel,
@@ -262,6 +277,10 @@ def _digest(path: Path) -> str:
         return digest_bytes(path.read_bytes())
     except OSError:
         return ""
+
+
+def _scanned(index: SourceIndex, path: Path) -> list[str]:
+    return [index.content_digest(path), index.imports_digest(path)]
 
 
 def _package_files() -> list[str]:

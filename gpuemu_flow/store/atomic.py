@@ -11,7 +11,10 @@ from pathlib import Path
 
 from gpuemu_flow.errors import Problem, StoreError
 
-DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+DISK_ERRNOS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG,
+    errno.EISDIR, errno.ENOTDIR, errno.EEXIST,
+}  # fmt: skip
 
 
 def disk_problem(error: OSError, path: Path | str) -> Problem:

@@ -24,25 +24,37 @@ _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database"
 T = TypeVar("T")
 
 
-def seal(value: Json) -> bytes:
-    """JSON value to record: magic, checksum, payload."""
+def seal(value: Json, key: str = "") -> bytes:
+    """JSON value to record: magic, checksum, payload.
+
+    Parameters
+    ----------
+    value : JSON
+    key : str
+        What the record is stored under; it goes into the checksum, so that one damaged byte of a
+        database's index cannot give the sound record of another key.
+    """
     payload = json.dumps(value, separators=(",", ":")).encode()
-    return _MAGIC + hashlib.sha256(payload).digest()[:_CHECK] + payload
+    return _MAGIC + _checksum(key, payload) + payload
 
 
-def unseal(record: bytes) -> Json:
+def unseal(record: bytes, key: str = "") -> Json:
     """Record to JSON value.
 
     Raises
     ------
     ValueError
-        When the record is not one that `seal` made.
+        When the record is not one that `seal` made for this key.
     """
     head, check = record[: len(_MAGIC)], record[len(_MAGIC) : len(_MAGIC) + _CHECK]
     payload = record[len(_MAGIC) + _CHECK :]
-    if head != _MAGIC or hashlib.sha256(payload).digest()[:_CHECK] != check:
+    if head != _MAGIC or _checksum(key, payload) != check:
         raise ValueError("damaged record")
     return json.loads(payload)
+
+
+def _checksum(key: str, payload: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + payload).digest()[:_CHECK]
 
 
 class JsonStore:
@@ -119,19 +131,19 @@ class JsonStore:
 
         try:
             record = self._guarded(read)
-            return None if record is None else unseal(record)
+            return None if record is None else unseal(record, key)
         except (ForeignRecordError, ValueError):
             self.delete(key)
             return None
 
     def put(self, key: str, value: Json) -> None:
         """Store one value; it is there for the next process when this returns."""
-        record = seal(value)
+        record = seal(value, key)
         self._guarded(lambda: self._cache.set(key, record))
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
         """Store several values in one transaction."""
-        records = [(key, seal(value)) for key, value in items]
+        records = [(key, seal(value, key)) for key, value in items]
 
         def write() -> None:
             with self._cache.transact():

@@ -119,7 +119,7 @@ class WorkspaceCache:
 
     def clear_staging(self) -> None:
         """Remove what killed runs left half-written; call only while holding the run lock."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(self.folder / "staging"):
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)

@@ -1,0 +1,82 @@
+"""Commands side by side in one workspace: who changes it waits, who only looks does not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+
+@pytest.fixture
+def held(mini: Mini) -> Iterator[tuple[Mini, Path, subprocess.Popen[str]]]:
+    """A workspace in the middle of a run, the file that ends it, and the run."""
+    begun, go = mini.root / "begun", mini.root / "go"
+    mini.write(
+        "scripts/scale.py",
+        f"""
+        import pathlib, time
+
+        def scale(x):
+            pathlib.Path({str(begun)!r}).touch()
+            while not pathlib.Path({str(go)!r}).exists():
+                time.sleep(0.01)
+            return x * 3
+        """,
+    )
+    process = mini.popen("run", "--format", "json", "scale")
+    try:
+        while not begun.exists():
+            assert process.poll() is None, process.communicate()
+        yield mini, go, process
+    finally:
+        go.touch()
+        process.communicate(timeout=100)
+
+
+def waits(process: subprocess.Popen[str]) -> bool:
+    """Whether a process stands in the kernel's queue for a lock."""
+    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    return any(f" {process.pid} " in line for line in lines if "->" in line)
+
+
+def test_who_only_looks_does_not_wait_for_a_run(
+    held: tuple[Mini, Path, subprocess.Popen[str]],
+) -> None:
+    mini, _, process = held
+    listed = json.loads(mini.command("list", "--status", "scale", "--format", "json").stdout)
+    by_name = {task["task"]: task["status"] for task in listed["tasks"]}
+    assert by_name["op:scale:float32"] == "stale"
+    assert "never finished" in mini.command("explain", "op:scale:float32").stdout
+    assert "op:scale:float32" in mini.command("graph", "scale").stdout
+    status = json.loads(mini.command("status", "--format", "json").stdout)
+    assert status["tasks"]["total"] == 19
+    assert process.poll() is None, "the run ended meanwhile; nothing was shown"
+
+
+@pytest.mark.parametrize("words", [("clean", "scale"), ("clean", "--cache"), ("run", "scale")])
+def test_who_changes_something_waits_for_the_run(
+    held: tuple[Mini, Path, subprocess.Popen[str]], words: tuple[str, ...]
+) -> None:
+    mini, go, process = held
+    second = mini.popen(*words)
+    while not waits(second):
+        assert second.poll() is None, f"it did not wait: {second.communicate()}"
+    assert process.poll() is None
+    go.touch()
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, out + err
+    assert json.loads(out)["results"][0]["verdict"] == "passed"
+    second_out, second_err = second.communicate(timeout=100)
+    assert second.returncode == 0, second_out + second_err
+    if words[0] == "clean":
+        assert "forgot 5 tasks" in second_out, "it cleaned before the run had ended"
+    else:
+        assert f"waiting for process {process.pid}" in second_err
+        assert "0 ran, 0 restored, 5 current" in second_out
+    report = mini.run("scale")
+    assert report["results"][0]["verdict"] == "passed"
+    assert report["problems"] == []
