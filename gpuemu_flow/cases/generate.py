@@ -36,22 +36,35 @@ def materialise_input(case: Case, spec: InputSpec) -> Array:
     return lay_out(input_values(case, spec), spec.layout)
 
 
-def materialise(case: Case) -> dict[str, Array]:
-    """The inputs of a case by name, in the op's order and in their memory layouts."""
-    return {spec.name: materialise_input(case, spec) for spec in case.inputs}
+def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """The inputs of a case by name, in the op's order and in their memory layouts.
+
+    Parameters
+    ----------
+    case : Case
+    values : mapping of str to ndarray, optional
+        Of the case's shapes and dtypes, in place of those that follow from its seed.
+    """
+    return {spec.name: lay_out(_values(case, spec, values), spec.layout) for spec in case.inputs}
 
 
 def materialise_guarded(
-    case: Case, buffers: Mapping[str, NDArray[np.uint8]] | None = None
+    case: Case,
+    buffers: Mapping[str, NDArray[np.uint8]] | None = None,
+    values: Mapping[str, Array] | None = None,
 ) -> dict[str, LaidOut]:
     """`materialise` between guard zones, in memory of the caller's where `buffers` has the name."""
     buffers = buffers or {}
     return {
         spec.name: lay_out_guarded(
-            input_values(case, spec), spec.layout, buffer=buffers.get(spec.name)
+            _values(case, spec, values), spec.layout, buffer=buffers.get(spec.name)
         )
         for spec in case.inputs
     }
+
+
+def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> Array:
+    return input_values(case, spec) if given is None else given[spec.name]
 
 
 def decoy_case(case: Case) -> Case:

@@ -201,7 +201,7 @@ def _relax_layouts(search: Search) -> None:
             search.accept(replace(search.best, layouts=layouts), f"{name}: {layout} to contiguous")
 
 
-def minimised_case(case: Case, minimized: Minimized) -> Case:
+def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
     """The case as it is after minimisation; its values no longer follow from its seed.
 
     The layout of the case as a whole becomes ``contiguous`` when all of its inputs are.

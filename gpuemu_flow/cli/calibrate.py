@@ -9,11 +9,21 @@ from gpuemu_flow.cli.options import format_option
 
 @click.command(short_help="Suggest tolerances from a trusted op.")
 @click.argument("op")
-@click.option("-n", "--cases", type=click.IntRange(1), default=100, show_default=True)
+@click.option(
+    "-n",
+    "--cases",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Cases per dtype; those that overflow on purpose are left out.",
+)
 @click.option("--write", is_flag=True, help="Put them into gpuemu.toml.")
 @format_option("text", "json")
 def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
-    """Suggest tolerances from the errors of OP as it is now, which you must trust."""
+    """Suggest tolerances from the errors of OP as it is now, which you must trust.
+
+    Prints an [ops.tolerances] table, with what each number rests on.
+    """
     from gpuemu_flow.engine import measures  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

@@ -11,24 +11,34 @@ from gpuemu_flow.cli.options import format_option, wants_color
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")
 @click.option("-o", "--op", help="Only this op's failures.")
-@click.option("-l", "--limit", type=click.IntRange(1), default=20, show_default=True)
+@click.option(
+    "-l",
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Show at most so many, the newest.",
+)
 @format_option("text", "json")
 @click.pass_context
 def failures(context: click.Context, op: str | None, limit: int, output_format: str) -> None:
     """List recorded failures, newest first."""
     if context.invoked_subcommand is not None:
         return
-    from gpuemu_flow.engine.failures import list_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.failures import inputs_dropped, list_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
 
-    found = list_failures(Workspace(), op, limit)
+    workspace = Workspace()
+    found = list_failures(workspace, op, limit)
     if output_format == "json":
         click.echo(json_writer.dumps({"schema_version": 1, "failures": found}))
     elif not found:
         click.echo("no failures are recorded")
     else:
         click.echo("\n".join(failure_text.failure_row(failure) for failure in found))
+    for problem in inputs_dropped(workspace):
+        click.echo(str(problem), err=True)
 
 
 @failures.command()

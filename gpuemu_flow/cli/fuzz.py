@@ -120,4 +120,6 @@ def fuzz(
     else:
         style = text.Style(wants_color())
         click.echo("\n".join(fuzz_text.render(report, style) for report in reports))
+    for problem in workspace.cache.problems:
+        click.echo(str(problem), err=True)
     raise SystemExit(fuzz_text.exit_code(reports))

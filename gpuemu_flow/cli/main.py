@@ -11,24 +11,32 @@ from gpuemu_flow import __version__
 from gpuemu_flow.cli.artifacts import artifacts
 from gpuemu_flow.cli.baseline import baseline
 from gpuemu_flow.cli.calibrate import calibrate
+from gpuemu_flow.cli.ci import ci
 from gpuemu_flow.cli.clean import clean
+from gpuemu_flow.cli.completion import completion
 from gpuemu_flow.cli.config import config
 from gpuemu_flow.cli.coverage import coverage
 from gpuemu_flow.cli.daemon import daemon
+from gpuemu_flow.cli.debug import debug
 from gpuemu_flow.cli.diff import diff
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
 from gpuemu_flow.cli.graph import graph
+from gpuemu_flow.cli.init import init
 from gpuemu_flow.cli.lint import lint
 from gpuemu_flow.cli.list import list_tasks
+from gpuemu_flow.cli.lsp import lsp
 from gpuemu_flow.cli.minimize import minimize
 from gpuemu_flow.cli.mutate import mutate
+from gpuemu_flow.cli.report import report
 from gpuemu_flow.cli.reproduce import reproduce
 from gpuemu_flow.cli.run import run
 from gpuemu_flow.cli.status import status
+from gpuemu_flow.cli.test import test
 from gpuemu_flow.cli.version import version
-from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.cli.watch import watch
+from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
 
 INTERRUPTED = 130
 
@@ -44,9 +52,10 @@ def cli() -> None:
 
 
 COMMANDS = (
-    run, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage, lint, artifacts,
-    baseline, diff, explain, list_tasks,
-    graph, clean, status, config, version, daemon,
+    run, ci, test, report, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage,
+    lint, artifacts, baseline, diff, explain, list_tasks,
+    graph, clean, status, config, version, daemon, watch, lsp, init,
+    debug, completion,
 )  # fmt: skip
 
 for command in COMMANDS:
@@ -71,7 +80,8 @@ def run_cli() -> None:
     except click.ClickException as error:
         error.show()
         code = 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledRunError):
+        click.echo("interrupted", err=True)
         code = INTERRUPTED
     except BrokenPipeError:
         # The reader went away (`| head`); what follows must not complain about it again.

@@ -18,6 +18,7 @@ from gpuemu_flow.cli.options import format_option, wants_color
     ),
     default="all",
     show_default=True,
+    help="Shrink shapes alone, values alone, or shapes, values and layouts.",
 )
 @click.option("--max-iters", "--max_iters", "budget", type=click.IntRange(1), default=2000,
               show_default=True, help="How often the op may be run.")  # fmt: skip
@@ -34,7 +35,8 @@ def minimize(
 
     Exit code 0 when it was minimised (the failure stays recorded), 1 when it no longer shows.
     """
-    from gpuemu_flow.engine import failures  # noqa: PLC0415
+    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.minimizing import minimise_failure  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
@@ -44,9 +46,9 @@ def minimize(
         raise click.UsageError("give the seed or the id of a failure")
     known = {"shrink-values": "binary-search-values", "shrink-all": "all"}
     workspace = Workspace()
-    record = failures.find_failures(workspace, word, op)[0]
+    record = find_failures(workspace, word, op)[0]
     with cancel_on_signals() as cancel:
-        found = failures.minimise_failure(
+        found = minimise_failure(
             workspace, record, strategy=known.get(strategy, strategy), budget=budget, cancel=cancel
         )
     if output_format == "json":

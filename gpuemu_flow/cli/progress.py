@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -75,9 +76,45 @@ class PlainListener(Quiet):
         click.echo(f"waiting for {holder}, which runs in this workspace", err=True)
 
 
+class LineListener(PlainListener):
+    """``progress FINISHED/TODO TASK DONE/TOTAL`` on standard error, for programs that show it."""
+
+    _SHORTEST_PAUSE_S = 0.1
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._todo = 0
+        self._finished = 0
+        self._last = 0.0
+
+    def on_plan(self, total: int, todo: int) -> None:
+        """Say how much there is to do."""
+        self._todo = todo
+        self._say("-", 0, 0)
+
+    def on_task(self, event: TaskEvent) -> None:
+        """A task more is done."""
+        with self._lock:
+            self._finished += event.what != "started"
+            self._say(event.task, 0, 0)
+
+    def on_progress(self, progress: Progress) -> None:
+        """Cases of a task are done."""
+        with self._lock:
+            if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
+                self._say(progress.task, progress.done, progress.total)
+
+    def _say(self, task: str, done: int, total: int) -> None:
+        self._last = time.monotonic()
+        click.echo(f"progress {self._finished}/{self._todo} {task} {done}/{total}", err=True)
+
+
 @contextmanager
 def make_listener(*, live: bool) -> Iterator[Listener]:
-    """A live display on a terminal, else next to nothing."""
+    """A live display on a terminal, lines where ``GPUEMU_PROGRESS`` asks, else next to nothing."""
+    if os.environ.get("GPUEMU_PROGRESS") == "lines":
+        yield LineListener()
+        return
     if not live:
         yield PlainListener()
         return

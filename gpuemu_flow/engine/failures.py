@@ -1,4 +1,4 @@
-"""Failing cases after the run: recorded with their inputs, run again, made smaller."""
+"""Failing cases after the run: recorded with their inputs, run again, exported."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values, materialise
-from gpuemu_flow.cases.minimize import (
-    Candidate,
-    Minimized,
-    failing_position,
-    minimise,
-    minimised_case,
-)
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.engine.retrial import Setting, judge_in
 from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject, select_ops
+from gpuemu_flow.engine.wire_ops import SUBMITTED
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.numerics.layouts import lay_out
@@ -27,10 +22,17 @@ from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.model import RunReport
 from gpuemu_flow.reports.pytest_export import render
 from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.api import Checks, Program
+from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.store.failures import FailureRecord, FailureStore
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, Trial, Trials, open_trials
+from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
+from gpuemu_flow.store.failures import (
+    GENERATED,
+    INPUTS_DROPPED,
+    FailureRecord,
+    FailureStore,
+    inputs_dropped_problem,
+)
+from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, open_trials
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -79,6 +81,7 @@ class FailureLog:
         inputs: Arrays | None = None,
         cause: str = "",
         minimized_from: str | None = None,
+        more: Mapping[str, Json] | None = None,
     ) -> str:
         """Record one failing case; its id.
 
@@ -86,6 +89,8 @@ class FailureLog:
         ----------
         inputs : mapping of str to ndarray, optional
             Values in any layout; without them they are made from the case.
+        more : mapping, optional
+            What else is known of how the outputs were made.
         """
         values = inputs
         if values is None:
@@ -101,6 +106,7 @@ class FailureLog:
                 "reference": subject.reference.to_json(),
                 "reference_dtype": subject.reference_dtype,
                 "compare": dict(subject.compare),
+                **(more or {}),
             },
             environment=self._workspace.environment,
             cause=cause,
@@ -109,21 +115,19 @@ class FailureLog:
         return self.store.add(record, blobs.encode(values))
 
 
-def record_run(workspace: Workspace, report: RunReport) -> int:
-    """Record the failing cases that a run judged (not those that it found judged); how many."""
+def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
+    """Record the failing cases that a run judged (not those that it found judged); warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
-        return 0
+        return []
     log = FailureLog(workspace)
-    count = 0
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
         for failure in result.failures:
             if failure.result.verdict in BAD:
                 log.add(result.op, failure.case, failure.result, source="run", subject=subject)
-                count += 1
     workspace.cache.close()
-    return count
+    return [p for p in workspace.cache.problems if p.slug == INPUTS_DROPPED]
 
 
 def list_failures(
@@ -138,8 +142,14 @@ def list_failures(
     return [record.to_public_json() for record in records]
 
 
+def inputs_dropped(workspace: Workspace) -> list[Problem]:
+    """A warning when failures have lost their inputs to the limit on what they may take."""
+    count = FailureStore(workspace.cache).dropped()
+    return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
+
+
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
-    """Failures that a seed or an id names, newest first.
+    """Failures that a seed or an id names, newest first, those that were shrunk from others last.
 
     Raises
     ------
@@ -158,7 +168,7 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
                 message = f"no failure{where} has the seed {word}"
                 raise UsageError(Problem("unknown-failure", message, hint)) from None
         return [store.get(word)]
-    return found
+    return sorted(found, key=lambda record: record.minimized_from is not None)
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
@@ -173,19 +183,31 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
     if data is not None:
         values = blobs.decode(data)
         return {name: lay_out(values[name], layout) for name, layout in record.layouts.items()}
-    if record.source in ("run", "fuzz"):
+    if record.source in GENERATED:
         return dict(materialise(Case.from_json(record.case)))
-    raise StoreError(
-        Problem("failure-inputs-lost", f"the inputs of failure {record.id} are lost or damaged")
-    )
+    how = "were deleted to make room" if record.inputs_dropped else "are lost or damaged"
+    raise StoreError(Problem("failure-inputs-lost", f"the inputs of failure {record.id} {how}"))
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """The op as it is configured now, or as it was when the failure was recorded."""
+    """The op as it is configured now, or as it was when the failure was recorded.
+
+    A request may have changed the op's arguments and tolerance: what came of it is judged as then.
+
+    Raises
+    ------
+    UsageError
+        ``failure-not-runnable``: the outputs came from a process of the user's own.
+    """
+    maker = record.maker or {}
+    if maker.get("op", {}).get("kind") == SUBMITTED:
+        raise _not_runnable(record)
+    schema = None
     if record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
         found = op_subject(workspace, record.op, record.dtype)
-        return found.subject, found.schema
-    maker = record.maker
+        schema = found.schema
+        if _first(workspace, record).source != "daemon":
+            return found.subject, schema
     case = Case.from_json(record.case)
     return (
         Subject(
@@ -197,14 +219,41 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
             [case],
             maker["reference_dtype"],
         ),
-        None,
+        schema,
     )
+
+
+def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
+    """The failure that a shrunk one was shrunk from; itself when it was not, or that is gone."""
+    store, seen = FailureStore(workspace.cache), {record.id}
+    while record.minimized_from is not None and record.minimized_from not in seen:
+        seen.add(record.minimized_from)
+        try:
+            record = store.get(record.minimized_from)
+        except UsageError:
+            break
+    return record
+
+
+def _not_runnable(record: FailureRecord) -> UsageError:
+    test = (record.maker or {}).get("test")
+    if test:
+        whence = f"the test {test['id']}"
+        hint = f"run `{test['command']}`"
+    else:
+        whence = "a client"
+        hint = (
+            "run your op on the inputs that it failed on: "
+            f"`gpuemu_flow.Client().reproduce({record.seed}).inputs`"
+        )
+    message = f"the outputs of failure {record.id} of {record.op} came from {whence}"
+    return UsageError(Problem("failure-not-runnable", message, hint))
 
 
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs."""
+    """Run recorded failures again, on their exact inputs, in every setting that may show them."""
     store = FailureStore(workspace.cache)
     workspace.cache.create()
     found = []
@@ -212,145 +261,20 @@ def reproduce(
         for record in records:
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
-            with open_trials(pool, subject, cancel) as trials:
-                trial = trials.judge_arrays(Case.from_json(record.case), inputs, _checks(record))
-                found.append(
-                    Reproduction(
-                        record,
-                        trial.result,
-                        inputs,
-                        {name: array.copy() for name, array in trial.actual.items()},
-                        trial.expected,
+            for setting in Setting:
+                with open_trials(pool, subject, cancel) as trials:
+                    trial = judge_in(setting, trials, Case.from_json(record.case), inputs, record)
+                    again = Reproduction(
+                        record, trial.result, inputs, _copied(trial.actual), _copied(trial.expected)
                     )
-                )
+                if again.still_fails:
+                    break
+            found.append(again)
     return found
 
 
-def _checks(record: FailureRecord) -> Checks:
-    """Watch what the record's failure needs to show again."""
-    return Checks(inputs_unchanged=True, repeat=True) if record.kind in _WATCHED else Checks()
-
-
-_WATCHED = ("InputModified", "NonDeterministic", "OutputNotWritten", "OutOfBoundsWrite")
-
-
-@dataclass(frozen=True)
-class Minimization:
-    """A failure and the smallest case found that fails as it does.
-
-    Attributes
-    ----------
-    original : FailureRecord
-    minimized : FailureRecord or None
-        None when the failure no longer shows.
-    steps, calls : int
-        Smaller failing cases found, and runs of the op.
-    one_minimal : bool
-        No single dim can be smaller and no element zero without the failure vanishing.
-    log : tuple of str
-    """
-
-    original: FailureRecord
-    minimized: FailureRecord | None
-    steps: int
-    calls: int
-    one_minimal: bool
-    log: tuple[str, ...] = ()
-
-
-def minimise_failure(
-    workspace: Workspace,
-    record: FailureRecord,
-    *,
-    strategy: str,
-    budget: int,
-    cancel: Event | None = None,
-) -> Minimization:
-    """Shrink a recorded failure by running the op again and again; store and verify the result."""
-    store = FailureStore(workspace.cache)
-    workspace.cache.create()
-    subject, schema = subject_for(workspace, record)
-    case = Case.from_json(record.case)
-    inputs = stored_inputs(store, record)
-    ask: dict[str, Any] = {
-        "budget": budget,
-        "schema": schema,
-        "dims": dict(case.dims),
-        "layouts": dict(record.layouts),
-        "failing": _failing_position(schema, record),
-        "strategy": strategy,
-    }
-    with Pool(2 * SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
-        with open_trials(pool, subject, cancel) as trials:
-            found = minimise(inputs, still_fails=_Shrinker(trials, record).still_fails, **ask)
-        if found.reproduced and not _fails_alone(pool, subject, record, found, cancel):
-            # What failed was state that earlier candidates had left behind: one process for each.
-            def still_fails(candidate: Candidate) -> bool:
-                with open_trials(pool, subject, cancel) as fresh:
-                    return _Shrinker(fresh, record).still_fails(candidate)
-
-            found = minimise(inputs, still_fails=still_fails, **ask)
-        if not found.reproduced:
-            return Minimization(record, None, 0, found.calls, one_minimal=False)
-        smallest = minimised_case(case, found)
-        laid_out = {n: lay_out(array, found.layouts[n]) for n, array in found.inputs.items()}
-        with open_trials(pool, subject, cancel) as trials:
-            result = _Shrinker(trials, record).judge(smallest, laid_out).result
-    new_id = FailureLog(workspace).add(
-        record.op,
-        smallest,
-        result,
-        source="minimize",
-        subject=subject,
-        inputs=found.inputs,
-        cause=record.cause,
-        minimized_from=record.id,
-    )
-    return Minimization(
-        store.get(record.id), store.get(new_id), found.steps, found.calls, found.one_minimal,
-        found.log,
-    )  # fmt: skip
-
-
-def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Where the failing element lies along each dim: slices about it are tried first."""
-    first = next(iter(CheckResult.from_json(record.result).failures), None)
-    if schema is None or first is None or first.index is None:
-        return None
-    return failing_position(schema, record.shapes, first.output, first.index)
-
-
-def _fails_alone(
-    pool: Pool,
-    subject: Subject,
-    record: FailureRecord,
-    found: Minimized,
-    cancel: Event | None,
-) -> bool:
-    """Whether the smallest case fails in a process of its own too."""
-    candidate = Candidate(found.inputs, found.layouts, found.dims)
-    with open_trials(pool, subject, cancel) as trials:
-        return _Shrinker(trials, record).still_fails(candidate)
-
-
-class _Shrinker:
-    """The predicate of a minimisation: does a candidate fail for the original's reason?"""
-
-    def __init__(self, trials: Trials, record: FailureRecord) -> None:
-        self._trials = trials
-        self._record = record
-        self._case = Case.from_json(record.case)
-        self._checks = _checks(record)
-
-    def judge(self, case: Case, inputs: Arrays) -> Trial:
-        """One trial of given inputs."""
-        return self._trials.judge_arrays(case, inputs, self._checks)
-
-    def still_fails(self, candidate: Candidate) -> bool:
-        """Whether the op fails on it, with the same kind of failure."""
-        trial = self.judge(self._case, candidate.laid_out())
-        kinds = {failure.kind.value for failure in trial.result.failures}
-        return trial.result.verdict.value == self._record.verdict and self._record.kind in kinds
+def _copied(outputs: Arrays) -> Arrays:
+    return {name: array.copy() for name, array in outputs.items()}
 
 
 def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
@@ -375,13 +299,13 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
         Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
         open_trials(pool, subject) as trials,
     ):
-        prepared = trials.prepare_arrays(case, inputs)
-        terms = prepared.judge.terms(case, prepared.expected, inputs)
+        prepared = trials.prepare(case, inputs)
+        terms = trials.judge_of(prepared).terms(case, prepared.expected, inputs)
         expectation = Expectation(
             prepared.expected,
             terms.tolerance,
             terms.policy,
-            prepared.judge.allowed_dtypes(prepared.expected),
+            prepared.allowed,
         )
         # Rendering measures the envelope, for which the reference is still needed.
         export = render(

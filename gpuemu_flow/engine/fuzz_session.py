@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import itemgetter
 from threading import Event
 
 from gpuemu_flow.cases.features import group
-from gpuemu_flow.engine.failures import FailureLog, minimise_failure
+from gpuemu_flow.engine.failures import FailureLog
 from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
 from gpuemu_flow.engine.measures import add_fuzz_coverage
+from gpuemu_flow.engine.minimizing import minimise_failure
 from gpuemu_flow.engine.subjects import OpSubject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import RunnerError
 from gpuemu_flow.reports.fuzz_model import MARGIN_BUCKETS, CauseGroup, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.trial import Trial
-from gpuemu_flow.types import CheckResult, Json, Verdict
+from gpuemu_flow.tasks.verdicts import reason
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 MINIMIZE_BUDGET = 1000
 
@@ -164,31 +169,55 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
 
 def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
     """Failures by cause; each record learns its cause."""
-    failing = [j for j in outcome.failures if j.result.failures]
-    results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
+    by_reason: dict[str, list[Judged]] = {}
+    for judged in outcome.failures:
+        if judged.result.failures:
+            by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
     passing = [j.case for j in _with(outcome, Verdict.PASSED)]
-    found = group(((j.case, j.result.failures[0].kind) for j in failing), passing)
+    known = _recorded(log, op) if by_reason else {}
     causes = []
-    for cause in found:
-        members = [results[c.dtype, c.seed, c.index] for c in cause.members]
-        sentence = cause.feature.sentence if cause.feature is not None else ""
-        records = []
-        for judged in members:
-            known = _record(log, op, judged, sentence)
-            records.append(known.to_public_json())
-        causes.append(
-            CauseGroup(cause.kind.value, sentence, tuple(records), notes=_notes(members[0].result))
-        )
-    return causes
+    for failing in by_reason.values():
+        results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
+        for cause in group(((j.case, j.result.failures[0].kind) for j in failing), passing):
+            members = [results[c.dtype, c.seed, c.index] for c in cause.members]
+            sentence = cause.feature.sentence if cause.feature is not None else ""
+            records = [_record(log, known, op, judged, sentence) for judged in members]
+            smallest = members[0]
+            found = CauseGroup(
+                cause.kind.value,
+                sentence,
+                tuple(record.to_public_json() for record in records),
+                notes=_notes(smallest.result),
+                shape_classes=_shape_classes(cause.members, passing),
+            )
+            causes.append(((smallest.case.numel, smallest.number), found))
+    return [found for _, found in sorted(causes, key=itemgetter(0))]
 
 
-def _record(log: FailureLog, op: str, judged: Judged, cause: str) -> FailureRecord:
+def _shape_classes(failing: Iterable[Case], passing: Iterable[Case]) -> dict[str, tuple[int, int]]:
+    """Failing and passing cases in each class of shapes."""
+    failed = Counter(case.shape_class for case in failing)
+    passed = Counter(case.shape_class for case in passing)
+    return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
+
+
+def _recorded(log: FailureLog, op: str) -> dict[str, str]:
+    """Ids of the op's recorded failures by their cases."""
+    return {
+        digest_json(record.case): record.id
+        for record in reversed(log.store.list(op))
+        if record.source != "minimize"
+    }
+
+
+def _record(
+    log: FailureLog, known: Mapping[str, str], op: str, judged: Judged, cause: str
+) -> FailureRecord:
     """The stored record of a failing case, told its cause; made anew for a cached verdict."""
-    for record in log.store.find(judged.case.seed, op):
-        if record.source != "minimize" and record.case == judged.case.to_json():
-            return log.store.explain(record.id, cause)
-    new_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
-    return log.store.get(new_id)
+    failure_id = known.get(digest_json(judged.case.to_json()))
+    if failure_id is None:
+        failure_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
+    return log.store.explain(failure_id, cause)
 
 
 def _notes(result: CheckResult) -> tuple[str, ...]:
@@ -199,8 +228,14 @@ def _minimized(
     workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
 ) -> CauseGroup:
     smallest = log.store.get(str(cause.failures[0]["id"]))
-    found = minimise_failure(
-        workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
-    )
-    shrunk: Json = found.minimized.to_public_json() if found.minimized is not None else None
-    return replace(cause, minimized=shrunk)
+    try:
+        found = minimise_failure(
+            workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
+        )
+    except RunnerError as error:
+        why = error.problems[0].message
+    else:
+        if found.minimized is not None:
+            return replace(cause, minimized=found.minimized.to_public_json())
+        why = "the case did not fail again when it was run by itself"
+    return replace(cause, notes=(*cause.notes, f"not minimized: {why}"))

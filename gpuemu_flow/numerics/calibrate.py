@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
-from gpuemu_flow.numerics.ulp import spacing
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, Tolerance
 
 PERCENTILE = 0.95
 MARGIN = 1.5
 LEAST_ULP = 2.0
 FEWEST_CASES = 20
 """Below so many cases the percentile is their maximum, and says little of the next case."""
+
+TOP_BINADES = 3
+"""Binades below the largest value whose errors count as relative: they decide ``rtol``."""
 
 
 @dataclass(frozen=True)
@@ -30,44 +32,57 @@ class Observation:
     dtype : str
     max_abs : float
         Largest ``|actual - expected|`` over the elements that are finite on both sides.
-    largest : float
-        Largest finite ``|expected|``.
+    relative : mapping of int to float
+        Largest ``|actual - expected| / |expected|`` for each exponent e, of the elements with
+        ``2**e <= |expected| < 2**(e + 1)``.
+    at_zero : float
+        Largest ``|actual|`` where the expected value is 0.
     mismatches : int
         Elements that are NaN or Inf on one side only.
     """
 
     dtype: str
     max_abs: float
-    largest: float
+    relative: Mapping[int, float] = field(default_factory=dict)
+    at_zero: float = 0.0
     mismatches: int = 0
+
+    @property
+    def at_the_top(self) -> float:
+        """Largest relative error among the largest values."""
+        top = max(self.relative, default=0)
+        return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
+
+    def beyond(self, rtol: float) -> float:
+        """How far errors reach beyond ``rtol * |expected|``: an upper bound, tight to a binade."""
+        excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
+        return max(self.at_zero, 0.0, *excess)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A suggested tolerance, ``|actual - expected| <= atol``, and what it rests on.
+    """A suggested tolerance and what it rests on.
 
     Attributes
     ----------
     dtype : str
-    atol : float
-        ``max(error, floor)``, rounded up to three digits; rtol is 0.
+    atol, rtol : float
+        ``|actual - expected| <= atol + rtol * |expected|``; each rounded up to three digits.
     error : float
         1.5 times the 95th percentile of the cases' largest errors.
-    floor : float
-        2 ulp of the 95th percentile of the cases' largest expected values.
     cases : int
     worst : float
         The largest error of all cases.
     above : int
-        Cases whose largest error is beyond `atol`: they would be false alarms.
+        Cases with an error beyond the suggestion: they would be false alarms.
     mismatches : int
         Elements with NaN or Inf on one side only, which no tolerance covers.
     """
 
     dtype: str
     atol: float
+    rtol: float
     error: float
-    floor: float
     cases: int
     worst: float
     above: int
@@ -92,9 +107,8 @@ class Calibration:
         return {
             "dtype": self.dtype,
             "atol": self.atol,
-            "rtol": 0.0,
+            "rtol": self.rtol,
             "error_p95": self.error,
-            "floor": self.floor,
             "cases": self.cases,
             "worst": self.worst,
             "above": self.above,
@@ -124,15 +138,30 @@ def observe(
         finite = np.isfinite(a) & np.isfinite(e)
         same = (np.isnan(a) & np.isnan(e)) | (a == e)
         with np.errstate(all="ignore"):
-            error = np.abs(a - e)[finite].max(initial=0.0)
-        seen = found.get(dtype, Observation(dtype, 0.0, 0.0))
+            error = np.abs(a - e)[finite]
+        size = np.abs(e)[finite]
+        seen = found.get(dtype, Observation(dtype, 0.0))
+        relative = dict(seen.relative)
+        for exponent, largest in _by_binade(error, size):
+            relative[exponent] = max(relative.get(exponent, 0.0), largest)
         found[dtype] = Observation(
             dtype,
-            max(seen.max_abs, float(error)),
-            max(seen.largest, float(np.abs(e)[finite].max(initial=0.0))),
+            max(seen.max_abs, float(error.max(initial=0.0))),
+            relative,
+            max(seen.at_zero, float(error[size == 0.0].max(initial=0.0))),
             seen.mismatches + int(np.count_nonzero(~finite & ~same)),
         )
     return list(found.values())
+
+
+def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
+    """The largest relative error of each binade of expected values that occurs."""
+    some = size > 0.0
+    with np.errstate(over="ignore"):
+        relative = error[some] / size[some]
+    exponents = np.frexp(size[some])[1] - 1
+    for exponent in np.unique(exponents):
+        yield int(exponent), float(relative[exponents == exponent].max())
 
 
 def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
@@ -140,9 +169,12 @@ def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
 
     Notes
     -----
-    1.5 times the 95th percentile of the largest error per case; a tolerance that is the errors'
-    own size only would be 0 for an exact implementation and fail the next case of any other, hence
-    never below 2 ulp, at the values that nearly all cases stay within.
+    ``rtol`` is 1.5 times the 95th percentile of the cases' largest relative error among their
+    largest values, ``atol`` 1.5 times that of what lies beyond ``rtol * |expected|`` elsewhere. An
+    absolute tolerance alone would have to suit the largest values, and would let anything pass
+    where values are small: 1.0 for a right float16 op whose outputs reach 1000. A tolerance that is
+    the errors' own size only would be 0 for an exact implementation and fail the next case of any
+    other, hence never below 2 ulp: an ``rtol`` of 2 eps, an ``atol`` of the smallest normal number.
     """
     by_dtype: dict[str, list[Observation]] = {}
     for observation in observations:
@@ -151,19 +183,19 @@ def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
 
 
 def _suggest(dtype: str, seen: list[Observation]) -> Calibration:
-    errors = [observation.max_abs for observation in seen]
-    error = MARGIN * _percentile(errors)
-    usual = _percentile([observation.largest for observation in seen])
-    floor = LEAST_ULP * float(spacing(np.array([usual]), FLOAT_LIMITS[dtype])[0])
-    atol = round_up(max(error, floor))
+    limits = FLOAT_LIMITS[dtype]
+    at_the_top = MARGIN * _percentile([observation.at_the_top for observation in seen])
+    rtol = round_up(max(at_the_top, LEAST_ULP * limits.eps))
+    elsewhere = MARGIN * _percentile([observation.beyond(rtol) for observation in seen])
+    atol = round_up(max(elsewhere, limits.smallest_normal))
     return Calibration(
         dtype=dtype,
         atol=atol,
-        error=error,
-        floor=floor,
+        rtol=rtol,
+        error=MARGIN * _percentile([observation.max_abs for observation in seen]),
         cases=len(seen),
-        worst=max(errors),
-        above=sum(value > atol for value in errors),
+        worst=max(observation.max_abs for observation in seen),
+        above=sum(observation.beyond(rtol) > atol for observation in seen),
         mismatches=sum(observation.mismatches for observation in seen),
     )
 
@@ -185,9 +217,9 @@ def round_up(value: float) -> float:
     return max(value, float(f"{shown + step:.2e}"))
 
 
-def tolerances(calibrations: Iterable[Calibration]) -> dict[str, float]:
-    """Dtype to suggested atol."""
-    return {calibration.dtype: calibration.atol for calibration in calibrations}
+def tolerances(calibrations: Iterable[Calibration]) -> dict[str, Tolerance]:
+    """Dtype to suggested tolerance."""
+    return {c.dtype: Tolerance(c.atol, c.rtol, "calibrated") for c in calibrations}
 
 
 def to_toml(calibrations: Iterable[Calibration]) -> str:
@@ -195,5 +227,6 @@ def to_toml(calibrations: Iterable[Calibration]) -> str:
     lines = ["[ops.tolerances]"]
     for c in calibrations:
         basis = f"{c.cases} cases, worst {c.worst:.3g}"
-        lines.append(f"{c.dtype} = {float(c.atol)!r}  # {basis}")
+        pair = f"{{ atol = {float(c.atol)!r}, rtol = {float(c.rtol)!r} }}"
+        lines.append(f"{c.dtype} = {pair}  # {basis}")
     return "\n".join(lines) + "\n"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json
+
+_FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 
 
 def failure_lines(failure: Mapping[str, Json]) -> list[str]:
@@ -28,12 +31,15 @@ def failure_lines(failure: Mapping[str, Json]) -> list[str]:
 def failure_row(failure: Mapping[str, Json]) -> str:
     """One line of ``failures``; editors read it, so its form is fixed.
 
-    ``SEED OP MESSAGE [KIND] dtype: D shape: [a, b] max_diff: E seed: SEED``
+    ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
+
+    A reader takes the first word in brackets and the first value after each name, so that the kind
+    comes before the message, which may hold an index, and the names not within it.
     """
     worst = number_from_json(failure["max_abs"])
-    message = " ".join(printable(failure["message"]).split())
+    message = _FIELD.sub(r"\1", " ".join(printable(failure["message"]).split()))
     return (
-        f"{failure['seed']} {failure['op']} {message} [{failure['kind']}] "
+        f"{failure['seed']} {failure['op']} [{failure['kind']}] {message} "
         f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
         f"seed: {failure['seed']} id: {failure['id']}"
     )
@@ -54,6 +60,8 @@ def render_failure(record: FailureRecord, style: Style) -> str:
     )
     result = CheckResult.from_json(record.result)
     lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
+    if record.inputs_dropped:
+        lines.append("  its stored inputs were deleted to make room")
     if record.minimized:
         lines.append(f"  minimized: {record.minimized}")
     if record.minimized_from:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
 from gpuemu_flow.types import Json, number_to_json
 
 SCHEMA_VERSION = 1
@@ -27,6 +28,8 @@ class CauseGroup:
         The shrunk case of the smallest one, when asked for.
     notes : tuple of str
         What is to be said of the smallest one's wrong elements.
+    shape_classes : mapping of str to (int, int)
+        Failures of this group and passing cases in each class of shapes.
     """
 
     kind: str
@@ -34,6 +37,7 @@ class CauseGroup:
     failures: tuple[Mapping[str, Json], ...]
     minimized: Mapping[str, Json] | None = None
     notes: tuple[str, ...] = ()
+    shape_classes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ class FuzzReport:
     stopped_early: str = ""
 
     @property
+    def failure_rate(self) -> FailureRate:
+        """How often the op fails over seeds; cases without a verdict tell nothing of it."""
+        bad = self.failed + self.errors
+        return failure_rate(bad, bad + self.passed)
+
+    @property
     def cases_per_s(self) -> float:
         """Cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
@@ -100,6 +110,7 @@ class FuzzReport:
             "cached": self.cached,
             "duration_s": round(self.duration_s, 6),
             "cases_per_s": round(self.cases_per_s, 3),
+            "failure_rate": self.failure_rate.to_json(),
             "worst_margin": number_to_json(self.worst_margin),
             "margins": list(self.margins),
             "coverage": dict(self.coverage),
@@ -112,6 +123,10 @@ class FuzzReport:
                     "smallest": group.failures[0]["id"],
                     "minimized": group.minimized["id"] if group.minimized else None,
                     "notes": list(group.notes),
+                    "shape_classes": {
+                        name: {"failed": failed, "passed": passed}
+                        for name, (failed, passed) in group.shape_classes.items()
+                    },
                 }
                 for group in self.groups
             ],

@@ -43,6 +43,8 @@ def render(report: FuzzReport, style: Style) -> str:
         f"{duration(report.duration_s)} ({report.cases_per_s:.0f}/s), seed {report.seed}: "
         f"{', '.join(counts)}"
     ]
+    if report.failure_rate.total:
+        lines.append(f"  over seeds, {report.failure_rate.sentence}")
     if report.passed:
         lines.append(
             f"  tolerance used by passing cases: at most {report.worst_margin:.0%}  "
@@ -67,6 +69,16 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
     ]
 
 
+def _shape_classes(group: CauseGroup) -> list[str]:
+    """Where it fails, most often first, and where it never does."""
+    classes = group.shape_classes.items()
+    fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
+    passes = [name for name, (failed, _) in classes if not failed]
+    told = ", ".join(f"{name} ({failed} of {total})" for _, name, failed, total in fails)
+    rest = f"; never in {', '.join(passes)}" if passes else ""
+    return [f"by shape class: fails in {told}{rest}"] if told else []
+
+
 def _group(group: CauseGroup, style: Style) -> list[str]:
     smallest = group.failures[0]
     verdict = style.verdict(Verdict(smallest["verdict"]))
@@ -74,6 +86,7 @@ def _group(group: CauseGroup, style: Style) -> list[str]:
     lines = [f"{verdict} {group.kind} in {plural(len(group.failures), 'case')}{feature}"]
     lines += [f"  {line}" for line in failure_lines(smallest)]
     lines += [f"  {printable(note)}" for note in group.notes]
+    lines += [f"  {line}" for line in _shape_classes(group)]
     if group.minimized is not None:
         lines.append("  minimized:")
         lines += [f"    {line}" for line in failure_lines(group.minimized)]

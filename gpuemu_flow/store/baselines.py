@@ -111,8 +111,14 @@ def check_tag(tag: str) -> str:
     return tag
 
 
+def unknown_baseline(tag: str, known: list[str]) -> UsageError:
+    """The error for a name that stands for nothing; of kernels and ops as of submissions."""
+    hint = did_you_mean(tag, known) or "`gpuemu-flow baseline store TAG` makes one"
+    return UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
+
+
 class BaselineStore:
-    """The baselines of one workspace. They are never evicted.
+    """The baselines of one workspace. They are dropped by name or by `trim`, never by the way.
 
     Parameters
     ----------
@@ -140,9 +146,7 @@ class BaselineStore:
         """
         found = self._read(self._path(check_tag(tag)))
         if found is None:
-            tags = [baseline.tag for baseline in self.list()]
-            hint = did_you_mean(tag, tags) or "`gpuemu-flow baseline store TAG` makes one"
-            raise UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
+            raise unknown_baseline(tag, [baseline.tag for baseline in self.list()])
         return found
 
     def newest(self) -> Baseline:
@@ -177,6 +181,22 @@ class BaselineStore:
         path = self._path(tag)
         with disk_errors(path):
             path.unlink(missing_ok=True)
+
+    def trim(self, keep: int, spared: str) -> tuple[str, ...]:
+        """Drop the oldest baselines beyond a number, but not the one named; those dropped.
+
+        Parameters
+        ----------
+        keep : int
+            0 = all.
+        spared : str
+            Counts among them, however old it is: it may just have been imported.
+        """
+        others = [baseline.tag for baseline in self.list() if baseline.tag != spared]
+        dropped = tuple(others[keep - 1 :] if keep else ())
+        for tag in dropped:
+            self.delete(tag)
+        return dropped
 
     def _path(self, tag: str) -> Path:
         return self._folder / (quote(tag, safe="") + _SUFFIX)

@@ -45,6 +45,17 @@ class BlobStore:
         """Whether a file of that name exists; its content is verified by `read`."""
         return self.path(digest).exists()
 
+    def size(self, digest: str) -> int:
+        """Bytes of a blob, 0 when there is none."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def delete(self, digest: str) -> None:
+        """Remove one blob; silent when there is none."""
+        self.path(digest).unlink(missing_ok=True)
+
     def read(self, digest: str) -> bytes | None:
         """The content, or None when it is absent or was damaged (then it is set aside)."""
         path = self.path(digest)

@@ -1,228 +1,67 @@
-"""Failing cases, kept with their exact inputs until they are deleted: found by id, seed or op."""
+"""Failing cases, kept until they are deleted, with their exact inputs: found by id, seed or op."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from collections.abc import Iterator
+from dataclasses import replace
 
 from gpuemu_flow.errors import Problem, UsageError
-from gpuemu_flow.store.keys import digest_bytes, digest_json
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import (
-    Case,
-    CheckResult,
-    Json,
-    Shape,
-    number_from_json,
-    number_to_json,
+from gpuemu_flow.store.failure_limit import (
+    GIVEN,
+    INPUTS_LIMIT,
+    MADE_AGAIN,
+    SHRUNK,
+    Excess,
+    Held,
+    InputsBudget,
 )
+from gpuemu_flow.store.failure_record import GENERATED, FailureRecord
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
-SOURCES = ("run", "fuzz", "minimize", "daemon", "pytest")
-GENERATED = ("run", "fuzz")
-"""Sources whose inputs follow from the case alone."""
+__all__ = [
+    "GENERATED",
+    "ID_LENGTH",
+    "INPUTS_DROPPED",
+    "FailureRecord",
+    "FailureStore",
+    "inputs_dropped_problem",
+]
 
 ID_LENGTH = 12
-VERSION = 1
-_NUMBERS = ("max_abs", "max_rel", "max_ulp", "expected", "actual")
+INPUTS_DROPPED = "failure-inputs-dropped"
 _LARGEST_ROUNDED = 1 << 65  # JavaScript writes 2**64 as 18446744073709552000, which is above it
 _SAFE_INTEGER = 1 << 53  # IEEE doubles, which JavaScript reads JSON numbers as, are exact up to it
 
 
-@dataclass(frozen=True)
-class FailureRecord:
-    """One failing case and all that is needed to run, shrink and export it again.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-        The case's own seed, u64.
-    dtype, layout, strategy : str
-        Of the case as a whole.
-    shape : tuple of int
-        Of the first input.
-    shapes : mapping of str to tuple of int
-        Of every input.
-    target : str or None
-        Input that layout and strategy apply to; None = all of them.
-    kind, message : str
-        Of the first failure; see `types.FailureKind`.
-    max_abs, max_rel, max_ulp : float
-    index : tuple of int or None
-        Worst or first element.
-    expected, actual : float or None
-        Values there.
-    cause : str
-        What it is grouped under; empty when not analysed.
-    verdict : str
-        ``failed`` or ``error``.
-    source : str
-        One of `SOURCES`.
-    case, result : JSON
-        `types.Case.to_json` and `types.CheckResult.to_json`.
-    inputs : str
-        sha256 of the safetensors blob with the inputs' values in C order; filled in by the store.
-    layouts : mapping of str to str
-        How each input lies in memory, in the op's order of inputs.
-    maker : JSON
-        What made the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
-        configuration).
-    environment : mapping of str to str
-    time : str
-        When it was last seen: UTC, ISO 8601 with microseconds.
-    minimized, minimized_from : str or None
-        Ids of the shrunk case of this one, and of the case that this one was shrunk from.
-    id : str
-        Short hex; filled in by the store.
-    """
-
-    op: str
-    seed: int
-    dtype: str
-    shape: Shape
-    shapes: Mapping[str, Shape]
-    layout: str
-    strategy: str
-    target: str | None
-    kind: str
-    message: str
-    max_abs: float
-    max_rel: float
-    max_ulp: float
-    index: Shape | None
-    expected: float | None
-    actual: float | None
-    verdict: str
-    source: str
-    case: Json
-    result: Json
-    layouts: Mapping[str, str]
-    cause: str = ""
-    inputs: str = ""
-    maker: Json = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    time: str = ""
-    minimized: str | None = None
-    minimized_from: str | None = None
-    id: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        op: str,
-        case: Case,
-        result: CheckResult,
-        *,
-        source: str,
-        maker: Json = None,
-        environment: Mapping[str, str] | None = None,
-        cause: str = "",
-        minimized_from: str | None = None,
-    ) -> FailureRecord:
-        """The record of a case that did not pass, as of now.
-
-        Raises
-        ------
-        ValueError
-            `source` is none of `SOURCES`.
-        """
-        if source not in SOURCES:
-            raise ValueError(f"there is no source {source!r}")
-        first = result.failures[0] if result.failures else None
-        stats = result.stats
-        index = first.index if first is not None else None
-        return cls(
-            op=op,
-            seed=case.seed,
-            dtype=case.dtype,
-            shape=case.inputs[0].shape if case.inputs else (),
-            shapes={spec.name: spec.shape for spec in case.inputs},
-            layout=case.layout,
-            strategy=case.strategy,
-            target=case.target,
-            kind=first.kind.value if first is not None else "",
-            message=first.message if first is not None else "",
-            max_abs=stats.max_abs,
-            max_rel=stats.max_rel,
-            max_ulp=stats.max_ulp,
-            index=stats.worst_index if index is None else index,
-            expected=first.expected if first is not None else None,
-            actual=first.actual if first is not None else None,
-            verdict=result.verdict.value,
-            source=source,
-            case=case.to_json(),
-            result=result.to_json(),
-            layouts={spec.name: spec.layout for spec in case.inputs},
-            cause=cause,
-            maker=maker,
-            environment=dict(environment or {}),
-            time=now(),
-            minimized_from=minimized_from,
-        )
-
-    @property
-    def reproduce(self) -> str:
-        """The command that runs this very case again, quoted for a shell."""
-        if self.source not in GENERATED and self.id:
-            return f"gpuemu-flow reproduce {self.id}"
-        return f"gpuemu-flow reproduce {self.seed} --op {shlex.quote(self.op)}"
-
-    def identity(self) -> str:
-        """sha256 over op, case and kind: equal for one failure seen twice, and only then.
-
-        The inputs are part of it where they do not follow from the case: a shrunk case has its
-        original's seed, and clients send what they like.
-        """
-        case = Case.from_json(self.case).identity()
-        own = "" if self.source in GENERATED else self.inputs
-        return digest_json([self.op, case, self.kind, own])
-
-    def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
-        out = {"version": VERSION, **asdict(self)}
-        out["shape"] = list(self.shape)
-        out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}
-        out["index"] = None if self.index is None else list(self.index)
-        out.update({name: number_to_json(out[name]) for name in _NUMBERS})
-        return out
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
-        values = dict(data)
-        if values.pop("version") != VERSION:
-            raise ValueError("a failure record of another version")
-        values["shape"] = tuple(values["shape"])
-        values["shapes"] = {name: tuple(shape) for name, shape in values["shapes"].items()}
-        values["index"] = None if values["index"] is None else tuple(values["index"])
-        values.update({name: number_from_json(values[name]) for name in _NUMBERS})
-        return cls(**values)
-
-    def to_public_json(self) -> dict[str, Json]:
-        """A failure as commands print it: no inputs, no configuration, no paths."""
-        inner = ("version", "case", "result", "inputs", "maker", "environment")
-        out = {name: value for name, value in self.to_json().items() if name not in inner}
-        return {**out, "seed_str": str(self.seed), "reproduce": self.reproduce}
-
-
-def now() -> str:
-    """The time as records hold it; such times sort as text."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def inputs_dropped_problem(count: int, limit: int) -> Problem:
+    """The warning that failures have lost their inputs to the limit."""
+    whose = "one recorded failure was" if count == 1 else f"{count} recorded failures were"
+    return Problem(
+        "failure-inputs-dropped",
+        f"the stored inputs of {whose} deleted to stay within {limit / 1e9:g} GB",
+        "those of `run` and `fuzz` are made again from their seeds when they are asked for",
+        warning=True,
+    )
 
 
 class FailureStore:
-    """The failures of one workspace. They are never evicted.
+    """The failures of one workspace. Records are never evicted; inputs are, above a limit.
 
     Parameters
     ----------
     cache : WorkspaceCache
+        Its `problems` get a warning ``failure-inputs-dropped`` when inputs had to go.
+    inputs_limit : int
+        Bytes that the inputs of all failures may take together.
     """
 
-    def __init__(self, cache: WorkspaceCache) -> None:
+    def __init__(self, cache: WorkspaceCache, *, inputs_limit: int = INPUTS_LIMIT) -> None:
+        self._cache = cache
         self._blobs = cache.blobs
         self._records = cache.failures_db
+        self._budget = InputsBudget(inputs_limit, self._held, self._blobs.size)
+        self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
         """Keep a failure; one that is kept already gets the newer content and time.
@@ -256,7 +95,29 @@ class FailureStore:
         self._blobs.write(input_tensors)
         self._write(record)
         self._link(record.minimized_from, record.id)
+        self._drop_inputs(self._budget.added(record.id, len(input_tensors)))
         return record.id
+
+    def _held(self) -> Iterator[Held]:
+        """The stored inputs of every failure."""
+        for record in self:
+            if record.inputs and not record.inputs_dropped:
+                shrunk = SHRUNK if record.minimized_from is not None else GIVEN
+                rank = MADE_AGAIN if record.source in GENERATED else shrunk
+                yield Held(record.id, record.inputs, rank, record.time)
+
+    def _drop_inputs(self, excess: Excess) -> None:
+        for failure in excess.failures:
+            record = self._read(failure)
+            if record is not None:
+                self._write(replace(record, inputs_dropped=True))
+        for digest in excess.blobs:
+            self._blobs.delete(digest)
+        self._dropped += len(excess.failures)
+        if excess.failures:
+            problems = self._cache.problems
+            problems[:] = [p for p in problems if p.slug != INPUTS_DROPPED]
+            problems.append(inputs_dropped_problem(self._dropped, self._budget.limit))
 
     def _free_id(self, identity: str) -> str:
         """The shortest id that no other failure has."""
@@ -356,6 +217,10 @@ class FailureStore:
         """The safetensors file with a failure's inputs; None when it is lost or damaged."""
         return self._blobs.read(record.inputs) if record.inputs else None
 
+    def dropped(self) -> int:
+        """How many failures have lost their inputs to the limit."""
+        return sum(record.inputs_dropped for record in self)
+
     def pinned(self) -> frozenset[str]:
         """Digests of the blobs that collection must keep."""
-        return frozenset(record.inputs for record in self if record.inputs)
+        return frozenset(held.digest for held in self._held())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from bisect import bisect_left, insort
@@ -9,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.store.baselines import unknown_baseline
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json
 
 FOLDER = "results"
+STAMP = "results.stamp"
+"""A file beside `FOLDER` whose time of change is that of the newest result, to the nanosecond."""
 DAY_NS = 86_400 * 10**9
 _TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
@@ -91,6 +95,7 @@ class ResultStore:
     ) -> None:
         folder = folder or cache.folder
         self._records = _Records(folder / FOLDER, cache.set_aside)
+        self._stamp = folder / STAMP
         self._baselines = JsonStore(folder / "result-baselines", cache.set_aside)
         self._max_results = max_results
         self._retention_days = retention_days
@@ -152,11 +157,21 @@ class ResultStore:
                 batch, self._unwritten = self._unwritten, []
             if batch:
                 self._records.put_many(batch)
+                self._touch(int(batch[-1][0]))
         with self._lock:
             self._index(stored)
             stale = self._stale(time.time_ns()) if self._is_due() else []
         self._delete(stale)
         return stored
+
+    def _touch(self, time_ns: int) -> None:
+        """Let others see that there is something new without opening the database."""
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self._stamp, ns=(time_ns, time_ns))
+            except FileNotFoundError:
+                self._stamp.touch(mode=0o600)
+                os.utime(self._stamp, ns=(time_ns, time_ns))
 
     def _is_due(self) -> bool:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
@@ -237,8 +252,7 @@ class ResultStore:
         """
         data = self._baselines.get(tag)
         if data is None:
-            hint = did_you_mean(tag, list(self._baselines))
-            raise UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
+            raise unknown_baseline(tag, list(self._baselines))
         return {(item["op"], item["seed"]): item for item in data["results"]}
 
     def close(self) -> None:

@@ -2,116 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import json
 import re
-import select
-import struct
-import subprocess
-import sys
-import termios
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
+from terminal import GIVE_UP, terminal
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_PIECES = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])|([^\x1b\r\n]+)")
 _CURSOR_HIDDEN, _CURSOR_SHOWN = "\x1b[?25l", "\x1b[?25h"
-GIVE_UP = 90.0
-
-
-class Terminal:
-    """A command whose three streams are one terminal."""
-
-    def __init__(self, mini: Mini, *arguments: str, columns: int = 120, **env: str) -> None:
-        self._own, other = os.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        environment = {k: v for k, v in mini.environment().items() if not k.startswith("NO_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpuemu_flow", *arguments],
-            cwd=mini.root,
-            env={**environment, "TERM": "xterm-256color", **env},
-            stdin=other,
-            stdout=other,
-            stderr=other,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
-        )
-        os.close(other)
-        self.text = ""
-        self._ended = False
-
-    def _read(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        assert left > 0, f"nothing more came; so far:\n{self.text}"
-        ready, _, _ = select.select([self._own], [], [], left)
-        if ready:
-            try:
-                data = os.read(self._own, 1 << 16)
-            except OSError:  # Linux's way to say that the other end is closed
-                data = b""
-            self._ended = not data
-            self.text += data.decode("utf-8", "replace")
-
-    def wait_for(self, sign: Callable[[str], bool]) -> None:
-        """Read until `sign` is true of the text without escape codes."""
-        deadline = time.monotonic() + GIVE_UP
-        while not sign(self.plain):
-            assert not self._ended, f"it ended without it:\n{self.text}"
-            self._read(deadline)
-
-    def type(self, text: str) -> None:
-        os.write(self._own, text.encode())
-
-    def finish(self) -> int:
-        """Read to the end; the exit code."""
-        deadline = time.monotonic() + GIVE_UP
-        while not self._ended:
-            self._read(deadline)
-        return self.process.wait(GIVE_UP)
-
-    @property
-    def plain(self) -> str:
-        return _ESCAPE.sub("", self.text)
-
-    @property
-    def screen(self) -> str:
-        """What a person sees in the end; lines are taken to be as long as they need."""
-        lines, row, column = [""], 0, 0
-        for control, text in _PIECES.findall(self.text):
-            if text:
-                line = lines[row].ljust(column)
-                lines[row] = line[:column] + text + line[column + len(text) :]
-                column += len(text)
-            elif control == "\n":
-                row += 1
-                lines += [""] * (row - len(lines) + 1)
-            elif control == "\r":
-                column = 0
-            elif control.endswith("A"):
-                row = max(0, row - int(control[2:-1] or 1))
-            elif control.endswith("K"):
-                lines[row] = lines[row][:column] if control in ("\x1b[K", "\x1b[0K") else ""
-            else:
-                assert control.endswith(("m", "h", "l")), f"unknown control {control!r}"
-        return "\n".join(lines)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._own)
-
-
-@contextmanager
-def terminal(mini: Mini, *arguments: str, **options: object) -> Iterator[Terminal]:
-    found = Terminal(mini, *arguments, **options)  # type: ignore[arg-type]
-    try:
-        yield found
-    finally:
-        found.close()
 
 
 @pytest.fixture
@@ -155,6 +56,86 @@ def test_interrupting_leaves_the_terminal_in_order(waiting: Mini) -> None:
         assert "Traceback" not in screen.text
     (waiting.root / "go").touch()
     assert waiting.run()["results"][0]["verdict"] == "passed"
+
+
+@pytest.fixture
+def fuzzing(mini: Mini) -> Mini:
+    """A workspace whose op is wrong above 6 elements, and stops after 300 calls."""
+    mini.write(
+        "scripts/scale.py",
+        """
+        import os, time
+
+        def scale(x):
+            with open("calls", "a") as calls:
+                calls.write("x")
+            while os.path.getsize("calls") > 300 and not os.path.exists("go"):
+                time.sleep(0.01)
+            return (x * (3 if len(x) < 7 else 4)).astype(x.dtype)
+        """,
+    )
+    return mini
+
+
+_FUZZED = re.compile(
+    r"scale  ([1-9]\d*)/400 cases  \d+ cases/s  \d+\.\d s  [1-9]\d* failures  "
+    r"worst margin [1-9]\d*%  [1-9]\d* combinations of shape, layout and values"
+)
+
+
+def test_fuzz_shows_its_speed_failures_margin_and_coverage(fuzzing: Mini) -> None:
+    with terminal(fuzzing, "fuzz", "scale", "-n", "400", "-j", "1", columns=160) as screen:
+        screen.wait_for(lambda text: _FUZZED.search(text) is not None)
+        (fuzzing.root / "go").touch()
+        assert screen.finish() == 1
+        assert screen.text.count(_CURSOR_HIDDEN) == screen.text.count(_CURSOR_SHOWN) == 1
+        assert "combinations" not in screen.screen
+        assert re.search(r"^scale: 400 cases in .*, seed 42: \d+ passed", screen.screen, re.M)
+        assert "failed ToleranceExceeded in" in screen.screen
+        assert "N above " in screen.screen
+
+
+def test_interrupting_fuzz_leaves_the_terminal_in_order(fuzzing: Mini) -> None:
+    with terminal(fuzzing, "fuzz", "scale", "-n", "400", "-j", "1", columns=160) as screen:
+        screen.wait_for(lambda text: _FUZZED.search(text) is not None)
+        screen.type("\x03")
+        assert screen.finish() == 130
+        assert _CURSOR_SHOWN in screen.text
+        assert "what was judged is kept: run again to go on" in screen.screen
+        assert "failed ToleranceExceeded in" in screen.screen
+        assert "Traceback" not in screen.text
+
+
+@pytest.mark.parametrize("command", ["reproduce", "minimize"])
+def test_interrupting_other_commands_ends_them_quietly(mini: Mini, command: str) -> None:
+    mini.write(
+        "scripts/scale.py",
+        """
+        import os, time
+
+        def scale(x):
+            if os.path.exists("armed"):
+                open("waiting", "w").close()
+                time.sleep(1000)
+            return x * 4
+        """,
+    )
+    found = mini.command("fuzz", "scale", "-n", "1", "--format", "json", code=1)
+    failure = json.loads(found.stdout)["failures"][0]
+    (mini.root / "armed").touch()
+    with terminal(mini, command, failure["id"]) as screen:
+        waiting = threading.Thread(target=_until, args=(mini.root / "waiting",), daemon=True)
+        waiting.start()
+        waiting.join(GIVE_UP)
+        screen.type("\x03")
+        assert screen.finish() == 130
+        assert "Traceback" not in screen.text
+        assert screen.screen.strip().endswith("interrupted")
+
+
+def _until(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
 
 
 def test_verdicts_are_coloured(mini: Mini) -> None:

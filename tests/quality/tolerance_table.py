@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from controls import CONTROLS, install
 from mutants import MUTANTS, plant
-from oracle import search_all
+from oracle import copy_workspace, search_all
+
+from gpuemu_flow.engine.measures import calibrate_op
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.numerics.calibrate import tolerances
 
 
 def explicit(**pairs: tuple[float, float]) -> dict[str, Any]:
@@ -40,23 +45,51 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 }
 
 
+CALIBRATED = "calibrated"
+CALIBRATION_CASES = 100
+
+Variant = tuple[str, str, Callable[[Path], object]]
+
+
+def calibrated(folder: Path, op: str) -> dict[str, Any]:
+    """What ``calibrate`` suggests for an op of the workspace, as a ``compare`` configuration."""
+    workspace = Workspace(folder, environ={"HOME": str(folder)})
+    found = tolerances(calibrate_op(workspace, op, cases=CALIBRATION_CASES))
+    workspace.cache.close()
+    return explicit(**{dtype: (t.atol, t.rtol) for dtype, t in found.items()})
+
+
+def count(folder: Path, name: str, variants: list[Variant], seed: int) -> int:
+    """How many variants fail under a candidate."""
+    if name != CALIBRATED:
+        return sum(
+            f.killed for f in search_all(folder, variants, seed=seed, **CANDIDATES[name]).values()
+        )
+    total = 0
+    for op in sorted({op for _, op, _ in variants}):
+        compare = calibrated(copy_workspace(folder / f"calibrate-{op}"), op)
+        own = [variant for variant in variants if variant[1] == op]
+        found = search_all(folder / op, own, seed=seed, **compare)
+        total += sum(f.killed for f in found.values())
+    return total
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=42)
-    seed = parser.parse_args().seed
-    mutants = [(m.id, m.op, partial(plant, m)) for m in MUTANTS]
-    right = [(c.id, c.op, partial(install, c)) for c in CONTROLS]
+    parser.add_argument("--only", action="append", choices=[*CANDIDATES, CALIBRATED])
+    arguments = parser.parse_args()
+    mutants: list[Variant] = [(m.id, m.op, partial(plant, m)) for m in MUTANTS]
+    right: list[Variant] = [(c.id, c.op, partial(install, c)) for c in CONTROLS]
     right += [(op, op, lambda _: None) for op in sorted({m.op for m in MUTANTS})]
     print("| tolerance | kills | of | false alarms | of |")
     print("|---|---|---|---|---|")
-    for name, compare in CANDIDATES.items():
+    for name in arguments.only or [*CANDIDATES, CALIBRATED]:
         with tempfile.TemporaryDirectory() as folder:
-            found = search_all(Path(folder, "m"), mutants, seed=seed, **compare)
-            alarms = search_all(Path(folder, "c"), right, seed=seed, **compare)
-        kills = sum(f.killed for f in found.values())
-        false = sum(f.killed for f in alarms.values())
-        print(f"| {name} | {kills} | {len(found)} | {false} | {len(alarms)} |", flush=True)
+            kills = count(Path(folder, "m"), name, mutants, arguments.seed)
+            false = count(Path(folder, "c"), name, right, arguments.seed)
+        print(f"| {name} | {kills} | {len(mutants)} | {false} | {len(right)} |", flush=True)
 
 
 if __name__ == "__main__":

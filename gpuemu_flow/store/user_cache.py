@@ -1,0 +1,33 @@
+"""The user's own cache folder: for what is computed outside of any workspace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+LIMIT = 64 << 20
+"""Bytes; the least recently used entries are dropped first."""
+
+
+def user_cache_folder(environ: Mapping[str, str]) -> Path:
+    """``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
+    given = environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    if Path(given).is_absolute():
+        return Path(given) / "gpuemu-flow"
+    return Path(environ.get("HOME") or Path.home()) / ".cache" / "gpuemu-flow"
+
+
+def open_user_cache() -> WorkspaceCache | None:
+    """The user's cache; None where it cannot be written to, for nothing depends on it."""
+    try:
+        cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
+        cache.create()
+        _ = cache.actions  # opens it
+    except (StoreError, OSError, RuntimeError):  # RuntimeError: no home folder
+        return None
+    return cache

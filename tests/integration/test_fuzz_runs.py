@@ -1,0 +1,131 @@
+"""A fuzz run as a whole: the same cases whatever the number of jobs, memory flat, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+BIG = """\
+[project]
+name = "big"
+
+[[ops]]
+name = "triple"
+op = "scripts/scale.py:scale"
+reference = "scripts/scale_ref.py:reference"
+input_names = ["x"]
+dtypes = ["float32"]
+schema = { dims = { M = [128], N = [1024] }, inputs = { x = ["M", "N"] }, output = ["M", "N"] }
+"""
+
+
+def fuzzed(mini: Mini, op: str, options: FuzzOptions, **hooks: object) -> FuzzOutcome:
+    workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
+    workspace.cache.create()
+    try:
+        return Fuzzer(workspace, op, options, **hooks).run()  # type: ignore[arg-type]
+    finally:
+        workspace.cache.close()
+
+
+@pytest.mark.parametrize("shapes", [(), ((3, 5), (2, 17))])
+def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
+    mini: Mini, shapes: tuple[tuple[int, ...], ...]
+) -> None:
+    mini.edit("scripts/total.py", "acc +=", "acc =")
+    options = [
+        FuzzOptions(iterations=60, seed=9, jobs=jobs, force=True, shapes=shapes) for jobs in (1, 3)
+    ]
+    one, three = (fuzzed(mini, "total", each) for each in options)
+    numbered = [[(j.number, j.case.to_json()) for j in run.judged] for run in (one, three)]
+    assert numbered[0] == numbered[1]
+    assert [number for number, _ in numbered[0]] == list(range(60))
+    verdicts = [[j.result.to_json() for j in run.judged] for run in (one, three)]
+    assert verdicts[0] == verdicts[1]
+    assert one.failures
+
+
+def resident() -> int:
+    """Bytes of this process and of all below it that are in memory; shared ones count in each."""
+    own = os.getpid()
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = (int(fields[1]), int(fields[21]) * PAGE)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+
+    def below(pid: int) -> int:
+        return parents[pid][1] + sum(below(c) for c, (p, _) in parents.items() if p == pid)
+
+    return below(own)
+
+
+def test_memory_stays_flat(mini: Mini) -> None:
+    """A case's inputs, outputs and expected values are 2 MB: 200 cases must not keep 20 of them."""
+    mini.write("gpuemu.toml", BIG)
+    seen: dict[int, int] = {}
+
+    def on_case(judged: Judged) -> None:
+        if judged.number in (100, 300):
+            seen[judged.number] = resident()
+
+    options = FuzzOptions(iterations=310, jobs=1, strategies=("normal", "uniform"))
+    assert len(fuzzed(mini, "triple", options, on_case=on_case).judged) == 310
+    assert seen[300] - seen[100] < 40e6
+
+
+def test_an_interrupted_fuzz_keeps_its_failures_and_goes_on(mini: Mini) -> None:
+    mini.edit("scripts/scale.py", "* 3", "* (3 if len(x) < 7 else 4)")
+    process = mini.popen("fuzz", "scale", "-n", "1000000", "-j", "1", "--minimize")
+    deadline = time.monotonic() + 60
+    while _recorded(mini.root) < 20:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "interrupted after" in out
+    assert "run again to go on" in out
+    assert "failed ToleranceExceeded" in out
+    listed = mini.command("failures", "--format", "json", "-l", "100000").stdout
+    failures = json.loads(listed)["failures"]
+    assert len(failures) >= 20
+    done = mini.command("fuzz", "scale", "-n", "10", "--format", "json", code=None)
+    assert json.loads(done.stdout)["cached"] == 10
+
+
+def _recorded(root: Path) -> int:
+    if not (root / ".gpuemu-cache/failures/cache.db").exists():
+        return 0
+    cache = WorkspaceCache(root / ".gpuemu-cache")
+    try:
+        return len(FailureStore(cache).list())
+    finally:
+        cache.close()
+
+
+def test_after_an_edit_of_the_op_its_cases_are_judged_again(mini: Mini) -> None:
+    first = fuzzed(mini, "scale", FuzzOptions(iterations=20))
+    assert (first.cached, len(first.failures)) == (0, 0)
+    assert fuzzed(mini, "scale", FuzzOptions(iterations=20)).cached == 20
+    mini.edit("scripts/scale.py", "* 3", "* 3.0625")
+    again = fuzzed(mini, "scale", FuzzOptions(iterations=20))
+    assert again.cached == 0
+    assert len(again.failures) > 10
+    mini.edit("scripts/scale.py", "* 3.0625", "* 3")
+    assert fuzzed(mini, "scale", FuzzOptions(iterations=20)).cached == 20

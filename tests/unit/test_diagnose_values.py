@@ -1,0 +1,250 @@
+"""diagnose: what the wrong values are, each kind named with its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from diagnosing import CLOSE, EXACT, kinds, one, values, with_zeroed
+
+from gpuemu_flow.numerics.diagnose import diagnose
+from gpuemu_flow.types import Tolerance
+
+# What
+
+
+@pytest.mark.parametrize(
+    ("factor", "name"),
+    [
+        (2.0, "2"),
+        (-1.0, "sign flipped"),
+        (1 / 8, "1/√64"),
+        (8.0, "√64"),
+        (64 / 63, "64/63"),
+        (0.1, "1/10"),
+    ],
+)
+def test_a_constant_factor_is_found_and_named(factor: float, name: str) -> None:
+    expected = values(30, 64)
+    found = diagnose((expected * np.float32(factor)).astype(np.float32), expected, CLOSE)
+    finding = one(found, "factor")
+    assert finding.numbers["factor"] == pytest.approx(factor, rel=1e-6)
+    assert finding.numbers["meaning"] == name
+    assert finding.numbers["residual"] < 1e-6
+    assert found[0] is finding
+
+
+def test_the_sentence_of_a_factor_says_it_all() -> None:
+    expected = values(30, 60)
+    assert diagnose(expected * 2, expected, CLOSE)[0].sentence == "actual = 2.000 × expected"
+
+
+def test_a_factor_in_half_precision_is_found() -> None:
+    expected = values(30, 60, dtype=np.float64)
+    found = diagnose((expected * 0.5).astype(np.float16), expected, Tolerance(1e-3, 1e-2))
+    assert one(found, "factor").numbers["factor"] == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_factor_of_some_elements_is_not_claimed_for_all() -> None:
+    expected = values(30, 60)
+    actual = expected * np.where(values(30, 60, seed=3) > 0, 2, 3).astype(np.float32)
+    assert "factor" not in kinds(diagnose(actual, expected, CLOSE))
+
+
+def test_a_constant_offset_is_found() -> None:
+    expected = values(30, 60)
+    finding = one(diagnose(expected + np.float32(3.25), expected, CLOSE), "offset")
+    assert finding.numbers["offset"] == pytest.approx(3.25)
+    assert "expected + 3.25" in finding.sentence
+
+
+def test_each_row_with_a_factor_of_its_own() -> None:
+    expected = values(30, 60)
+    factors = np.linspace(0.3, 0.9, 30, dtype=np.float32)[:, None]
+    finding = one(diagnose(expected * factors, expected, CLOSE), "row-factor")
+    assert finding.numbers["low"] == pytest.approx(0.3, rel=1e-5)
+    assert finding.numbers["high"] == pytest.approx(0.9, rel=1e-5)
+
+
+def test_rows_of_two_elements_are_enough_when_there_are_many() -> None:
+    expected = values(40, 2)
+    actual = expected * np.linspace(0.3, 0.9, 40, dtype=np.float32)[:, None]
+    assert "row-factor" in kinds(diagnose(actual, expected, CLOSE))
+
+
+def test_a_missing_bias_is_traced_to_the_input() -> None:
+    bias = values(60, seed=5)
+    expected = values(30, 60) + bias
+    finding = one(
+        diagnose(expected - bias, expected, CLOSE, inputs={"bias": bias}), "column-offset"
+    )
+    assert finding.numbers["source"] == "minus bias"
+
+
+def test_missing_terms_of_a_product_are_counted() -> None:
+    a, b = values(40, 50), values(50, 30, seed=1)
+    finding = one(diagnose(a[:, :-3] @ b[:-3], a @ b, Tolerance(1e-4, 0)), "low-rank")
+    assert finding.numbers["rank"] == 3
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_and_inf_where_finite_values_belong(bad: float) -> None:
+    expected = values(30, 60)
+    actual = expected.copy()
+    actual[4] = bad
+    finding = diagnose(actual, expected, CLOSE)[0]
+    assert finding.kind == ("nan" if np.isnan(bad) else "inf")
+    assert "where the reference is finite" in finding.sentence
+
+
+def test_a_swallowed_nan_says_what_came_instead() -> None:
+    expected = values(30, 60)
+    expected[3, 5:9] = np.nan
+    actual = np.nan_to_num(expected, nan=0.0)
+    finding = diagnose(actual, expected, CLOSE)[0]
+    assert finding.kind == "nan-lost"
+    assert finding.sentence == "actual is 0 where the reference is NaN"
+
+
+def test_saturation_is_told_from_a_lost_inf() -> None:
+    expected = values(30, 60)
+    expected[3] = np.inf
+    actual = np.where(np.isinf(expected), np.finfo(np.float32).max, expected).astype(np.float32)
+    assert diagnose(actual, expected, CLOSE)[0].kind == "saturated"
+    assert (
+        diagnose(np.where(np.isinf(expected), 7, expected), expected, CLOSE)[0].kind == "inf-lost"
+    )
+
+
+def test_zeros_and_other_constants() -> None:
+    expected = values(30, 60)
+    found = diagnose(with_zeroed(expected, np.s_[:, 50:]), expected, EXACT)
+    assert "zeros" in kinds(found)
+    found = diagnose(np.full_like(expected, 2.5), expected, EXACT)
+    assert one(found, "constant").numbers["value"] == 2.5
+
+
+def test_flushed_subnormals_are_told_from_zeros() -> None:
+    expected = values(30, 60) * np.float32(1e-39)
+    found = diagnose(np.zeros_like(expected), expected, EXACT)
+    assert "flushed" in kinds(found)
+    assert "zeros" not in kinds(found)
+
+
+def test_values_clipped_to_the_largest_half() -> None:
+    expected = values(30, 60) * np.float32(1e7)
+    expected = expected[np.abs(expected) > 70000].reshape(-1)
+    found = diagnose(np.clip(expected, -65504, 65504), expected, EXACT)
+    assert one(found, "clipped").numbers["format"] == "float16"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
+)
+def test_rounding_to_a_narrower_format_is_named(name: str, dtype: Any) -> None:
+    expected = values(30, 60)
+    found = diagnose(expected.astype(dtype).astype(np.float32), expected, CLOSE)
+    assert one(found, "narrower").numbers["format"] == name
+
+
+def test_wrong_values_that_happen_to_be_short_are_not_called_rounded() -> None:
+    expected = values(30, 60)
+    actual = np.round(values(30, 60, seed=1) * 100).astype(np.float32)
+    assert "narrower" not in kinds(diagnose(actual, expected, CLOSE))
+
+
+def test_noise_of_an_accumulation_in_half_precision() -> None:
+    expected = values(30, 60)
+    noise = 1 + values(30, 60, seed=1) * np.float32(2.0**-10)
+    found = diagnose(expected * noise, expected, CLOSE)
+    assert "half-precision" in kinds(found)
+    # An error of the same size that always goes away from zero is none.
+    outward = 1 + np.abs(values(30, 60, seed=1)) * np.float32(2.0**-10)
+    assert "half-precision" not in kinds(diagnose(expected * outward, expected, CLOSE))
+
+
+def test_a_few_ulp_in_both_directions_are_rounding() -> None:
+    expected = values(30, 60, dtype=np.float16)
+    steps = np.where(values(30, 60, seed=1) > 0, 4, -4).astype(np.int16)
+    actual = (expected.view(np.int16) + steps).view(np.float16)
+    finding = one(diagnose(actual, expected, EXACT), "rounding")
+    assert finding.numbers["median_ulp"] == pytest.approx(4, abs=1)
+
+
+def test_integers_that_wrap() -> None:
+    expected = np.arange(0, 400, 3, dtype=np.int64)
+    found = diagnose(expected.astype(np.int8).astype(np.int64), expected, EXACT)
+    assert one(found, "wrapped").numbers["modulus"] == 256
+    found = diagnose(expected + 1, expected, EXACT)
+    assert one(found, "offset").numbers["offset"] == 1
+
+
+def test_large_integers_are_compared_exactly() -> None:
+    expected = np.full(9, 2**60, np.int64)
+    found = diagnose(expected + np.eye(9, dtype=np.int64)[4], expected, EXACT)
+    assert one(found, "one-element").numbers["index"] == [4]
+
+
+# Right values in wrong places
+
+
+def test_swapped_axes_of_a_square() -> None:
+    expected = values(3, 20, 20)
+    finding = one(diagnose(expected.swapaxes(1, 2), expected, CLOSE), "transposed")
+    assert finding.numbers["axes"] == [1, 2]
+
+
+def test_memory_read_in_the_wrong_order() -> None:
+    expected = values(20, 33)
+    read = np.ascontiguousarray(expected.T).reshape(expected.shape)
+    assert "memory-order" in kinds(diagnose(read, expected, CLOSE))
+    written = expected.reshape(33, 20).T
+    assert "memory-order" in kinds(diagnose(written, expected, CLOSE))
+
+
+@pytest.mark.parametrize("distance", [-1, 1, -32])
+def test_rows_that_are_other_rows(distance: int) -> None:
+    expected = values(600, 12)
+    actual = np.roll(expected, -distance, axis=0)
+    finding = one(diagnose(actual, expected, CLOSE), "shifted")
+    assert (finding.numbers["axis"], finding.numbers["distance"]) == (0, distance)
+    assert "row" in finding.sentence
+
+
+def test_one_stale_row_is_both_placed_and_explained() -> None:
+    expected = values(30, 60)
+    actual = expected.copy()
+    actual[7] = expected[6]
+    found = diagnose(actual, expected, CLOSE)
+    assert one(found, "shifted").numbers["distance"] == -1
+    assert one(found, "line").numbers["start"] == 7
+
+
+def test_a_repeated_first_row_and_tile() -> None:
+    expected = values(30, 60)
+    actual = np.repeat(expected[:1], 30, axis=0)
+    assert one(diagnose(actual, expected, CLOSE), "repeated").numbers["tile"] == 1
+    tiled = expected[:, np.arange(60) % 16]
+    assert one(diagnose(tiled, expected, CLOSE), "repeated").numbers["tile"] == 16
+
+
+def test_reversed_order_and_any_other_order() -> None:
+    expected = values(30, 60)
+    assert "reversed" in kinds(diagnose(expected[:, ::-1], expected, CLOSE))
+    shuffled = np.random.default_rng(1).permuted(expected, axis=1)
+    assert one(diagnose(shuffled, expected, CLOSE), "permuted").numbers["within_rows"]
+
+
+def test_an_input_in_place_of_the_output() -> None:
+    x = values(30, 60)
+    finding = one(diagnose(x, np.tanh(x) + 2, CLOSE, inputs={"x": x}), "input-copy")
+    assert finding.numbers["input"] == "x"
+
+
+def test_values_that_occur_everywhere_prove_no_move() -> None:
+    expected = np.ones((30, 60), np.float32)
+    expected[values(30, 60) > 2] = 0
+    found = diagnose(np.ones_like(expected), expected, CLOSE)
+    assert not {"shifted", "transposed", "memory-order", "repeated", "reversed"} & set(kinds(found))
