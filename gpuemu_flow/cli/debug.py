@@ -1,0 +1,52 @@
+"""``gpuemu-flow debug``: look into recorded failures, by commands or all at once."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import wants_color
+
+if TYPE_CHECKING:
+    from gpuemu_flow.debug.repl import Reader
+
+
+@click.command(short_help="Look into recorded failures.")
+@click.option("--seed", metavar="SEED|ID", help="Begin with this failure.")
+@click.option("-o", "--op", help="Only failures of this op.")
+@click.option("--repl", is_flag=True, help="Read commands, with --seed too.")
+def debug(seed: str | None, op: str | None, repl: bool) -> None:
+    """Read commands that show, run, shrink and export recorded failures; `help` lists them.
+
+    They come from the terminal or from standard input; nothing is evaluated. With --seed and
+    without --repl, all of one failure is shown and the command ends: exit code 1 while it still
+    fails, 0 once mended.
+    """
+    from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
+    from gpuemu_flow.debug.session import Session  # noqa: PLC0415
+    from gpuemu_flow.engine.failures import list_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports.text import Style, plural  # noqa: PLC0415
+
+    known = len(list_failures(Workspace(), op))
+    session = Session(op, Style(wants_color()))
+    if seed is not None and not repl:
+        for command in (f"show {seed}", "step all", "diff"):
+            for line in session.execute(command):
+                click.echo(line)
+            if command == "step all" and not session.has_outputs:
+                break
+        raise SystemExit(1 if session.still_fails else 0)
+    typed = sys.stdin.isatty()
+    if typed:
+        of = f" of {op}" if op else ""
+        click.echo(f"{plural(known, 'failure')}{of}; `help` lists the commands")
+    for line in session.execute(f"show {seed}") if seed is not None else ():
+        click.echo(line)
+    reader: Reader = Terminal(session) if typed else Pipe()
+    with line_editing(session) if typed else nullcontext():
+        code = run_repl(session, reader, click.echo, lambda text: click.echo(text, err=True))
+    raise SystemExit(0 if typed else code)

@@ -1,0 +1,102 @@
+"""``gpuemu-flow init``: a new workspace that passes at once."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gpuemu_flow.init.frameworks import Framework
+
+_NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")
+_ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
+
+
+class _FrameworkChoice(click.Choice[str]):
+    """The frameworks by their names, and by the short ones that people use."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The full name."""
+        return str(super().convert(_ALIASES.get(value.lower(), value.lower()), param, ctx))
+
+
+@click.command(short_help="Write a new workspace.")
+@click.argument("project", required=False, metavar="[NAME]")
+@click.option("-n", "--name", help="Name of the project; default: that of the folder.")
+@click.option("-f", "--framework", "framework_name", type=_FrameworkChoice(_NAMES),
+              default="numpy", show_default=True, help="What the ops are written in.")  # fmt: skip
+@click.option("--with-examples", "--with_examples", is_flag=True, help="Three ops, not one.")
+@click.option("--ci", type=click.Choice(["github", "gitlab"]), help="A workflow, too.")
+@click.option("-t", "--target-dir", "--target_dir", "target", default=".", show_default=True,
+              type=click.Path(path_type=Path), help="Folder to write into.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+def init(
+    project: str | None,
+    name: str | None,
+    framework_name: str,
+    with_examples: bool,
+    ci: str | None,
+    target: Path,
+    force: bool,
+) -> None:
+    """Write gpuemu.toml, an op and its reference, all or nothing.
+
+    What is there is never overwritten without --force; a .gitignore is added to.
+    """
+    from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
+    from gpuemu_flow.init.scaffold import (  # noqa: PLC0415
+        CONFIG_PATH,
+        IGNORE_PATH,
+        ignore_lines,
+        ignored,
+        plan_files,
+        project_name,
+    )
+    from gpuemu_flow.init.write import install  # noqa: PLC0415
+    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
+
+    framework = FRAMEWORKS[framework_name]
+    chosen = name or project or project_name(target)
+    if not chosen.isprintable() or len(chosen) > 200:
+        raise click.BadParameter("at most 200 characters, all of them printable", param_hint="name")
+    files = plan_files(chosen, framework, with_examples=with_examples, ci=ci)
+    ignore = target / IGNORE_PATH
+    notes = _notes(framework, target, ci)
+    if ignore.is_symlink() or (ignore.exists() and not ignore.is_file()):
+        notes.append(f"{IGNORE_PATH} is left as it is, a link; add {', '.join(ignored())} to it")
+    else:
+        files[IGNORE_PATH] = ignore_lines(ignore.read_bytes() if ignore.exists() else b"")
+    files[CONFIG_PATH] = files.pop(CONFIG_PATH)  # last: without it there is no workspace
+    written = install(files, target, force=force, added_to={IGNORE_PATH})
+    for path in sorted(files):
+        click.echo(f"{'wrote' if path in written else 'unchanged:'} {path}")
+    for note in notes:
+        click.echo(f"note: {printable(note)}")
+    place = "" if target.resolve() == Path.cwd() else f"cd {shlex.quote(str(target))} && "
+    click.echo(f"next: {printable(place)}gpuemu-flow run")
+
+
+def _notes(framework: Framework, target: Path, ci: str | None) -> list[str]:
+    """What keeps the new workspace, or a part of it, from working here and now."""
+    notes = []
+    missing = framework.missing()
+    if missing:
+        commands = " && ".join(f"python -m pip install {words}" for words in framework.install)
+        absent = " and ".join(missing)
+        notes.append(f"not installed here, so that the ops cannot run yet: {absent}; {commands}")
+    if framework.name == "cuda" and not _has_nvcc():
+        hint = "python -m pip install 'gpuemu-flow[cuda]'"
+        notes.append(f"nvcc was not found, so the kernel will be skipped, not the op: {hint}")
+    outer = next((p for p in target.resolve().parents if (p / ".git").exists()), None)
+    if ci is not None and outer is not None and not (target / ".git").exists():
+        notes.append(f"{ci} reads workflows from the repository's root, {outer}: move it there")
+    return notes
+
+
+def _has_nvcc() -> bool:
+    from gpuemu_flow.artifacts.toolchain import find_tools  # noqa: PLC0415
+
+    return "nvcc" in find_tools().tools

@@ -1,0 +1,175 @@
+"""``gpuemu-flow watch``: run again what a save affects, until interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import SEED, canonical_dtypes, wants_color
+from gpuemu_flow.types import Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.session import RunOptions
+    from gpuemu_flow.engine.watch import FileWatch
+    from gpuemu_flow.reports.model import RunReport
+
+_NAMED = 3
+
+
+@click.command(short_help="Validate again at every save.")
+@click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@click.option("-j", "--jobs", type=click.IntRange(0), help="Tasks at a time; 0: one per CPU.")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")
+@click.option("--poll", is_flag=True, help="Look at the files instead of waiting for events.")
+def watch(
+    words: tuple[str, ...], jobs: int | None, seed: int | None, dtypes: tuple[str, ...], poll: bool
+) -> None:
+    """Validate what changed, now and whenever a file that matters is saved; Ctrl-C ends it.
+
+    What is shown is what a save made run, and what is not right yet. A configuration that cannot
+    be used is shown, and watching goes on. Exit code 0; 130 when a run was interrupted.
+    """
+    from gpuemu_flow.config.load import find_config  # noqa: PLC0415
+    from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
+    from gpuemu_flow.engine.watch import FileWatch, open_alarm, wait_for_save  # noqa: PLC0415
+
+    options = RunOptions(words=words, dtypes=canonical_dtypes(dtypes), jobs=jobs)
+    config = find_config(Path.cwd(), os.environ)
+    files = FileWatch(config.parent.resolve())
+    files.follow_config(config)
+    loop = _Watch(config, files, options, seed)
+    try:
+        with _terminating_like_interrupting(), open_alarm(poll=poll) as alarm:
+            saved: set[str] = set()
+            while not loop.turn(saved):
+                saved = wait_for_save(files, alarm)
+    except KeyboardInterrupt:
+        click.echo("")
+        raise SystemExit(0) from None
+    raise SystemExit(130)
+
+
+@contextmanager
+def _terminating_like_interrupting() -> Iterator[None]:
+    """SIGTERM, too, unwinds what is going on, so that no worker is left behind."""
+
+    def unwind(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@dataclass
+class _Watch:
+    """One run after the other."""
+
+    config: Path
+    files: FileWatch
+    options: RunOptions
+    seed: int | None
+    warn_threshold: float = 0.0
+    verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+
+    def turn(self, saved: set[str]) -> bool:
+        """Run what `saved` affects and show it; whether the run was interrupted."""
+        from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
+
+        if saved:
+            names = sorted(saved)
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            clock = time.strftime("%H:%M:%S")
+            click.echo(f"\n{clock} saved: {_printable(', '.join(names[:_NAMED]))}{more}")
+        self.files.refresh()
+        interrupted = False
+        try:
+            report = self._run()
+        except FlowError as error:
+            if isinstance(error, UsageError) and not saved:
+                raise  # the command line is wrong, which no save will mend
+            for problem in error.problems:
+                click.echo(_printable(str(problem)), err=True)
+            self.files.follow_config(self.config)
+        else:
+            interrupted = report.interrupted
+            self._show(report, first=not saved)
+        if not interrupted:
+            noun = "file" if len(self.files) == 1 else "files"
+            click.echo(f"watching {len(self.files)} {noun}; Ctrl-C ends it")
+        return interrupted
+
+    def _run(self) -> RunReport:
+        from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+        from gpuemu_flow.engine import session  # noqa: PLC0415
+        from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+        from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
+        from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
+        from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+        from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
+
+        if not self.config.is_file():  # or one further up would be taken
+            raise ConfigError(
+                Problem("config-not-found", "it is gone", "save it again", file=str(self.config))
+            )
+        workspace = Workspace(self.files.root, overrides=Overrides(seed=self.seed))
+        graph = workspace.graph
+        selected = graph.upstream(graph.select(self.options.words, self.options.dtypes))
+        self.files.follow(workspace, selected)
+        with make_listener(live=wants_color()) as listener:
+            outcome = session.run(workspace, self.options, listener)
+        report = build_report(workspace, outcome)
+        record_run(workspace, report)
+        self.warn_threshold = float(workspace.settings["warn_threshold"])
+        return report
+
+    def _show(self, report: RunReport, *, first: bool) -> None:
+        from gpuemu_flow.reports import text  # noqa: PLC0415
+
+        quiet = (Verdict.PASSED,) if first else (Verdict.PASSED, Verdict.SKIPPED)
+        before, self.verdicts = (
+            self.verdicts,
+            {
+                **{(r.op, r.dtype): r.verdict for r in report.results},
+                **{(k.kernel, k.arch): k.verdict for k in report.kernels},
+            },
+        )
+
+        def tells(name: tuple[str, str], verdict: Verdict, *, cached: bool) -> bool:
+            same = before.get(name, verdict) is verdict
+            return not (cached and same and verdict in quiet)
+
+        shown = replace(
+            report,
+            results=tuple(
+                r for r in report.results if tells((r.op, r.dtype), r.verdict, cached=r.cached)
+            ),
+            kernels=tuple(
+                k for k in report.kernels if tells((k.kernel, k.arch), k.verdict, cached=k.cached)
+            ),
+        )
+        if shown.results or shown.kernels:
+            style = text.Style(wants_color())
+            click.echo(text.render_run(shown, style, warn_threshold=self.warn_threshold))
+            return
+        for problem in report.problems:
+            click.echo(_printable(str(problem)))
+        click.echo(text.totals_line(report))
+
+
+def _printable(words: str) -> str:
+    from gpuemu_flow.reports.text import printable  # noqa: PLC0415
+
+    return printable(words)

@@ -1,0 +1,1 @@
+"""``gpuemu-flow debug``: recorded failures looked at by commands, line by line."""

@@ -1,0 +1,150 @@
+"""Reading commands, from a terminal with history and completion, or from a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpuemu_flow.debug.session import Quit, Session
+from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.reports.text import printable
+
+LONGEST_LINE = 64 * 1024
+REMEMBERED = 1000
+
+
+class Reader(Protocol):
+    """Where commands come from."""
+
+    interactive: bool
+
+    def read(self) -> str | None:
+        """The next line; None at the end."""
+
+
+def run_repl(
+    session: Session,
+    reader: Reader,
+    write: Callable[[str], None],
+    complain: Callable[[str], None],
+) -> int:
+    """Answer commands until they end; the exit code of the first that could not be carried out.
+
+    Parameters
+    ----------
+    session : Session
+    reader : Reader
+        An interactive one goes on after Ctrl-C.
+    write, complain : callable
+        Take answers and problems, line by line.
+    """
+    code = 0
+    while True:
+        try:
+            line = reader.read()
+            if line is None:
+                return code
+            if len(line) > LONGEST_LINE:
+                raise _too_long()
+            for answer in session.execute(line):
+                write(answer)
+        except Quit:
+            return code
+        except FlowError as error:
+            code = code or error.exit_code
+            for problem in error.problems:
+                complain(printable(str(problem)))
+        except KeyboardInterrupt:
+            if not reader.interactive:
+                raise
+            complain("\ninterrupted")
+
+
+def _too_long() -> UsageError:
+    message = f"a command of more than {LONGEST_LINE} characters"
+    return UsageError(Problem("debug-bad-arguments", message))
+
+
+class Pipe:
+    """Lines of standard input as they come; what is no UTF-8 is replaced."""
+
+    interactive = False
+
+    def read(self) -> str | None:
+        """The next line, cut off where it is far too long."""
+        stream = sys.stdin.buffer
+        line = stream.readline(4 * LONGEST_LINE + 4)
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = stream.readline(LONGEST_LINE)
+        return line.decode("utf-8", "replace") if line else None
+
+
+@dataclass
+class Terminal:
+    """Lines typed by a person; Ctrl-D ends. Use `line_editing` round it."""
+
+    session: Session
+    interactive = True
+
+    def read(self) -> str | None:
+        """The next line."""
+        try:
+            return input(self.session.prompt)
+        except EOFError:
+            print()
+            return None
+        except UnicodeDecodeError:
+            return "\N{REPLACEMENT CHARACTER}"
+
+
+@contextlib.contextmanager
+def line_editing(session: Session) -> Iterator[None]:
+    """History, kept in a file of the user's own, and completion; without readline, neither."""
+    try:
+        import readline  # noqa: PLC0415 - absent from some builds of Python
+    except ImportError:
+        yield
+        return
+    words: list[str] = []
+
+    def complete(begun: str, number: int) -> str | None:
+        nonlocal words
+        if number == 0:
+            try:
+                words = session.completions(
+                    begun, readline.get_line_buffer()[: readline.get_endidx()]
+                )
+            except FlowError:
+                words = []
+        return words[number] if number < len(words) else None
+
+    path = history_path()
+    readline.set_completer_delims(" \t\n")
+    readline.set_completer(complete)
+    libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+    readline.set_history_length(REMEMBERED)
+    with contextlib.suppress(OSError):
+        readline.read_history_file(path)
+    try:
+        yield
+    finally:
+        readline.set_completer(None)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+            readline.write_history_file(path)
+
+
+def history_path() -> Path:
+    """Where commands are remembered: the XDG state folder."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"
+    return state / "gpuemu-flow" / "debug-history"

@@ -1,0 +1,305 @@
+"""The state of a debugging session, and what each of its commands does, as lines of text."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.debug import problems
+from gpuemu_flow.debug.commands import BY_WORD, COMMANDS
+from gpuemu_flow.debug.pipeline import STAGES, stage_lines
+from gpuemu_flow.debug.slices import Index, check_slice, parse_tensors
+from gpuemu_flow.debug.tensors import describe, difference_lines, value_lines
+from gpuemu_flow.engine import failures
+from gpuemu_flow.engine.minimizing import minimise_failure
+from gpuemu_flow.engine.signals import cancel_on_signals
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import CancelledRunError, FlowError
+from gpuemu_flow.reports import failure_text
+from gpuemu_flow.reports.text import Style, plural, printable
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+
+LISTED = 20
+MINIMIZE_RUNS = 2000
+
+
+_ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
+
+
+@contextmanager
+def _cancellable() -> Iterator[Event]:
+    """An event that Ctrl-C sets; what is cancelled by it ends in KeyboardInterrupt, as all else."""
+    with cancel_on_signals() as cancel:
+        try:
+            yield cancel
+        except CancelledRunError:
+            raise KeyboardInterrupt from None
+
+
+class Quit(Exception):  # noqa: N818 - not an error
+    """The user wants to leave."""
+
+
+@dataclass
+class Session:
+    """One debugging session in one workspace.
+
+    Attributes
+    ----------
+    op : str or None
+        Only failures of this op are listed and found.
+    style : Style
+    selected : FailureRecord or None
+        What commands without a seed or id are about.
+    """
+
+    op: str | None = None
+    style: Style = field(default_factory=Style)
+    selected: FailureRecord | None = None
+    _inputs: Mapping[str, NDArray[Any]] | None = None
+    _found: failures.Reproduction | None = None
+    _stage: int = 0
+
+    def __post_init__(self) -> None:
+        self._actions: dict[str, Callable[[str], Iterator[str]]] = {
+            "list": self._list, "show": self._show, "reproduce": self._reproduce,
+            "step": self._step, "tensor": self._tensor, "diff": self._diff,
+            "minimize": self._minimize, "export": self._export, "status": self._status,
+            "refresh": self._refresh, "clear": self._clear, "help": self._help,
+            "quit": self._quit,
+        }  # fmt: skip
+
+    @property
+    def prompt(self) -> str:
+        """What a terminal shows before each command."""
+        chosen = self.selected
+        return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
+
+    @property
+    def still_fails(self) -> bool:
+        """Whether the selected failure was run and did not pass."""
+        return self._found is not None and self._found.still_fails
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether the selected failure was run and there is something to compare."""
+        found = self._found
+        return found is not None and any(name in found.expected for name in found.actual)
+
+    def execute(self, line: str) -> Iterator[str]:
+        """Do what one line says; its answer, line by line.
+
+        Raises
+        ------
+        FlowError
+            What cannot be done, and why; the session goes on.
+        Quit
+        """
+        word, _, rest = line.strip().partition(" ")
+        if not word:
+            return
+        command = BY_WORD.get(word)
+        if command is None:
+            raise problems.unknown_command(word, tuple(BY_WORD))
+        yield from self._actions[command.name](rest.strip())
+
+    def completions(self, begun: str, line: str) -> list[str]:
+        """What the word `begun` at the end of `line` may become."""
+        before = line[: len(line) - len(begun)].split()
+        if not before:
+            words: tuple[str, ...] = tuple(c.name for c in COMMANDS)
+        else:
+            command = BY_WORD.get(before[0])
+            name = command.name if command is not None else ""
+            if name in _ABOUT_A_FAILURE:
+                words = tuple(w for r in self._records() for w in (str(r.seed), r.id))
+            elif name in ("tensor", "diff"):
+                words = self._tensor_names()
+            else:
+                words = (*STAGES, "all") if name == "step" else ()
+        return sorted({f"{word} " for word in words if word.startswith(begun)})
+
+    def _records(self) -> tuple[FailureRecord, ...]:
+        return FailureStore(Workspace().cache).list(self.op)
+
+    def _select(self, word: str) -> FailureRecord:
+        if word:
+            record = failures.find_failures(Workspace(), word, self.op)[0]
+            if self.selected is None or record.id != self.selected.id:
+                self._forget()
+            self.selected = record
+        if self.selected is None:
+            raise problems.nothing_selected()
+        return self.selected
+
+    def _forget(self) -> None:
+        self._inputs, self._found, self._stage = None, None, 0
+
+    def inputs(self) -> Mapping[str, NDArray[Any]]:
+        """The selected failure's inputs."""
+        record = self._select("")
+        if self._inputs is None:
+            self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
+        return self._inputs
+
+    def reproduction(self) -> failures.Reproduction:
+        """The selected failure, run once and remembered until `reproduce` or `refresh`."""
+        record = self._select("")
+        if self._found is None:
+            with _cancellable() as cancel:
+                (self._found,) = failures.reproduce(Workspace(), [record], cancel=cancel)
+        return self._found
+
+    def _list(self, rest: str) -> Iterator[str]:
+        if rest and not (rest.isascii() and rest.isdecimal() and int(rest[:9]) > 0):
+            raise problems.bad_arguments(BY_WORD["list"].usage)
+        records = self._records()
+        shown = records[: int(rest[:9]) if rest else LISTED]
+        yield from (failure_text.failure_row(record.to_public_json()) for record in shown)
+        of = f" of {self.op}" if self.op else ""
+        more = f", {len(shown)} shown" if len(shown) < len(records) else ""
+        yield f"{plural(len(records), 'failure')}{of}{more}"
+
+    def _show(self, rest: str) -> Iterator[str]:
+        yield failure_text.render_failure(self._select(rest), self.style)
+
+    def _reproduce(self, rest: str) -> Iterator[str]:
+        self._select(rest)
+        self._forget()
+        yield failure_text.render_reproduction(self.reproduction(), self.style, verbose=False)
+
+    def _step(self, rest: str) -> Iterator[str]:
+        self._select("")
+        if rest and rest != "all" and rest not in STAGES:
+            raise problems.bad_arguments(BY_WORD["step"].usage)
+        stages = STAGES if rest == "all" else (rest or STAGES[self._stage],)
+        for stage in stages:
+            yield from stage_lines(stage, self)
+            self._stage = (STAGES.index(stage) + 1) % len(STAGES)
+
+    def _tensor(self, rest: str) -> Iterator[str]:
+        self._select("")
+        asked = parse_tensors(rest)
+        if not asked:
+            yield from (describe(name, array) for name, array in self.inputs().items())
+            found = self.reproduction()
+            for side, tensors in (("actual", found.actual), ("expected", found.expected)):
+                yield from (describe(f"{side}.{name}", array) for name, array in tensors.items())
+        for name, indices in asked:
+            part = self._part(name, indices)
+            yield describe(name, part)
+            yield from (f"  {line}" for line in value_lines(part))
+
+    def _diff(self, rest: str) -> Iterator[str]:
+        self._select("")
+        asked = parse_tensors(rest)
+        if len(asked) not in (0, 2):
+            raise problems.bad_arguments(BY_WORD["diff"].usage)
+        if not asked:
+            output = self._failing_output()
+            asked = [(f"actual.{output}", ()), (f"expected.{output}", ())]
+        first, second = asked
+        yield from difference_lines((first[0], second[0]), self._part(*first), self._part(*second))
+
+    def _failing_output(self) -> str:
+        found = self.reproduction()
+        both = [name for name in found.actual if name in found.expected]
+        wrong = [f.output for f in found.result.failures if f.output in both]
+        if not both:
+            raise problems.unknown_tensor("actual", tuple(self.inputs()))
+        return wrong[0] if wrong else both[0]
+
+    def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
+        """A tensor, or the part of it that indices name."""
+        array = self._named(name)
+        check_slice(name, indices, array.shape)
+        part: NDArray[Any] = array[indices] if indices else array
+        return part
+
+    def _named(self, name: str) -> NDArray[Any]:
+        inputs = self.inputs()
+        if name.removeprefix("input.") in inputs:
+            return inputs[name.removeprefix("input.")]
+        found = self.reproduction()
+        for side, tensors in (("actual", found.actual), ("expected", found.expected)):
+            if name == side and len(tensors) == 1:
+                return next(iter(tensors.values()))
+            if name.startswith(f"{side}.") and name.partition(".")[2] in tensors:
+                return tensors[name.partition(".")[2]]
+        raise problems.unknown_tensor(name, self._tensor_names())
+
+    def _tensor_names(self) -> tuple[str, ...]:
+        """All names, without running anything for it."""
+        names = list(self.selected.shapes) if self.selected else []
+        found = self._found
+        for side, tensors in (
+            ("actual", found.actual if found else {}), ("expected", found.expected if found else {})
+        ):  # fmt: skip
+            names += [f"{side}.{name}" for name in tensors]
+            names += [side] if len(tensors) == 1 or found is None else []
+        return tuple(names)
+
+    def _minimize(self, rest: str) -> Iterator[str]:
+        record = self._select(rest)
+        with _cancellable() as cancel:
+            found = minimise_failure(
+                Workspace(), record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel
+            )
+        yield failure_text.render_minimization(found, self.style)
+        if found.minimized is not None:
+            self._forget()
+            self.selected = found.minimized
+
+    def _export(self, rest: str) -> Iterator[str]:
+        try:
+            words = shlex.split(rest)
+        except ValueError:
+            words = [rest] * 3
+        if len(words) > 2:
+            raise problems.bad_arguments(BY_WORD["export"].usage)
+        record = self._select(words[0] if words else "")
+        output = Path(words[1]) if len(words) > 1 else None
+        yield f"wrote {failures.export_pytest(Workspace(), record, output)}"
+
+    def _status(self, rest: str) -> Iterator[str]:
+        workspace = Workspace()
+        yield f"workspace  {workspace.root}"
+        of = f" of {self.op}" if self.op else ""
+        yield f"failures   {len(FailureStore(workspace.cache).list(self.op))}{of}"
+        if self.selected is None:
+            yield "selected   none"
+            return
+        record = self.selected
+        yield f"selected   {record.id}: {record.op} {record.dtype} {record.kind}"
+        yield f"next stage {STAGES[self._stage]}"
+
+    def _refresh(self, rest: str) -> Iterator[str]:
+        self._forget()
+        if self.selected is not None:
+            try:
+                self.selected = FailureStore(Workspace().cache).get(self.selected.id)
+            except FlowError:
+                self.selected = None
+        yield f"{plural(len(self._records()), 'failure')} kept"
+
+    def _clear(self, rest: str) -> Iterator[str]:
+        if self.style.color:
+            yield "\x1b[2J\x1b[H"
+
+    def _help(self, rest: str) -> Iterator[str]:
+        width = max(len(c.usage) for c in COMMANDS)
+        for command in COMMANDS:
+            aliases = f" ({', '.join(command.aliases)})" if command.aliases else ""
+            yield f"{command.usage:{width}}  {command.summary}{aliases}"
+        yield "tensors: an input's name, actual.NAME, expected.NAME; slices as numpy has them"
+
+    def _quit(self, rest: str) -> Iterator[str]:
+        raise Quit
+        yield  # a generator, as all actions are

@@ -1,0 +1,238 @@
+"""Which files a workspace's results depend on, and waiting until one of them is saved."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from gpuemu_flow.engine.compile import glob_files
+from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.plan import CACHE_NAME
+from gpuemu_flow.engine.workspace import Workspace
+
+POLL_S = 0.1
+SETTLED_S = 0.03  # an editor writes, syncs and renames within this
+LONGEST_SETTLING_S = 0.25
+MOST_FOLDERS = 2000  # each costs a system call per look
+MOST_FILES = 2000  # those that may mend a broken configuration, such as a script made executable
+LOOK_ANYWAY_MS = 200  # network file systems send no events
+_TICKS_NS = 50_000_000
+_NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
+_SOURCE_SUFFIXES = (".py", ".cu", ".cuh", ".h", ".hpp", ".ptx", ".cubin", ".toml")
+
+
+@dataclass
+class FileWatch:
+    """Files and folders of one workspace, as they were when last looked at.
+
+    A file counts as saved when its stamp moved; whether its content did is for the engine to see.
+    Folders are looked at for what appears in them: a script that was missing, a module that now
+    shadows another, a new match of ``depends``.
+
+    Attributes
+    ----------
+    root : Path
+        The workspace.
+    anything : bool
+        Whether every new name in a folder counts. Only sources do while the configuration is fine:
+        programs may write files, and must not set off the next run by it.
+    """
+
+    root: Path
+    anything: bool = False
+    _files: dict[str, Stamp | None] = field(default_factory=dict)
+    _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
+    _globs: dict[str, list[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(stamp is not None for stamp in self._files.values())
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """Every folder in which something watched lies."""
+        parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
+        return frozenset(f for f in (*parents, *self._folders) if os.path.isdir(f))  # noqa: PTH112
+
+    def refresh(self) -> None:
+        """Take what is there now as known. Before a run, so that nothing saved later is missed."""
+        self._files = {path: stamp_of(path) for path in self._files}
+        self._folders = {folder: _look_into(folder) for folder in self._folders}
+        self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
+
+    def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
+        """Watch what decides the given tasks; what was watched already keeps its known state."""
+        graph, basis = workspace.graph, workspace.snapshot.basis
+        paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
+        paths |= {path for path, _ in basis["config"]}
+        self.anything = False
+        self._files = {p: self._files[p] if p in self._files else stamp_of(p) for p in paths}
+        self._globs = dict(basis["globs"])
+        self._follow_folders()
+
+    def follow_config(self, path: Path) -> None:
+        """Watch a configuration that cannot be used, and all that may mend it."""
+        self.anything = True
+        self._follow_folders()
+        inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
+        for file in (str(path), *islice(inside, MOST_FILES)):
+            if file not in self._folders:
+                self._files.setdefault(file, stamp_of(file))
+
+    def _follow_folders(self) -> None:
+        known = self._folders
+        folders = list(_source_folders(self.root))
+        self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
+
+    def saved(self) -> set[str]:
+        """Paths that changed, came or went since `refresh`, relative to the workspace."""
+        found = {path for path, known in self._files.items() if stamp_of(path) != known}
+        moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
+        appeared = set()
+        for folder, (stamp, names) in self._folders.items():
+            if stamp_of(folder) == stamp:
+                continue
+            new_stamp, listing = _look_into(folder)
+            moved[folder] = (new_stamp, names)
+            appeared |= {
+                f"{folder}/{name}"
+                for name in names ^ listing
+                if self.anything or name.endswith(_SOURCE_SUFFIXES)
+            }
+        if moved:
+            for pattern, matches in self._globs.items():
+                changed = set(glob_files(self.root, pattern)) ^ set(matches)
+                appeared |= {str(self.root / path) for path in changed}
+        if not appeared:  # then they need not be looked into again
+            self._folders.update({f: known for f, known in moved.items() if _is_past(known[0])})
+        found |= appeared
+        prefix = f"{self.root}/"
+        return {path.removeprefix(prefix) for path in found}
+
+
+def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
+    """A folder's stamp and the names in it that may matter."""
+    stamp = stamp_of(folder)
+    try:
+        names = frozenset(
+            n
+            for n in os.listdir(folder)  # noqa: PTH208 - for every folder
+            if n[0] not in ".#" and n not in _NEVER_SOURCES
+        )
+    except OSError:
+        names = frozenset()
+    return stamp, names
+
+
+def _is_past(stamp: Stamp | None) -> bool:
+    """Whether a later change must have another stamp; file systems count in ticks of some ms."""
+    return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
+
+
+def _source_folders(root: Path) -> Iterator[str]:
+    """`root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
+    left = MOST_FOLDERS
+    for folder, names, _ in os.walk(root):
+        yield folder
+        left -= 1
+        if left <= 0:
+            return
+        names[:] = [
+            n
+            for n in sorted(names)
+            if n[0] != "." and n not in _NEVER_SOURCES and not _is_environment(f"{folder}/{n}")
+        ]
+
+
+def _is_environment(folder: str) -> bool:
+    return os.path.exists(f"{folder}/pyvenv.cfg")  # noqa: PTH110 - for every folder
+
+
+class Alarm(Protocol):
+    """Ends a wait when something may have been saved."""
+
+    def wait(self, folders: frozenset[str]) -> None:
+        """Return after an event in one of `folders`, or after a while."""
+
+
+class Polling:
+    """Looks again and again; works everywhere."""
+
+    def wait(self, folders: frozenset[str]) -> None:
+        """Wait `POLL_S`."""
+        time.sleep(POLL_S)
+
+
+class Events:
+    """The operating system's events, by watchfiles; polling once they cannot be had."""
+
+    def __init__(self) -> None:
+        self._folders: frozenset[str] = frozenset()
+        self._events: Iterator[object] | None = None
+
+    def wait(self, folders: frozenset[str]) -> None:
+        """Return after an event, at the latest after `LOOK_ANYWAY_MS`."""
+        from watchfiles import watch  # noqa: PLC0415 - an extra
+
+        if self._events is None or folders != self._folders:
+            self.close()
+            self._folders = folders
+            self._events = watch(
+                *sorted(folders),
+                watch_filter=None,
+                debounce=int(SETTLED_S * 1e3),
+                step=10,
+                rust_timeout=LOOK_ANYWAY_MS,
+                yield_on_timeout=True,
+                recursive=False,
+                ignore_permission_denied=True,
+            )
+        try:
+            next(self._events)
+        except (OSError, RuntimeError, StopIteration):  # no inotify watches left, a folder gone
+            self._events = None
+            time.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Give the operating system its watches back."""
+        events, self._events = self._events, None
+        if events is not None and hasattr(events, "close"):
+            events.close()
+
+
+@contextmanager
+def open_alarm(*, poll: bool) -> Iterator[Alarm]:
+    """`Events` where watchfiles is installed and not refused, else `Polling`."""
+    from importlib.util import find_spec  # noqa: PLC0415
+
+    if poll or find_spec("watchfiles") is None:
+        yield Polling()
+        return
+    with closing(Events()) as events:
+        yield events
+
+
+def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
+    """Wait until something watched is saved and has come to rest; what it was."""
+    found = files.saved()
+    while not found:
+        alarm.wait(files.folders)
+        found = files.saved()
+    deadline = time.monotonic() + LONGEST_SETTLING_S
+    state = _stamps(files.root, found)
+    while time.monotonic() < deadline:
+        time.sleep(SETTLED_S)
+        found |= files.saved()
+        last, state = state, _stamps(files.root, found)
+        if last == state:
+            break
+    return found
+
+
+def _stamps(root: Path, paths: Iterable[str]) -> dict[str, Stamp | None]:
+    return {path: stamp_of(root / path) for path in paths}

@@ -1,0 +1,121 @@
+"""Workflows that ``init --ci`` writes, for GitHub and GitLab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuemu_flow.init.frameworks import Framework
+
+REPORTS = ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif")
+VALIDATE = " ".join(["gpuemu-flow ci {mode}", *(f"-o {name}" for name in REPORTS)])
+
+_GITHUB = """\
+# Validates the ops of gpuemu.toml: a quick run for each pull request, all of it on main.
+name: gpuemu-flow
+on:
+  pull_request:
+  push:
+    branches: [main]
+permissions:
+  contents: read
+concurrency:
+  group: gpuemu-flow-${{{{ github.ref }}}}
+  cancel-in-progress: true
+jobs:
+  validate:
+    runs-on: ubuntu-latest
+    timeout-minutes: 30
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.12"
+      - name: Install
+        run: |
+{install}
+      - name: Results of earlier runs, so that only what changed is validated
+        uses: actions/cache@v4
+        with:
+          path: .gpuemu-cache
+          key: gpuemu-${{{{ github.run_id }}}}
+          restore-keys: gpuemu-
+      - name: Configuration
+        run: gpuemu-flow config check --strict
+      - name: Quick
+        if: github.event_name == 'pull_request'
+        run: {quick}
+      - name: Thorough
+        if: github.event_name == 'push'
+        run: {thorough}
+      - uses: actions/upload-artifact@v4
+        if: always()
+        with:
+          name: gpuemu-flow
+          path: |
+{reports}
+"""
+
+_GITLAB = """\
+# Validates the ops of gpuemu.toml: a quick run for each merge request, all of it on main.
+gpuemu-flow:
+  image: python:3.12-slim
+  rules:
+    - if: $CI_PIPELINE_SOURCE == "merge_request_event"
+      variables:
+        GPUEMU_CI_MODE: quick
+    - if: $CI_COMMIT_BRANCH == $CI_DEFAULT_BRANCH
+      variables:
+        GPUEMU_CI_MODE: thorough
+  timeout: 30 minutes
+  cache:
+    key: gpuemu-flow
+    paths:
+      - .gpuemu-cache/
+  before_script:
+{install}
+  script:
+    - gpuemu-flow config check --strict
+    - {validate}
+  artifacts:
+    when: always
+    paths:
+{reports}
+    reports:
+      junit: gpuemu.xml
+"""
+
+
+def _install(framework: Framework, indent: str) -> str:
+    return _lines(
+        indent, [f"python -m pip install {what}" for what in (*framework.install, "gpuemu-flow")]
+    )
+
+
+def _lines(indent: str, words: Iterable[str]) -> str:
+    return "\n".join(f"{indent}{word}" for word in words)
+
+
+def github(framework: Framework) -> str:
+    """``.github/workflows/gpuemu.yml``."""
+    return _GITHUB.format(
+        install=_install(framework, " " * 10),
+        quick=VALIDATE.format(mode="quick"),
+        thorough=VALIDATE.format(mode="thorough"),
+        reports=_lines(" " * 12, REPORTS),
+    )
+
+
+def gitlab(framework: Framework) -> str:
+    """``.gitlab-ci.yml``."""
+    return _GITLAB.format(
+        install=_install(framework, "    - "),
+        validate=VALIDATE.format(mode='"$GPUEMU_CI_MODE"'),
+        reports=_lines("      - ", REPORTS),
+    )
+
+
+CI_FILES = {
+    "github": (".github/workflows/gpuemu.yml", github),
+    "gitlab": (".gitlab-ci.yml", gitlab),
+}
+"""By the value of ``--ci``: where its file lies, and what makes it."""

@@ -1,0 +1,49 @@
+"""What ops can be written in, what each needs installed, and what a new workspace says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One choice of ``--framework``.
+
+    Attributes
+    ----------
+    name : str
+    config_name : str
+        Value of ``[project] framework``.
+    modules : tuple of str
+        What its ops import besides numpy.
+    install : tuple of str
+        Commands that install these for a CPU, without the interpreter's ``-m pip install``.
+    """
+
+    name: str
+    config_name: str
+    modules: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+
+    def missing(self) -> list[str]:
+        """Modules that its ops need and this interpreter lacks."""
+        return [name for name in self.modules if find_spec(name) is None]
+
+
+_TORCH = f"torch --index-url {TORCH_CPU_INDEX}"
+
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework("numpy", "numpy"),
+        Framework("pytorch", "pytorch", ("torch",), (_TORCH,)),
+        Framework("jax", "jax", ("jax",), ("jax",)),
+        Framework("tensorflow", "tensorflow", ("tensorflow",), ("tensorflow",)),
+        Framework("triton", "triton", ("torch", "triton"), (_TORCH, "triton")),
+        Framework("cuda", "numpy"),
+    )
+}
+ALIASES = {"torch": "pytorch", "tf": "tensorflow", "np": "numpy"}

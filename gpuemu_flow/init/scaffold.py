@@ -1,0 +1,191 @@
+"""From the choices of ``init`` to the files of a workspace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
+from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
+from gpuemu_flow.init.frameworks import Framework
+
+SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
+CONFIG_PATH = "gpuemu.toml"
+IGNORE_PATH = ".gitignore"
+
+_HEAD = """\
+#:schema ./{schema}
+# `gpuemu-flow run` validates the ops below; `gpuemu-flow config check` checks this file.
+
+[project]
+name = {name}
+version = "0.1.0"
+framework = "{framework}"
+
+[validation]
+dtypes = ["float32", "float16"]
+seed = 42    # equal seeds give equal cases
+cases = 24   # per op and dtype
+
+[ci]
+quick_dtypes = ["float32"]
+
+[targets]
+precommit = [{precommit}]
+"""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One example: its table in ``gpuemu.toml`` and what it is held against."""
+
+    name: str
+    reference: str
+    table: str
+
+
+OPS = (
+    Op(
+        "softmax",
+        references.SOFTMAX,
+        """\
+input_names = ["x"]
+invariants = ["non_negative"]
+[ops.schema]
+dims = { M = { min = 1, max = 33 }, N = { min = 1, max = 300 } }
+inputs = { x = ["M", "N"] }
+output = ["M", "N"]
+""",
+    ),
+    Op(
+        "rmsnorm",
+        references.RMSNORM,
+        """\
+input_names = ["x", "weight"]
+kwargs = { eps = 1e-6 }
+[ops.schema]
+dims = { M = { min = 1, max = 33 }, N = { min = 1, max = 300 } }
+inputs = { x = ["M", "N"], weight = ["N"] }
+output = ["M", "N"]
+""",
+    ),
+    Op(
+        "matmul",
+        references.MATMUL,
+        """\
+input_names = ["a", "b"]
+[ops.schema]
+dims = { M = { min = 1, max = 70 }, N = { min = 1, max = 70 }, K = { min = 1, max = 130 } }
+inputs = { a = ["M", "K"], b = ["K", "N"] }
+output = ["M", "N"]
+""",
+    ),
+)
+
+_NUMPY = (ops_numpy.SOFTMAX, ops_numpy.RMSNORM, ops_numpy.MATMUL)
+_SOURCES: Mapping[str, tuple[str, str, str]] = {
+    "numpy": _NUMPY,
+    "cuda": _NUMPY,
+    "pytorch": (
+        ops_frameworks.TORCH_SOFTMAX, ops_frameworks.TORCH_RMSNORM, ops_frameworks.TORCH_MATMUL,
+    ),
+    "jax": (
+        ops_frameworks.JAX_SOFTMAX, ops_frameworks.JAX_RMSNORM, ops_frameworks.JAX_MATMUL,
+    ),
+    "tensorflow": (
+        ops_frameworks.TENSORFLOW_SOFTMAX,
+        ops_frameworks.TENSORFLOW_RMSNORM,
+        ops_frameworks.TENSORFLOW_MATMUL,
+    ),
+    "triton": (
+        ops_kernels.TRITON_SOFTMAX, ops_kernels.TRITON_RMSNORM, ops_kernels.TRITON_MATMUL,
+    ),
+}  # fmt: skip
+
+_KERNEL = """
+# Built by nvcc and linted; skipped, and counted as such, where there is no nvcc.
+[[kernels]]
+name = "softmax_kernel"
+source = "scripts/kernels/softmax.cu"
+build = { arch = ["sm_80"] }
+artifact_checks = { max_registers = 64, max_spills = 0 }
+"""
+
+
+def plan_files(
+    name: str, framework: Framework, *, with_examples: bool, ci: str | None
+) -> dict[str, bytes]:
+    """What a new workspace consists of, by path relative to it; the configuration comes last.
+
+    Parameters
+    ----------
+    name : str
+        Of the project.
+    framework : Framework
+    with_examples : bool
+        Three ops in place of one.
+    ci : str or None
+        A key of `CI_FILES`.
+    """
+    chosen = OPS if with_examples else OPS[:1]
+    planned: dict[str, str] = {}
+    for op, source in zip(chosen, _SOURCES[framework.name], strict=False):
+        planned[f"scripts/{op.name}.py"] = source
+        planned[f"scripts/{op.name}_ref.py"] = op.reference
+    if framework.name == "cuda":
+        planned["scripts/kernels/softmax.cu"] = ops_kernels.CUDA_SOFTMAX
+    if ci is not None:
+        path, make = CI_FILES[ci]
+        planned[path] = make(framework)
+    planned[SCHEMA_PATH] = (files("gpuemu_flow.schemas") / "gpuemu.schema.json").read_text("utf-8")
+    planned[CONFIG_PATH] = config_text(name, framework, chosen)
+    return {path: text.encode() for path, text in planned.items()}
+
+
+def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
+    """``gpuemu.toml``."""
+    # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
+    quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    kernel = framework.name == "cuda"
+    head = _HEAD.format(
+        schema=SCHEMA_PATH,
+        name=quoted,
+        framework=framework.config_name,
+        precommit='"quick", "lint"' if kernel else '"quick"',
+    )
+    tables = [_op_table(op, framework) for op in ops]
+    return "".join([head, *tables, _KERNEL if kernel else ""])
+
+
+def _op_table(op: Op, framework: Framework) -> str:
+    program = f'"scripts/{op.name}.py:{op.name}"'
+    if framework.name == "triton":
+        program = f'{{ kind = "triton", file = "scripts/{op.name}.py", function = "run" }}'
+    return (
+        f'\n[[ops]]\nname = "{op.name}"\nop = {program}\n'
+        f'reference = "scripts/{op.name}_ref.py:{op.name}"\n{op.table}'
+    )
+
+
+def ignored() -> list[str]:
+    """What a workspace makes and nobody wants to commit."""
+    return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
+
+
+def ignore_lines(known: bytes) -> bytes:
+    """``.gitignore`` with what a workspace makes, added to what it says already."""
+    present = {line.strip() for line in known.splitlines()}
+    missing = [line for name in ignored() if (line := name.encode()) not in present]
+    if not missing:
+        return known
+    gap = b"" if not known or known.endswith(b"\n") else b"\n"
+    return known + gap + b"\n".join([b"# gpuemu-flow", *missing, b""])
+
+
+def project_name(folder: Path) -> str:
+    """The folder's own name, as far as a name can be made of it."""
+    printable = "".join(c for c in folder.resolve().name if c.isprintable())
+    return printable[:200] or "ops"

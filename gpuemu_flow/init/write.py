@@ -1,0 +1,141 @@
+"""Writing several files into a folder: all of them or none, and nothing over what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, StoreError, UsageError
+
+PREFIX = ".gpuemu-init-"
+_SHOWN = 20
+
+
+def install(
+    files: Mapping[str, bytes], target: Path, *, force: bool, added_to: Collection[str] = ()
+) -> list[str]:
+    """Write `files` below `target`; the paths that were written.
+
+    They are made in a temporary folder on the same file system and moved from there, in their
+    order. When anything fails, what was moved is taken back and what was replaced is put back. A
+    process that is killed between the moves leaves whole files, of which the last ones are
+    missing; installing again completes them, since a file that holds what it should is no
+    obstacle.
+
+    Parameters
+    ----------
+    files : mapping of str to bytes
+        By path relative to `target`, with ``/``.
+    target : Path
+        Made when it does not exist.
+    force : bool
+        Replace files that are there.
+    added_to : collection of str
+        Paths whose new content holds the old one, so that replacing loses nothing.
+
+    Raises
+    ------
+    UsageError
+        ``init-exists``, ``init-not-a-folder``; nothing was written.
+    StoreError
+        ``init-not-writable``; nothing is left of it.
+    """
+    replaceable = set(files) if force else set(added_to)
+    todo = _look(files, target, replaceable)
+    if not todo:
+        return []
+    existing = next(p for p in (target, *target.absolute().parents) if p.is_dir())
+    undo: list[Callable[[], object]] = []
+    staging = ""
+    try:
+        staging = tempfile.mkdtemp(prefix=PREFIX, dir=existing)
+        for number, path in enumerate(todo):
+            made = Path(staging, str(number))
+            made.write_bytes(files[path])
+            made.chmod(0o644)
+        old = Path(staging, "old")
+        old.mkdir()
+        for number, path in enumerate(todo):
+            kept = old / str(number) if path in replaceable else None
+            _move(Path(staging, str(number)), target / path, kept, undo)
+    except BaseException as error:
+        for step in reversed(undo):
+            with contextlib.suppress(OSError):
+                step()
+        if isinstance(error, OSError):
+            raise StoreError(_disk_problem(error, target)) from error
+        raise
+    finally:
+        if staging:
+            shutil.rmtree(staging, ignore_errors=True)
+    return todo
+
+
+def _disk_problem(error: OSError, target: Path) -> Problem:
+    message = f"cannot write into {target}: {error.strerror or error}; nothing was changed"
+    return Problem("init-not-writable", message, "check its owner, its mode and the free space")
+
+
+def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
+    """The paths to write; a UsageError that names every reason not to."""
+    problems, todo = [], []
+    root = Path(os.path.realpath(target))
+    for path, content in files.items():
+        place = target / path
+        parent = Path(os.path.realpath(place.parent))
+        blocked = next((p for p in (parent, *parent.parents) if os.path.lexists(p)), parent)
+        if not blocked.is_dir():
+            problems.append(
+                Problem("init-not-a-folder", f"{blocked} is no folder", "move it away", file=path)
+            )
+        elif not parent.is_relative_to(root):
+            problems.append(
+                Problem("init-not-a-folder", f"{place.parent} leads out of {target}",
+                        "it is a link; move it away", file=path)
+            )  # fmt: skip
+        elif place.is_dir() and not place.is_symlink():
+            problems.append(
+                Problem("init-not-a-folder", f"{place} is a folder", "move it away", file=path)
+            )
+        elif not os.path.lexists(place):
+            todo.append(path)
+        elif not _holds(place, content):
+            todo.append(path)
+            if path not in replaceable:
+                hint = "--force replaces it; -t writes elsewhere"
+                problems.append(Problem("init-exists", "the file is there already", hint, path))
+    if problems:
+        raise UsageError(*problems[:_SHOWN])
+    return todo
+
+
+def _holds(place: Path, content: bytes) -> bool:
+    try:
+        return place.is_file() and not place.is_symlink() and place.read_bytes() == content
+    except OSError:
+        return False
+
+
+def _move(made: Path, place: Path, kept: Path | None, undo: list[Callable[[], object]]) -> None:
+    """Move a file to its place, what is there to `kept`; how to take it back goes to `undo`."""
+    for folder in reversed([p for p in place.parents if not p.exists()]):
+        folder.mkdir()
+        undo.append(folder.rmdir)
+    if kept is not None and os.path.lexists(place):
+        place.rename(kept)
+        undo.append(functools.partial(kept.replace, place))
+    try:
+        # A link, unlike a rename, fails when somebody made such a file meanwhile.
+        os.link(made, place)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(place):
+            raise
+        made.rename(place)
+    undo.append(place.unlink)

@@ -1,0 +1,262 @@
+"""``gpuemu-flow watch``: a real process, real saves; every wait is for a line that it prints."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from mini_workspace import Mini
+
+from gpuemu_flow.engine import watch
+
+READY = "Ctrl-C ends it"
+EVENTS = pytest.param(
+    (),
+    id="events",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("watchfiles") is None, reason="watchfiles is not installed"
+    ),
+)
+
+
+@dataclass
+class Watching:
+    """A running ``watch``."""
+
+    process: subprocess.Popen[str]
+
+    def until(self, sign: str) -> list[str]:
+        """The lines up to the one that holds `sign`; pytest's own limit ends a wait in vain."""
+        lines: list[str] = []
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            lines.append(line.rstrip("\n"))
+            if sign in line:
+                return lines
+        raise AssertionError("\n".join(["it ended without it:", *lines, self.errors()]))
+
+    def until_there(self, name: str, mini: Mini) -> None:
+        """Wait until a program of the run has made a file."""
+        while not (mini.root / name).exists():
+            assert self.process.poll() is None, self.errors()
+            time.sleep(0.01)
+
+    def turn(self) -> str:
+        """What it says about the next save."""
+        return "\n".join([*self.until(" saved: "), *self.until(READY)])
+
+    def end(self, number: int = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def errors(self) -> str:
+        """Standard error of a process that has ended."""
+        assert self.process.stderr is not None
+        return self.process.stderr.read()
+
+
+@contextmanager
+def watching(mini: Mini, *arguments: str) -> Iterator[Watching]:
+    found = Watching(mini.popen("watch", *arguments))
+    try:
+        yield found
+    finally:
+        found.process.kill()
+        found.process.communicate()
+
+
+@pytest.mark.parametrize("how", [EVENTS, pytest.param(("--poll",), id="polling")])
+def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
+    with watching(mini, *how) as it:
+        assert "19 tasks: 19 ran" in "\n".join(it.until(READY))
+        mini.edit("scripts/scale.py", "* 3", "* 2")
+        said = it.turn()
+        assert "saved: scripts/scale.py" in said
+        assert "failed scale: ToleranceExceeded" in said
+        assert "relu" not in said and "total" not in said
+        mini.edit("scripts/relu.py", "x = read()", "x = (read())")
+        said = it.turn()
+        assert "relu   float32  passed" in said
+        assert "failed scale" in said, "what is not right yet stays in sight"
+        mini.edit("scripts/scale.py", "* 2", "* 3")
+        assert "passed     4/4" in it.turn()
+        mini.edit("scripts/common.py", "return x.", "return  x.")
+        said = it.turn()
+        assert "scale" in said and "total" in said and "relu" not in said
+        mini.edit("gpuemu.toml", "cases = 4", "cases = 5")
+        assert said.count("5/5") == 0 and it.turn().count("5/5") == 4
+        assert it.end() == 0
+        assert it.errors() == ""
+    assert not mini.run()["executed"]
+
+
+def test_only_what_was_asked_for_is_watched(mini: Mini) -> None:
+    with watching(mini, "scale", "--dtype", "float32") as it:
+        assert "4 tasks: 4 ran" in "\n".join(it.until(READY))
+        mini.edit("scripts/relu.py", "x = read()", "x = (read())")
+        mini.edit("scripts/scale.py", "* 3", "* 2")
+        said = it.turn()
+        assert "saved: scripts/scale.py\n" in said
+        assert "failed scale" in said
+
+
+def test_a_broken_configuration_is_shown_and_watching_goes_on(mini: Mini) -> None:
+    with watching(mini, "relu") as it:
+        it.until(READY)
+        mini.edit("gpuemu.toml", "cases = 4", "cases =")
+        it.turn()
+        mini.edit("gpuemu.toml", "cases =\n", "cases = 4\n")
+        it.turn()
+        mini.edit("gpuemu.toml", '"scripts/relu.py"', '"scripts/relu_2.py"')
+        it.turn()
+        (mini.root / "scripts" / "relu.py").rename(mini.root / "scripts" / "relu_2.py")
+        assert "relu  float32  passed" in it.turn()
+        mini.edit("gpuemu.toml", '"scripts/relu_2.py"', '"scripts/relu"')
+        it.turn()
+        tool = mini.root / "scripts" / "relu"
+        tool.write_text(f"#!{sys.executable}\n{(tool.parent / 'relu_2.py').read_text()}")
+        it.turn()
+        tool.chmod(0o755)
+        assert "relu  float32  passed" in it.turn()
+        config = mini.root / "gpuemu.toml"
+        text = config.read_text()
+        config.unlink()
+        it.turn()
+        config.write_text(text)
+        it.turn()
+        assert it.end() == 0
+        errors = it.errors()
+        assert "gpuemu.toml:6: config-syntax" in errors
+        assert "config-path-missing" in errors
+        assert "config-not-executable" in errors
+        assert "config-not-found" in errors
+        assert "Traceback" not in errors
+
+
+def test_a_configuration_that_is_broken_from_the_start(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "cases = 4", "cases =")
+    with watching(mini, "relu") as it:
+        assert len(it.until(READY)) == 1
+        mini.edit("gpuemu.toml", "cases =\n", "cases = 4\n")
+        assert "relu  float32  passed" in it.turn()
+
+
+def test_a_save_during_a_run_is_run_after_it(mini: Mini) -> None:
+    """Runs never overlap, and nothing saved meanwhile is missed."""
+    mini.write(
+        "scripts/scale.py",
+        """
+        import os, time
+
+        def scale(x):
+            open("begun", "w").close()
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            return x * 3
+        """,
+    )
+    with watching(mini, "scale", "--poll") as it:
+        it.until_there("begun", mini)
+        mini.edit("scripts/scale.py", "x * 3", "x * 2")
+        (mini.root / "go").touch()
+        first = "\n".join(it.until(READY))
+        assert " saved: " not in first and "5 tasks: 5 ran" in first
+        second = it.turn()
+        assert "saved: scripts/scale.py" in second
+        assert "failed" in second
+
+
+def test_files_that_programs_write_set_nothing_off(mini: Mini) -> None:
+    mini.write(
+        "scripts/scale.py",
+        """
+        import os
+
+        def scale(x):
+            open(f"scripts/trace-{os.getpid()}.txt", "w").close()
+            return x * 3
+        """,
+    )
+    with watching(mini, "scale") as it:
+        it.until(READY)
+        assert list((mini.root / "scripts").glob("trace-*.txt"))
+        mini.edit("scripts/scale.py", "* 3", "* 2")
+        assert " saved: scripts/scale.py\n" in it.turn()
+
+
+def test_a_new_match_of_depends_is_noticed(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", 'name = "scale"\n', 'name = "scale"\ndepends = ["tables/*.txt"]\n')
+    mini.write("tables/a.txt", "1")
+    with watching(mini, "scale", "--poll") as it:
+        it.until(READY)
+        mini.write("tables/b.txt", "2")
+        said = it.turn()
+        assert "saved: tables/b.txt" in said
+        assert "1 ran" in said or "ran, " in said
+        assert "0 ran" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_cleanly_while_waiting(mini: Mini, number: int) -> None:
+    with watching(mini, "relu") as it:
+        it.until(READY)
+        assert it.end(number) == 0
+        assert it.errors() == ""
+
+
+def test_ending_it_in_a_run_leaves_no_process_behind(mini: Mini) -> None:
+    mini.write(
+        "scripts/scale.py",
+        """
+        import time
+
+        def scale(x):
+            open("begun", "w").close()
+            time.sleep(100)
+        """,
+    )
+    with watching(mini, "scale") as it:
+        it.until_there("begun", mini)
+        children = psutil.Process(it.process.pid).children(recursive=True)
+        assert children
+        assert it.end() == 130
+        assert psutil.wait_procs(children, timeout=30)[1] == []
+        assert "Traceback" not in it.errors()
+
+
+def test_a_wrong_word_ends_it(mini: Mini) -> None:
+    done = mini.command("watch", "relo", code=2)
+    assert "unknown-task" in done.stderr
+    assert "relu" in done.stderr
+
+
+def test_outside_of_a_workspace_there_is_nothing_to_watch(mini: Mini) -> None:
+    (mini.root / "gpuemu.toml").unlink()
+    assert "config-not-found" in mini.command("watch", code=2).stderr
+
+
+def test_no_wait_is_longer_than_half_a_second() -> None:
+    """What lies between a save and the run, other than work: no clock can make this flaky."""
+    look = max(watch.POLL_S, watch.LOOK_ANYWAY_MS / 1e3)
+    assert look + watch.LONGEST_SETTLING_S < 0.5
+
+
+def test_new_files_count_when_they_may_be_sources(tmp_path: Path) -> None:
+    files = watch.FileWatch(tmp_path)
+    files.follow_config(tmp_path / "gpuemu.toml")
+    files.anything = False
+    (tmp_path / "trace.txt").touch()
+    assert files.saved() == set()
+    (tmp_path / "new.py").touch()
+    assert files.saved() == files.saved() == {"new.py"}
+    files.refresh()
+    assert files.saved() == set()

@@ -1,0 +1,254 @@
+"""Workflows, the action, the hooks and the Dockerfile: linted, and their own commands executed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mini_workspace import Mini
+
+from gpuemu_flow.init.ci_files import CI_FILES
+from gpuemu_flow.init.frameworks import FRAMEWORKS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+INSTALL = "python -m pip install gpuemu-flow"
+QUICK = "github.event_name == 'pull_request'"
+THOROUGH = "github.event_name == 'push'"
+
+
+def load(path: Path) -> Any:
+    yaml = pytest.importorskip("ruamel.yaml", reason="comes with check-jsonschema")
+    return yaml.YAML(typ="safe").load(path)
+
+
+def lint(schema: str, *paths: Path) -> None:
+    """Check files against the schema that their service publishes; it comes with the linter."""
+    pytest.importorskip("check_jsonschema")
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Mini:
+    """An empty folder, in which `gpuemu-flow` is this checkout's."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    command = tmp_path / "bin" / "gpuemu-flow"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpuemu_flow "$@"\n')
+    command.chmod(0o755)
+    found = Mini(folder)
+    found.env = {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    return found
+
+
+def github(project: Mini) -> dict[str, str]:
+    """What a runner of GitHub adds to the environment."""
+    return {
+        **project.environment(),
+        "CI": "true",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_WORKSPACE": str(project.root),
+        "GITHUB_STEP_SUMMARY": str(project.root.parent / "summary.md"),
+    }
+
+
+def execute(script: str, project: Mini, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A step as GitHub runs it, without the installation from the registry."""
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script.replace(INSTALL, ":")],
+        cwd=project.root, env=env, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+
+def steps(workflow: Any, event: str) -> Iterator[str]:
+    """The commands of a workflow's only job that an event reaches."""
+    (job,) = workflow["jobs"].values()
+    for step in job["steps"]:
+        condition = step.get("if")
+        assert condition in (None, QUICK, THOROUGH, "always()"), condition
+        if "run" in step and condition in (None, event):
+            yield step["run"]
+
+
+@pytest.mark.parametrize(
+    ("service", "schema"),
+    [("github", "vendor.github-workflows"), ("gitlab", "vendor.gitlab-ci")],
+)
+def test_workflows_pass_their_linters(tmp_path: Path, service: str, schema: str) -> None:
+    _, make = CI_FILES[service]
+    written = {name: tmp_path / f"{name}.yml" for name in FRAMEWORKS}
+    for name, path in written.items():
+        path.write_text(make(FRAMEWORKS[name]))
+    lint(schema, *written.values())
+    installs = {
+        name: re.findall(r"python -m pip install (.*)", path.read_text())
+        for name, path in written.items()
+    }
+    torch = "torch --index-url https://download.pytorch.org/whl/cpu"
+    assert installs == {
+        "numpy": ["gpuemu-flow"],
+        "pytorch": [torch, "gpuemu-flow"],
+        "jax": ["jax", "gpuemu-flow"],
+        "tensorflow": ["tensorflow", "gpuemu-flow"],
+        "triton": [torch, "triton", "gpuemu-flow"],
+        "cuda": ["gpuemu-flow"],
+    }
+
+
+def test_a_workflow_that_is_wrong_would_be_seen(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yml"
+    path.write_text(CI_FILES["github"][1](FRAMEWORKS["numpy"]).replace("runs-on:", "runs_on:"))
+    with pytest.raises(AssertionError):
+        lint("vendor.github-workflows", path)
+
+
+def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
+    project.command("init", "--with-examples", "--ci", "github")
+    project.edit("gpuemu.toml", "cases = 24", "cases = 4")
+    workflow = load(project.root / ".github" / "workflows" / "gpuemu.yml")
+    env = github(project)
+    for event in (QUICK, THOROUGH):
+        commands = list(steps(workflow, event))
+        assert len(commands) == 3 and INSTALL in commands[0]
+        for command in commands:
+            done = execute(command, project, env)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "::error" not in done.stdout
+    summary = (project.root.parent / "summary.md").read_text()
+    assert "softmax" in summary
+    for name in ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif"):
+        assert (project.root / name).stat().st_size > 100
+    ignored = (project.root / ".gitignore").read_text().split()
+    assert {"/gpuemu.html", "/gpuemu.xml", "/gpuemu.sarif"} <= set(ignored)
+
+    project.edit("scripts/softmax.py", "wide - wide.max(axis=-1, keepdims=True)", "wide")
+    lines = (project.root / "scripts" / "softmax.py").read_text().splitlines()
+    line = 1 + next(n for n, text in enumerate(lines) if text.startswith("def softmax"))
+    command = list(steps(workflow, QUICK))[-1]
+    done = execute(command, project, env)
+    assert done.returncode == 1, done.stdout + done.stderr
+    annotations = [x for x in (done.stdout + done.stderr).splitlines() if x.startswith("::error")]
+    assert annotations
+    for annotation in annotations:
+        assert annotation.startswith(f"::error file=scripts/softmax.py,line={line},title=")
+        assert "softmax" in annotation
+
+
+def test_gitlab_s_job_is_green_and_then_red(project: Mini) -> None:
+    project.command("init", "--ci", "gitlab")
+    project.edit("gpuemu.toml", "cases = 24", "cases = 4")
+    job = load(project.root / ".gitlab-ci.yml")["gpuemu-flow"]
+    modes = [rule["variables"]["GPUEMU_CI_MODE"] for rule in job["rules"]]
+    assert modes == ["quick", "thorough"]
+    script = "\n".join([*job["before_script"], *job["script"]])
+    env = {**project.environment(), "CI": "true", "GITLAB_CI": "true", "GPUEMU_CI_MODE": "quick"}
+    done = execute(script, project, env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project.root / job["artifacts"]["reports"]["junit"]).exists()
+    project.edit("scripts/softmax.py", "weights / weights", "weights * 1.1 / weights")
+    done = execute(script, project, env)
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
+    path = REPOSITORY / "action.yml"
+    lint("vendor.github-actions", path)
+    action = load(path)
+    install, _, validate, _ = action["runs"]["steps"]
+    assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"]), (
+        "what a user passes must reach a shell as a variable only"
+    )
+    recorder = project.root.parent / "bin" / "python3"
+    recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    recorder.chmod(0o755)
+    for packages, words in (("", []), ("torch $(touch owned)", ["torch", "$(touch", "owned)"])):
+        env = {**github(project), "ACTION": "/the action", "PACKAGES": packages}
+        done = execute(install["run"], project, env)
+        assert done.stdout.splitlines() == ["-m", "pip", "install", "/the action", *words]
+    recorder.unlink()
+    project.command("init")
+    done = execute(validate["run"], project, {**github(project), "TARGET": "quick"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (project.root / "gpuemu.sarif").exists()
+    done = execute(validate["run"], project, {**github(project), "TARGET": "; touch owned"})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert not (project.root / "owned").exists()
+
+
+def test_the_hooks_check_and_lint_only(project: Mini) -> None:
+    hooks = load(REPOSITORY / ".pre-commit-hooks.yaml")
+    assert [h["entry"] for h in hooks] == ["gpuemu-flow config check", "gpuemu-flow lint"]
+    check, lints = hooks
+    ptx = REPOSITORY / "scripts" / "kernels" / "sm_80" / "softmax.ptx"
+    shutil.copy(ptx, project.root / "good.ptx")
+    (project.root / "bad.ptx").write_text("nonsense\n")
+    for name, hook, chosen in (
+        ("gpuemu.toml", check, True), ("a/gpuemu.toml", check, True), ("x.toml", check, False),
+        ("scripts/x.py", check, True), ("README.md", check, False), ("k.ptx", lints, True),
+        ("a/k.cubin", lints, True), ("k.cu", lints, False),
+    ):  # fmt: skip
+        assert bool(re.search(hook["files"], name)) == chosen, (hook["id"], name)
+    project.command("init")
+    assert execute(check["entry"], project, project.environment()).returncode == 0
+    assert execute(f"{lints['entry']} good.ptx", project, project.environment()).returncode == 0
+    assert execute(f"{lints['entry']} bad.ptx", project, project.environment()).returncode != 0
+    (project.root / "scripts" / "softmax_ref.py").unlink()
+    assert execute(check["entry"], project, project.environment()).returncode == 2
+    assert not list((project.root / ".gpuemu-cache").rglob("softmax*")), "an op was run"
+
+
+def test_the_hooks_manifest_passes_pre_commit_s_own_check() -> None:
+    pytest.importorskip("pre_commit")
+    done = subprocess.run(
+        [sys.executable, "-m", "pre_commit", "validate-manifest", ".pre-commit-hooks.yaml"],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    if "ModuleNotFoundError" in done.stderr:
+        pytest.skip("pre-commit is not installed completely")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dockerfile_copies_all_that_the_package_needs(tmp_path: Path) -> None:
+    """What it copies is built as it would be there: in a folder that holds nothing else."""
+    pytest.importorskip("build")
+    source = tmp_path / "source"
+    source.mkdir()
+    text = (REPOSITORY / "Dockerfile").read_text()
+    for words in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+        *names, target = words.split()
+        for name in names:
+            place = source / target.removeprefix("/source").lstrip("/")
+            if (REPOSITORY / name).is_dir():
+                shutil.copytree(
+                    REPOSITORY / name, place, symlinks=True,
+                    ignore=shutil.ignore_patterns("__pycache__"),
+                )  # fmt: skip
+            else:
+                shutil.copy(REPOSITORY / name, place)
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source],
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = [path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    package = source / "gpuemu_flow"
+    wanted = {p.relative_to(source).as_posix() for p in files if p.is_relative_to(package)}
+    for part in ("tasks", "schemas"):  # linked to from inside the package
+        wanted |= {f"gpuemu_flow/{part}/{p.name}" for p in files if p.parent == source / part}
+    assert len(wanted) > 300
+    assert wanted - names == set(), "an installed copy would lack these: see package-data"
+    assert 'ENTRYPOINT ["gpuemu-flow"]' in text
