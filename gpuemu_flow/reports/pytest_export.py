@@ -100,9 +100,14 @@ def render(
     ------
     UsageError
         ``export-no-reference``: it was the reference that failed, or there is nothing to hold the
-        outputs against. ``export-value``: a keyword argument has no literal.
+        outputs against. ``export-value``: a keyword argument has no literal. ``export-triton``: the
+        op is a host function of Triton kernels, which no test without us can run.
     """
     _refuse_without_reference(record, expectation)
+    if program.kind == "triton":
+        message = f"{program.function} launches Triton kernels, which need our interpreter to run"
+        hint = "write a test with gpuemu_flow.frameworks.triton.load"
+        raise UsageError(Problem("export-triton", message, hint))
     usable = _ID.fullmatch(record.id) is not None
     name = record.id if usable else digest_bytes(ascii(record.id).encode())[:12]
     file_name = file_name or f"test_repro_{name}.py"

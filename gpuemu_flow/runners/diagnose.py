@@ -10,7 +10,7 @@ from types import TracebackType
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.imports import is_workspace_path
 
-_OWN_FOLDER = str(Path(__file__).parent) + os.sep
+_OWN_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 MAX_MESSAGE = 500
 INTERFERED = "the program wrote to the runner's own socket, or closed it"

@@ -1,0 +1,241 @@
+"""What adapters share: their form, that of a check's outcome, and how an op is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.client.errors import ValidationError
+from gpuemu_flow.client.results import Record
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.types import Json
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+PLAIN = (bool, int, float, str)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def require(package: str, extra: str) -> Any:
+    """An installed package, imported.
+
+    Raises
+    ------
+    UsageError
+        ``framework-missing``.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UsageError(
+            Problem(
+                "framework-missing",
+                f"{package} cannot be imported: {error}",
+                f"pip install 'gpuemu-flow[{extra}]'",
+            )
+        ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class CheckOutcome(Record):
+    """What a check found; it counts as true when it passed, and is a mapping, too.
+
+    Attributes
+    ----------
+    passed : bool
+    message : str
+        Why it failed; what was looked at when it passed.
+    max_diff : float
+        Largest absolute difference seen.
+    details : dict
+    seed : int
+        Of the case, in fuzzing.
+    """
+
+    passed: bool = True
+    message: str = ""
+    max_diff: float = 0.0
+    details: dict[str, Json] = field(default_factory=dict)
+    seed: int = 0
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+
+def demand(outcome: CheckOutcome, what: str) -> None:
+    """ValidationError unless the check passed."""
+    if not outcome.passed:
+        raise ValidationError(f"{what}: {outcome.message}", outcome)
+
+
+def named(inputs: Inputs) -> dict[str, Any]:
+    """Inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    return {str(position): value for position, value in enumerate(inputs)}
+
+
+def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
+    """How a function takes inputs of these names, as a function of one mapping of tensors.
+
+    A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
+    to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
+    texts among `inputs` are given as they are, whatever the mapping holds for them.
+    """
+    given = named(inputs)
+    plain = {name for name, value in given.items() if isinstance(value, PLAIN)}
+    hand_over = _hand_over(function, inputs)
+
+    def call(values: Mapping[str, Any]) -> Any:
+        return hand_over({name: given[name] if name in plain else values[name] for name in given})
+
+    return call
+
+
+def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[str, Any]], Any]:
+    def in_order(values: dict[str, Any]) -> Any:
+        return function(*values.values())
+
+    if not isinstance(inputs, Mapping):
+        return in_order
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return in_order
+    names = {p.name for p in parameters if p.kind in _BY_NAME}
+    if not names and any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return in_order
+    if any(p.kind is p.VAR_KEYWORD for p in parameters) or names >= set(inputs):
+        return lambda values: function(**values)
+    required = [p for p in parameters if p.default is p.empty and p.kind in _BY_NAME]
+    if len(required) == 1 and required[0].name not in inputs:
+        return function
+    return in_order
+
+
+def outputs_of(returned: Any) -> list[Any]:
+    """What an op returned, as a list of tensors."""
+    if isinstance(returned, Mapping):
+        return list(returned.values())
+    return list(returned) if isinstance(returned, (tuple, list)) else [returned]
+
+
+class FrameworkAdapter(ABC):
+    """Tensors and gradients of one framework.
+
+    Attributes
+    ----------
+    name, package, extra : str
+        Of the framework, of what is imported, and of our extra that installs it.
+    """
+
+    name = "unknown"
+    package = ""
+    extra = ""
+
+    @property
+    def module(self) -> Any:
+        """The framework itself; UsageError ``framework-missing``."""
+        return require(self.package, self.extra)
+
+    def is_available(self) -> bool:
+        """Whether the framework is installed."""
+        return importlib.util.find_spec(self.package) is not None
+
+    def get_framework_name(self) -> str:
+        """Such as ``pytorch``."""
+        return self.name
+
+    @abstractmethod
+    def to_numpy(self, tensor: Any) -> Array:
+        """An array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
+
+    @abstractmethod
+    def from_numpy(self, array: Array, like: Any = None) -> Any:
+        """A tensor of its own memory, on the device and of the dtype of `like`.
+
+        `like` may be a tensor, or the name of a dtype.
+        """
+
+    @abstractmethod
+    def get_dtype_name(self, tensor: Any) -> str:
+        """The canonical name of a tensor's dtype, such as ``bfloat16``."""
+
+    @abstractmethod
+    def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
+        """Whether gradients of it are kept; with `requires`, the tensor with that set."""
+
+    @abstractmethod
+    def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
+        """Gradients in the framework's own way; see the adapters."""
+
+    @abstractmethod
+    def pullback(
+        self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
+    ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
+        """Outputs of a function, and its gradients as a function of the outputs' cotangents.
+
+        Parameters
+        ----------
+        function : callable
+            Of a mapping of this framework's tensors.
+        arrays : mapping of str to ndarray
+            Values and dtypes of the inputs.
+        names : sequence of str
+            Inputs to differentiate by.
+        """
+
+    def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
+        """Outputs of a function, as arrays."""
+        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        return [self.to_numpy(output) for output in outputs_of(function(tensors))]
+
+    def arrays(self, inputs: Inputs) -> dict[str, Array]:
+        """Tensors among the inputs, by name, as arrays."""
+        return {
+            name: self.to_numpy(value)
+            for name, value in named(inputs).items()
+            if not isinstance(value, PLAIN)
+        }
+
+
+def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
+    """Whether arrays agree in ``atol + rtol * |expected|``, NaN with NaN; largest difference."""
+    a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
+    if a.shape != e.shape:
+        return False, float("inf")
+    with np.errstate(invalid="ignore"):
+        same = np.isclose(a, e, rtol=rtol, atol=atol, equal_nan=True)
+        difference = np.where((a == e) | (np.isnan(a) & np.isnan(e)), 0.0, np.abs(a - e))
+    worst = float(np.nan_to_num(difference, nan=np.inf, posinf=np.inf).max(initial=0.0))
+    return bool(same.all()), worst
+
+
+def agree(
+    actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
+) -> CheckOutcome:
+    """`close` for all outputs of an op, as an outcome."""
+    if len(actual) != len(expected):
+        return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")
+    worst = 0.0
+    for number, (a, e) in enumerate(zip(actual, expected, strict=True)):
+        if a.shape != e.shape:
+            shapes = f"shape {list(a.shape)} instead of {list(e.shape)}"
+            return CheckOutcome(False, f"{what}: output {number} has {shapes}", float("inf"))
+        same, difference = close(a, e, atol, rtol)
+        worst = max(worst, difference)
+        if not same:
+            message = f"{what}: output {number} differs by up to {difference:.3g}"
+            return CheckOutcome(False, message, difference)
+    return CheckOutcome(True, f"{what}: {len(actual)} outputs agree", worst)

@@ -1,0 +1,258 @@
+"""``validate_pytorch`` and its like: one context that judges an output and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.context import ValidationContext, failed
+from gpuemu_flow.client.errors import ClientError, NoOutputError
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.frameworks.base import (
+    Arrays,
+    CheckOutcome,
+    FrameworkAdapter,
+    Inputs,
+    agree,
+    caller,
+    demand,
+    named,
+    outputs_of,
+)
+from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.tolerances import default_tolerance
+
+GRADIENT_FACTOR = 10.0
+"""Gradients sum over what the outputs are made of, so they are held to this many tolerances."""
+
+MakeContext = Callable[
+    [Any, str, Inputs, Mapping[str, Any]], AbstractContextManager["GradientContext"]
+]
+RunNow = Callable[[Callable[..., Any], Callable[..., Any], Inputs, Mapping[str, Any]], Any]
+
+
+class GradientContext(ValidationContext):
+    """What is to be judged, with the gradients of it.
+
+    Attributes
+    ----------
+    grad_inputs : dict of str to tensor
+        Gradients by input; by default those that the framework computes of the output's sum.
+    gradient_results : dict of str to ValidationResult or CheckOutcome
+        Set when the context has been left.
+    tape : object or None
+        TensorFlow's, which has watched what the body did.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Any]) -> None:
+        super().__init__(inputs, kwargs)
+        self.grad_inputs: dict[str, Any] = {}
+        self.gradient_results: dict[str, Any] = {}
+        self.tape: Any = None
+
+    _MORE = ("grad_inputs", "grads", "gradient_results", "tape")
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self._MORE:
+            return getattr(self, "grad_inputs" if key == "grads" else key)
+        return super().__getitem__(key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self._MORE:
+            setattr(self, "grad_inputs" if key == "grads" else key, value)
+        else:
+            super().__setitem__(key, value)
+
+
+def dispatch(context: MakeContext, now: RunNow, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """Tell the documented ways of calling apart.
+
+    ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``, all arguments by
+    keyword as well.
+
+    Raises
+    ------
+    UsageError
+        ``validate-arguments``.
+    """
+    options = dict(kwargs)
+    given = list(args)
+    if given and callable(given[0]) and not hasattr(given[0], "validate_op"):
+        op_fn = given.pop(0)
+        ref_fn = given.pop(0) if given else options.pop("ref_fn", None)
+        inputs = given.pop(0) if given else options.pop("inputs", None)
+        if callable(ref_fn) and inputs is not None and not given:
+            return now(op_fn, ref_fn, inputs, options)
+        _refuse()
+    client = options.pop("client", None)
+    if given and not isinstance(given[0], str):
+        client = given.pop(0)
+    op_name = given.pop(0) if given else options.pop("op_name", None)
+    inputs = given.pop(0) if given else options.pop("inputs", None)
+    if given:  # the documented third position after the inputs
+        options["check_backward"] = given.pop(0)
+    if not isinstance(op_name, str) or inputs is None or given:
+        _refuse()
+    return context(client, op_name, inputs, options)
+
+
+def _refuse() -> None:
+    raise UsageError(
+        Problem(
+            "validate-arguments",
+            "the arguments are (client, op_name, inputs), (op_name, inputs) or "
+            "(op_fn, ref_fn, inputs)",
+        )
+    )
+
+
+def plain_context(adapter: FrameworkAdapter) -> MakeContext:
+    """`validating` with the options of a call, for frameworks that need nothing more."""
+
+    @contextmanager
+    def context(
+        client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
+    ) -> Iterator[GradientContext]:
+        given = dict(options)
+        backward = bool(given.pop("check_backward", False))
+        with validating(adapter, client, op_name, inputs, backward, given) as made:
+            yield made
+
+    return context
+
+
+@contextmanager
+def validating(
+    adapter: FrameworkAdapter,
+    client: Any,
+    op_name: str,
+    inputs: Inputs,
+    backward: bool,
+    options: Mapping[str, Any],
+) -> Iterator[GradientContext]:
+    """A context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
+    kwargs = dict(options)
+    ref_fn = kwargs.pop("ref_fn", None)
+    raise_on_failure = bool(kwargs.pop("raise_on_failure", True))
+    context = GradientContext(named(inputs), kwargs)
+    with _judge(client, ref_fn) as judge:
+        yield context
+        if context.output is None:
+            raise NoOutputError(
+                Problem("client-no-output", f"no output of {op_name} was set", "call set_output")
+            )
+        if ref_fn is None:
+            context.result = judge.validate_op(op_name, context.inputs, context.output, **kwargs)
+        else:
+            arrays = adapter.arrays(inputs)
+            expected = adapter.evaluate(caller(ref_fn, inputs), _widened(arrays))
+            context.result = compare(
+                _in_order(context.output),
+                _in_order(expected),
+                inputs=arrays,
+                op_name=op_name,
+                atol=kwargs.get("atol"),
+                rtol=kwargs.get("rtol"),
+            )
+        if raise_on_failure and not context.result.passed:
+            raise failed(context.result)
+        if backward:
+            _judge_gradients(adapter, judge, op_name, inputs, ref_fn, context, kwargs)
+    if raise_on_failure:
+        for name, result in context.gradient_results.items():
+            if isinstance(result, CheckOutcome):
+                demand(result, f"{op_name}, gradient by {name}")
+            elif not result.passed:
+                raise failed(result)
+
+
+def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
+    """Who judges: the client given, one of our own, or none."""
+    if client is not None or ref_fn is not None:
+        return nullcontext(client)
+    from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference
+
+    return Client()
+
+
+def _in_order(outputs: Any) -> Any:
+    listed = outputs_of(outputs)
+    return listed[0] if len(listed) == 1 else listed
+
+
+def _widened(arrays: Arrays) -> dict[str, Any]:
+    return {
+        n: a.astype(np.float64) if dtype_name(a.dtype) in FLOAT_LIMITS else a
+        for n, a in arrays.items()
+    }
+
+
+def _judge_gradients(
+    adapter: FrameworkAdapter,
+    client: Any,
+    op_name: str,
+    inputs: Inputs,
+    ref_fn: Callable[..., Any] | None,
+    context: GradientContext,
+    kwargs: Mapping[str, Any],
+) -> None:
+    gradients = context.grad_inputs or _own_gradients(adapter, context)
+    if not gradients:
+        raise UsageError(
+            Problem(
+                "gradient-missing",
+                f"the output of {op_name} depends on no input that requires a gradient",
+                "make inputs that require one, and compute the output from context.inputs",
+            )
+        )
+    context.grad_inputs = gradients
+    if ref_fn is None:
+        for name, gradient in gradients.items():
+            context.gradient_results[name] = _by_gradient_op(
+                client, f"{op_name}_grad_{name}", context.inputs, gradient, kwargs
+            )
+        return
+    arrays = adapter.arrays(context.inputs)
+    outputs, pull = adapter.pullback(caller(ref_fn, inputs), _widened(arrays), list(gradients))
+    first = [np.full(output.shape, float(n == 0)) for n, output in enumerate(outputs)]
+    expected = pull(first)
+    for name, gradient in gradients.items():
+        ours = adapter.to_numpy(gradient)
+        allowed = default_tolerance(dtype_name(ours.dtype) or "")
+        atol, rtol = kwargs.get("atol"), kwargs.get("rtol")
+        context.gradient_results[name] = agree(
+            [ours],
+            [expected[name]],
+            allowed.atol * GRADIENT_FACTOR if atol is None else atol,
+            allowed.rtol * GRADIENT_FACTOR if rtol is None else rtol,
+            f"gradient by {name}",
+        )
+
+
+def _own_gradients(adapter: FrameworkAdapter, context: GradientContext) -> dict[str, Any]:
+    output = outputs_of(context.output)[0]
+    by_tape = (context.tape,) if context.tape is not None else ()
+    found = adapter.compute_gradient(*by_tape, output, context.inputs)
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+def _by_gradient_op(
+    client: Any, op: str, inputs: Mapping[str, Any], gradient: Any, kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        return client.validate_op(op, inputs, gradient, **kwargs)
+    except ClientError as error:
+        if error.code != "OpNotFound":
+            raise
+        raise ClientError(
+            Problem(
+                "gradient-op-missing",
+                f"the workspace has no op {op!r} whose reference gives this gradient",
+                "add the op, or give ref_fn, whose autograd is the reference then",
+            ),
+            error.code,
+        ) from None

@@ -1,0 +1,158 @@
+"""Fuzzing an op of a framework, with the framework's own checks, by a daemon or without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.frameworks.base import CheckOutcome, FrameworkAdapter, caller
+from gpuemu_flow.frameworks.local import outputs_by_name
+from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
+from gpuemu_flow.fuzzing import DTYPES, FuzzConfig, SeededFuzzer
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
+
+Check = Callable[[Callable[..., Any], Mapping[str, Any]], CheckOutcome]
+CASES: Mapping[str, Any] = {
+    "batch_sizes": (1, 2, 4, 8),
+    "seq_lengths": (64, 128, 256),
+    "hidden_dims": (256, 512),
+    "edge_cases": ((1,), (1, 1)),
+}
+"""The sizes of cases that clients ask the daemon for."""
+
+
+class FuzzOutcome(Mapping[str, Any]):
+    """What fuzzing with a framework's own checks found; attributes and keys say the same.
+
+    ``total``, ``passed``, ``failed``, ``seed``; ``forward_failures``, results of outputs that
+    differ from the reference's; and for each check that was asked for, such as ``jit``, its
+    ``jit_failures``. It counts as true when nothing failed.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._values:
+            raise AttributeError(name)
+        return self._values[name]
+
+    def __bool__(self) -> bool:
+        return bool(self._values["failed"] == 0 and self._values["total"] > 0)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n}={self._values[n]}" for n in ("total", "passed", "failed", "seed"))
+        return f"FuzzOutcome({counts})"
+
+
+class CheckFailedError(Exception):
+    """Ends fuzzing that is to stop at the first failure."""
+
+
+@dataclass
+class _Tried:
+    """The op as the fuzzers call it: with tensors of a framework, and with its checks."""
+
+    adapter: FrameworkAdapter
+    op: Callable[..., Any]
+    checks: Mapping[str, Check]
+    master: int
+    dtypes: Sequence[str]
+    fail_fast: bool
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+        self.failures: dict[str, list[CheckOutcome]] = {name: [] for name in self.checks}
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        case_seed = derive_seed(self.master, f"iter_{self.calls}")
+        self.calls += 1
+        dtype = SeededRng(case_seed).derive("dtype").choice(self.dtypes)
+        arrays = dict(inputs)
+        if dtype == "bfloat16":  # which travels as float32
+            wide = numpy_dtype("float32")
+            low = numpy_dtype(dtype)
+            arrays = {n: a.astype(low) if a.dtype == wide else a for n, a in arrays.items()}
+        run = caller(self.op, arrays)
+        output = run({name: self.adapter.from_numpy(a) for name, a in arrays.items()})
+        for name, check in self.checks.items():
+            outcome = check(self.op, arrays)
+            if not outcome.passed:
+                self.failures[name].append(replace(outcome, seed=case_seed))
+                if self.fail_fast:
+                    raise CheckFailedError(f"{name}: {outcome.message}")
+        returned = outputs_by_name(output)
+        return returned if len(returned) > 1 else next(iter(returned.values()))
+
+
+def fuzz_with_checks(
+    adapter: FrameworkAdapter,
+    client: Any,
+    op_name: str,
+    op: Callable[..., Any] | None,
+    checks: Mapping[str, Check],
+    *,
+    iterations: int = 100,
+    seed: int | None = None,
+    fail_fast: bool = False,
+    atol: float | None = None,
+    rtol: float | None = None,
+    ref_fn: Callable[..., Any] | None = None,
+    names: Sequence[str] = ("input",),
+    dtypes: Sequence[str] | None = None,
+    **options: Any,
+) -> FuzzOutcome:
+    """Fuzz an op with a client, or with `ref_fn` and no daemon; see the frameworks' functions."""
+    if op is None or (client is None and ref_fn is None):
+        raise UsageError(
+            Problem("fuzz-arguments", "fuzzing takes an op, and a client or ref_fn to judge it by")
+        )
+    master = generate_seed() if seed is None else seed
+    tried = _Tried(adapter, op, checks, master, tuple(dtypes or DTYPES), fail_fast)
+    if ref_fn is not None:
+        config = FuzzConfig(master, dtypes=tried.dtypes, **{**CASES, **options})
+        cases = SeededFuzzer(config).iterator(iterations)
+        found = fuzz_locally(
+            tried, ref_fn, cases, seed=master, names=names, op_name=op_name,
+            atol=atol, rtol=rtol, fail_fast=fail_fast,
+        )  # fmt: skip
+    else:
+        limits = {n: v for n, v in (("atol", atol), ("rtol", rtol)) if v is not None}
+        if dtypes is not None:
+            options["dtypes"] = list(dtypes)
+        found = client.fuzz_op_client_side(
+            op_name, tried, iterations, master, fail_fast, **options, **limits
+        )
+    by_check = {f"{name}_failures": failures for name, failures in tried.failures.items()}
+    forward = [result for result in found.failures if not _is_check(result)]
+    seeds = {outcome.seed for failures in tried.failures.values() for outcome in failures}
+    failed = len(seeds | {result.seed for result in forward})
+    total = found.total
+    return FuzzOutcome(
+        {
+            "total": total,
+            "passed": total - failed - found.inconclusive,
+            "failed": failed,
+            "seed": master,
+            "forward_failures": forward,
+            **by_check,
+        }
+    )
+
+
+def _is_check(result: ValidationResult) -> bool:
+    """Whether a result only stands for a check that ended the fuzzing."""
+    return any(f.message.startswith(f"{CheckFailedError.__name__}:") for f in result.failures)

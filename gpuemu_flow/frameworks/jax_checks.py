@@ -1,0 +1,229 @@
+"""JAX: whether an op can be compiled, mapped, spread over devices and differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.frameworks.base import (
+    Array,
+    CheckOutcome,
+    Inputs,
+    agree,
+    caller,
+    named,
+    outputs_of,
+)
+from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
+from gpuemu_flow.frameworks.jax_adapter import ADAPTER
+
+
+def tensors_of(inputs: Inputs) -> dict[str, Any]:
+    """Inputs as JAX arrays; Python scalars stay what they are."""
+    jnp = ADAPTER.module.numpy
+    return {
+        name: value if isinstance(value, (bool, int, float, str)) else jnp.asarray(value)
+        for name, value in named(inputs).items()
+    }
+
+
+def _outcome(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
+    """A check whose exceptions are its failures."""
+    try:
+        return check()
+    except Exception as error:
+        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
+
+
+def _arrays_of(returned: Any) -> list[Array]:
+    return [ADAPTER.to_numpy(output) for output in outputs_of(returned)]
+
+
+def check_jit_safe(
+    op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
+) -> CheckOutcome:
+    """Whether an op can be compiled, and then gives what it gives uncompiled."""
+    jax = ADAPTER.module
+    tensors = tensors_of(inputs)
+    static = {name: v for name, v in tensors.items() if isinstance(v, (bool, int, float, str))}
+    traced = {name: v for name, v in tensors.items() if name not in static}
+    run = caller(op, inputs)
+
+    def check() -> CheckOutcome:
+        expected = _arrays_of(run(tensors))
+        order = list(tensors)
+        compiled = jax.jit(
+            lambda chosen: outputs_of(run({n: {**static, **chosen}[n] for n in order}))
+        )
+        return agree(_arrays_of(compiled(traced)), expected, atol, rtol, "jit")
+
+    return _outcome("jit", check)
+
+
+def check_vmap_compatible(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    batch_axis: int = 0,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> CheckOutcome:
+    """Whether `jax.vmap` over an axis of all inputs gives what one call per element gives."""
+    jax = ADAPTER.module
+    tensors = tensors_of(inputs)
+    mapped = {n: v for n, v in tensors.items() if getattr(v, "ndim", 0) > batch_axis}
+    fixed = {n: v for n, v in tensors.items() if n not in mapped}
+    sizes = {v.shape[batch_axis] for v in mapped.values()}
+    if len(sizes) != 1:
+        return CheckOutcome(False, f"vmap: the inputs have batches of sizes {sorted(sizes)}")
+    (size,) = sizes
+    if size < 2:
+        return CheckOutcome(True, "vmap: a batch of fewer than two shows nothing")
+    order = list(tensors)
+    run = caller(op, inputs)
+
+    def one(chosen: Mapping[str, Any]) -> list[Any]:
+        return outputs_of(run({n: {**fixed, **chosen}[n] for n in order}))
+
+    def check() -> CheckOutcome:
+        axes = dict.fromkeys(mapped, batch_axis)
+        together = _arrays_of(jax.vmap(one, in_axes=(axes,))(mapped))
+        single = [
+            _arrays_of(one({n: jax.numpy.take(v, i, axis=batch_axis) for n, v in mapped.items()}))
+            for i in range(size)
+        ]
+        expected = [np.stack(outputs) for outputs in zip(*single, strict=True)]
+        return agree(together, expected, atol, rtol, "vmap")
+
+    return _outcome("vmap", check)
+
+
+def check_pmap_compatible(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    axis_name: str = "batch",
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    *,
+    num_devices: int | None = None,
+) -> CheckOutcome:
+    """Whether `jax.pmap` of an op runs, and each device gives what one call gives.
+
+    All devices that there are take part, or `num_devices` of them; the CPU counts as one unless
+    ``--xla_force_host_platform_device_count`` says otherwise.
+    """
+    jax = ADAPTER.module
+    tensors = tensors_of(inputs)
+    run = caller(op, inputs)
+    count = min(num_devices or jax.local_device_count(), jax.local_device_count())
+
+    def check() -> CheckOutcome:
+        expected = _arrays_of(run(tensors))
+        copies = {n: jax.numpy.stack([jax.numpy.asarray(v)] * count) for n, v in tensors.items()}
+        spread = jax.pmap(
+            lambda chosen: outputs_of(run(chosen)), axis_name=axis_name,
+            devices=jax.local_devices()[:count],
+        )  # fmt: skip
+        outputs = _arrays_of(spread(copies))
+        for device in range(count):
+            found = agree([o[device] for o in outputs], expected, atol, rtol, "pmap")
+            if not found.passed:
+                return found
+        return CheckOutcome(True, f"pmap: {count} devices agree", found.max_diff)
+
+    return _outcome("pmap", check)
+
+
+def check_grad_safe(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    argnums: Any = 0,
+    *,
+    eps: float | None = None,
+    atol: float = ATOL,
+    rtol: float = RTOL,
+) -> CheckOutcome:
+    """Whether the gradients are finite and, with `eps`, agree with central differences."""
+    places = [argnums] if isinstance(argnums, int) else list(argnums)
+
+    def check() -> CheckOutcome:
+        names = [list(named(inputs))[place] for place in places]
+        tensors = tensors_of(inputs)
+        by_name = inputs if isinstance(inputs, Mapping) else None
+        given: Inputs = tensors if by_name is not None else list(tensors.values())
+        found = ADAPTER.compute_gradient(op, given, places)
+        gradients = found.values() if isinstance(found, Mapping) else found
+        for name, gradient in zip(names, gradients, strict=True):
+            if not bool(ADAPTER.module.numpy.isfinite(gradient).all()):
+                return CheckOutcome(False, f"grad: the gradient by {name!r} is not finite")
+        if eps is None:
+            return CheckOutcome(True, f"grad: {len(names)} gradients are finite")
+        return GradientChecker(ADAPTER, eps, atol, rtol).check(op, inputs, names)
+
+    return _outcome("grad", check)
+
+
+def check_gradients(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    eps: float = EPS,
+    atol: float = ATOL,
+    rtol: float = RTOL,
+    check_inputs: Sequence[str] | None = None,
+    *,
+    max_elements: int = MAX_ELEMENTS,
+) -> CheckOutcome:
+    """Check an op's gradients against central differences, in float64; see `GradientChecker`."""
+    checker = GradientChecker(ADAPTER, eps, atol, rtol, max_elements=max_elements)
+    return _outcome("grad", lambda: checker.check(op, inputs, check_inputs))
+
+
+def validate_jax_primitive(
+    primitive_name: str,
+    impl: Callable[..., Any],
+    inputs: Inputs,
+    expected_output: Any,
+    check_jvp: bool = True,
+    check_vmap: bool = True,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> CheckOutcome:
+    """Check an implementation's output, and that it can be differentiated and mapped.
+
+    Returns
+    -------
+    CheckOutcome
+        With ``details``: ``forward_ok``, ``jvp_ok``, ``vmap_ok``, and the reason of each that is
+        not.
+    """
+    jax = ADAPTER.module
+    tensors = tensors_of(inputs)
+    run = caller(impl, inputs)
+    details: dict[str, Any] = {"forward_ok": True, "jvp_ok": True, "vmap_ok": True}
+    found = [
+        _outcome(
+            "forward",
+            lambda: agree(
+                _arrays_of(run(tensors)), _arrays_of(expected_output), atol, rtol, "forward"
+            ),
+        )
+    ]
+    details["forward_ok"] = found[0].passed
+
+    def forward_mode() -> CheckOutcome:
+        floats = {n: v for n, v in tensors.items() if ADAPTER.requires_grad(v)}
+        ones = {n: jax.numpy.ones_like(v) for n, v in floats.items()}
+        _, tangents = jax.jvp(lambda c: outputs_of(run({**tensors, **c})), (floats,), (ones,))
+        finite = all(bool(jax.numpy.isfinite(t).all()) for t in tangents)
+        return CheckOutcome(finite, "jvp: finite" if finite else "jvp: tangents are not finite")
+
+    if check_jvp:
+        found.append(_outcome("jvp", forward_mode))
+        details["jvp_ok"] = found[-1].passed
+    if check_vmap:
+        found.append(check_vmap_compatible(impl, inputs, rtol=rtol, atol=atol))
+        details["vmap_ok"] = found[-1].passed
+    bad = [outcome.message for outcome in found if not outcome.passed]
+    message = "; ".join(bad) or f"{primitive_name}: {len(found)} checks passed"
+    return CheckOutcome(not bad, message, found[0].max_diff, details)

@@ -1,0 +1,148 @@
+"""Validation in this process, without a daemon: the same comparison, as a client's result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.client.context import failed
+from gpuemu_flow.client.results import FailureInfo, ValidationResult
+from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
+from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
+
+Arrays = dict[str, NDArray[Any]]
+OUTPUT = "output"
+
+
+def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
+    """What an op returned: one tensor, several in an order, or a mapping, as arrays by name."""
+    if isinstance(returned, Mapping):
+        values = {str(name): value for name, value in returned.items()}
+    elif isinstance(returned, (tuple, list)):
+        given = names or tuple(f"{OUTPUT}_{n}" for n in range(len(returned)))
+        values = dict(zip(given, returned, strict=True))
+    else:
+        values = {(names or (OUTPUT,))[0]: returned}
+    return {name: as_array(value, name) for name, value in values.items()}
+
+
+def compare(
+    actual: Any,
+    expected: Any,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    op_name: str = "op",
+    seed: int = 0,
+    atol: float | None = None,
+    rtol: float | None = None,
+    found: tuple[Failure, ...] = (),
+    raise_on_failure: bool = False,
+) -> ValidationResult:
+    """Judge what an op returned by what its reference returned.
+
+    Parameters
+    ----------
+    actual, expected : tensor, sequence of tensors, or mapping of name to tensor
+        Of any framework. Expected floats may be wider than the actual ones; they are then compared
+        unrounded.
+    inputs : mapping of name to tensor, optional
+        NaN and Inf in the output count for less where the inputs hold them.
+    atol, rtol : float, optional
+        Instead of the documented tolerance of the output's dtype.
+    found : tuple of Failure
+        What else is wrong with the output.
+    raise_on_failure : bool
+
+    Raises
+    ------
+    ValidationError
+        Only with `raise_on_failure`.
+    ClientError
+        ``client-not-a-tensor``.
+    """
+    start = time.perf_counter()
+    ours, theirs = outputs_by_name(actual), outputs_by_name(expected)
+    if len(ours) == len(theirs) == 1:
+        ours = dict(zip(theirs, ours.values(), strict=True))
+    dtypes: dict[str, str] = {}
+    for name, array in theirs.items():
+        own = dtype_name(ours[name].dtype) if name in ours else None
+        if own in FLOAT_LIMITS and _is_wider(array, ours[name]):
+            theirs[name], dtypes[name] = to_float64(array), own
+    call = PartialTolerance(atol, rtol)
+    tolerance: dict[str, Tolerance] = {
+        name: resolve(name, call=call)
+        for name in {dtype_name(array.dtype) or "" for array in ours.values()}
+    }
+    held = {name: as_array(value, name) for name, value in (inputs or {}).items()}
+    checked = check_outputs(
+        ours,
+        theirs,
+        tolerance=tolerance,
+        policy=Policy(),
+        expected_dtypes=dtypes,
+        inputs=held,
+    )
+    result = as_result(checked, ours, op_name, seed, found, time.perf_counter() - start)
+    if raise_on_failure and not result.passed:
+        raise failed(result)
+    return result
+
+
+def _is_wider(expected: NDArray[Any], actual: NDArray[Any]) -> bool:
+    name = dtype_name(expected.dtype)
+    return name in FLOAT_LIMITS and expected.dtype.itemsize > actual.dtype.itemsize
+
+
+def as_result(
+    checked: CheckResult,
+    outputs: Arrays,
+    op_name: str,
+    seed: int,
+    found: tuple[Failure, ...] = (),
+    seconds: float = 0.0,
+) -> ValidationResult:
+    """A comparison as the daemon would have answered it."""
+    failures = (*found, *checked.failures)
+    verdict = checked.verdict
+    if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):
+        verdict = Verdict.FAILED
+    stats = checked.stats
+    return ValidationResult(
+        passed=verdict is Verdict.PASSED,
+        seed=seed,
+        op_name=op_name,
+        max_diff=stats.max_abs,
+        max_rel_diff=stats.max_rel,
+        failures=[_failure_info(failure, outputs) for failure in failures],
+        timestamp=int(time.time()),
+        duration_ms=round(seconds * 1000),
+        error_stats=asdict(stats),
+        verdict=verdict.value,
+        notes=list(checked.notes),
+        tolerance_used=stats.tolerance_used,
+    )
+
+
+def _failure_info(failure: Failure, outputs: Arrays) -> FailureInfo:
+    flat = None
+    array = outputs.get(failure.output)
+    if failure.index is not None and array is not None and len(failure.index) == array.ndim:
+        flat = int(np.ravel_multi_index(failure.index, array.shape)) if array.ndim else 0
+    return FailureInfo(
+        kind=failure.kind.value,
+        message=failure.message,
+        index=flat,
+        expected=failure.expected,
+        actual=failure.actual,
+        output=failure.output,
+        multi_index=None if failure.index is None else list(failure.index),
+    )

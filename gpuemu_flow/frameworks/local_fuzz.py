@@ -1,0 +1,131 @@
+"""Fuzzing an op in this process by a reference that is a function, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult
+from gpuemu_flow.frameworks.base import caller
+from gpuemu_flow.frameworks.local import compare, outputs_by_name
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.types import FailureKind, Verdict
+
+
+class FuzzCase(Protocol):
+    """A case as `fuzzing.TestCase` has it."""
+
+    @property
+    def seed(self) -> int:
+        """Names the case."""
+
+    def tensors(self, names: Sequence[str]) -> dict[str, Any]:
+        """Its inputs as arrays."""
+
+
+def fuzz_locally(
+    op_fn: Callable[..., Any],
+    ref_fn: Callable[..., Any] | None,
+    cases: Iterable[FuzzCase],
+    *,
+    seed: int | None = None,
+    names: Sequence[str] = ("input",),
+    op_name: str = "op",
+    atol: float | None = None,
+    rtol: float | None = None,
+    fail_fast: bool = False,
+    convert: Callable[[Any], Any] | None = None,
+) -> FuzzResults:
+    """Run an op on cases and compare it with a reference that is a function, too.
+
+    Parameters
+    ----------
+    ref_fn : callable, optional
+        Of numpy arrays, float inputs in float64; without it, an op fails where it raises, or gives
+        NaN or Inf.
+    names : sequence of str
+        Of the op's inputs.
+    convert : callable, optional
+        From an array to what the op takes; arrays by default.
+    """
+    done: list[ValidationResult] = []
+    for case in cases:
+        done.append(
+            _judged(op_fn, ref_fn, case, tuple(names), op_name, atol, rtol, convert or np.copy)
+        )
+        if fail_fast and not done[-1].passed:
+            break
+    return FuzzResults(
+        seed=seed or 0,
+        total=len(done),
+        passed=sum(result.passed for result in done),
+        failed=sum(not result.passed for result in done),
+        failures=[result for result in done if not result.passed],
+    )
+
+
+def _judged(
+    op_fn: Callable[..., Any],
+    ref_fn: Callable[..., Any] | None,
+    case: FuzzCase,
+    names: tuple[str, ...],
+    op_name: str,
+    atol: float | None,
+    rtol: float | None,
+    convert: Callable[[Any], Any],
+) -> ValidationResult:
+    inputs = case.tensors(names)
+    try:
+        returned = caller(op_fn, inputs)({n: convert(a) for n, a in inputs.items()})
+        actual = outputs_by_name(returned)
+    except Exception as error:
+        return error_result(op_name, case.seed, error)
+    if ref_fn is None:
+        failures = _finite_only(actual, inputs)
+        verdict = Verdict.FAILED if failures else Verdict.PASSED
+        return ValidationResult(
+            passed=not failures,
+            seed=case.seed,
+            op_name=op_name,
+            failures=failures,
+            verdict=verdict.value,
+        )
+    try:
+        expected = caller(ref_fn, inputs)(widened(inputs))
+    except Exception as error:
+        return error_result(op_name, case.seed, error, FailureKind.REFERENCE)
+    return compare(
+        actual, expected, inputs=inputs, op_name=op_name, seed=case.seed, atol=atol, rtol=rtol
+    )
+
+
+def error_result(
+    op_name: str, seed: int, error: BaseException, kind: FailureKind = FailureKind.EXECUTION
+) -> ValidationResult:
+    """The result of a case in which the op, or its reference, raised."""
+    return ValidationResult(
+        seed=seed,
+        op_name=op_name,
+        max_diff=float("inf"),
+        max_rel_diff=float("inf"),
+        failures=[FailureInfo(kind.value, f"{type(error).__name__}: {error}")],
+        verdict=Verdict.ERROR.value,
+    )
+
+
+def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
+    """NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
+    if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
+        return []
+    return [
+        FailureInfo(FailureKind.NAN.value, f"{name!r} holds NaN or Inf", output=name)
+        for name, array in outputs.items()
+        if not np.isfinite(to_float64(array)).all()
+    ]
+
+
+def widened(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Float arrays in float64, the others as they are."""
+    return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}

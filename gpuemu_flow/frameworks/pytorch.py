@@ -1,0 +1,239 @@
+"""PyTorch: tensors on any device, autograd checks, validation of backward passes, fuzzing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.frameworks.base import (
+    CheckOutcome,
+    Inputs,
+    agree,
+    caller,
+    named,
+)
+from gpuemu_flow.frameworks.contexts import dispatch, plain_context
+from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
+from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
+from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+
+__all__ = [
+    "PyTorchAdapter",
+    "check_autograd",
+    "check_backward",
+    "fuzz_pytorch_op",
+    "validate_custom_autograd_function",
+    "validate_pytorch",
+]
+
+BACKWARD_ATOL, BACKWARD_RTOL = 1e-4, 1e-3
+
+
+def check_autograd(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    eps: float = EPS,
+    atol: float = ATOL,
+    rtol: float = RTOL,
+    check_inputs: Sequence[str] | None = None,
+    *,
+    max_elements: int = MAX_ELEMENTS,
+) -> CheckOutcome:
+    """Check an op's autograd against central differences, in float64; see `GradientChecker`."""
+    checker = GradientChecker(ADAPTER, eps, atol, rtol, max_elements=max_elements)
+    return checker.check(op, inputs, check_inputs)
+
+
+def validate_custom_autograd_function(
+    func_class: Any,
+    inputs: Inputs,
+    eps: float = EPS,
+    atol: float = ATOL,
+    rtol: float = RTOL,
+    *,
+    reference: Callable[..., Any] | None = None,
+) -> CheckOutcome:
+    """Check a ``torch.autograd.Function``: forward, backward, and backward of a double call.
+
+    Parameters
+    ----------
+    reference : callable, optional
+        Of the same inputs; what ``forward`` must give, within the same tolerance.
+
+    Returns
+    -------
+    CheckOutcome
+        With ``details``: ``forward_ok``, ``backward_ok`` and what was found.
+    """
+    in_order = list(named(inputs).values())
+    arrays = ADAPTER.arrays(in_order)
+    details: dict[str, Any] = {"forward_ok": True, "backward_ok": False}
+    try:
+        run = caller(func_class.apply, in_order)
+        outputs = ADAPTER.evaluate(run, arrays)
+        if reference is not None:
+            expected = ADAPTER.evaluate(caller(reference, in_order), arrays)
+            forward = agree(outputs, expected, atol, rtol, "forward")
+            details["forward_ok"] = forward.passed
+            if not forward.passed:
+                return CheckOutcome(False, forward.message, forward.max_diff, details)
+    except Exception as error:
+        details["forward_ok"] = False
+        return CheckOutcome(False, f"forward: {type(error).__name__}: {error}", details=details)
+    try:
+        backward = check_autograd(func_class.apply, in_order, eps, atol, rtol)
+    except Exception as error:
+        return CheckOutcome(False, f"backward: {type(error).__name__}: {error}", details=details)
+    details["backward_ok"] = backward.passed
+    return CheckOutcome(backward.passed, backward.message, backward.max_diff, details)
+
+
+def check_backward(
+    op: Callable[..., Any],
+    inputs: Inputs,
+    reference: Callable[..., Any],
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> CheckOutcome:
+    """Compare an op's gradients, in its own dtype, with those of a reference in float64.
+
+    Parameters
+    ----------
+    op, reference : callable
+        Of tensors of this framework.
+    """
+    arrays = ADAPTER.arrays(inputs)
+    floats = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
+    wide = {n: a.astype(np.float64) if n in floats else a for n, a in arrays.items()}
+    outputs, pull = ADAPTER.pullback(caller(op, inputs), arrays, floats)
+    _, pull_wide = ADAPTER.pullback(caller(reference, inputs), wide, floats)
+    rng = np.random.default_rng(1)
+    cotangents = [rng.uniform(0.5, 1.5, output.shape) for output in outputs]
+    # Rounded first: both must get the very same cotangents.
+    cotangents = [
+        c.astype(o.dtype).astype(np.float64) for c, o in zip(cotangents, outputs, strict=True)
+    ]
+    ours, theirs = pull(cotangents), pull_wide(cotangents)
+    narrow = {dtype_name(arrays[name].dtype) for name in floats} & {"float16", "bfloat16"}
+    least = (1e-2, 1e-1) if narrow else (BACKWARD_ATOL, BACKWARD_RTOL)
+    return agree(
+        [ours[name] for name in floats],
+        [theirs[name] for name in floats],
+        least[0] if atol is None else atol,
+        least[1] if rtol is None else rtol,
+        f"gradients by {', '.join(floats)}",
+    )
+
+
+_context = plain_context(ADAPTER)
+
+
+def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
+    """Validate what an op gives, and on request its backward pass.
+
+    ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges by
+    the daemon's reference what the body sets as ``context["output"]``; without a client, one for
+    the workspace of the current folder is made. With `ref_fn` no daemon is needed.
+    ``validate_pytorch(op_fn, ref_fn, inputs)`` runs both functions and judges at once.
+
+    Parameters
+    ----------
+    client : Client, optional
+    op_name : str
+    inputs : mapping of name to tensor
+    check_backward : bool
+        Judge the gradients by the inputs that require them, too: by autograd of `ref_fn` in
+        float64; else by the ops ``<op>_grad_<input>`` of the workspace.
+    ref_fn : callable, optional
+        Of tensors, for outputs and gradients.
+    atol, rtol : float, optional
+        Instead of the configured tolerance.
+    raise_on_failure : bool
+        Default true.
+
+    Raises
+    ------
+    ValidationError
+        The output or a gradient did not pass.
+    """
+    return dispatch(_context, _validate_now, args, kwargs)
+
+
+def _validate_now(
+    op_fn: Callable[..., Any],
+    ref_fn: Callable[..., Any],
+    inputs: Inputs,
+    options: Mapping[str, Any],
+) -> ValidationResult:
+    with _context(
+        None, getattr(op_fn, "__name__", "op"), inputs, {**options, "ref_fn": ref_fn}
+    ) as c:
+        c.set_output(caller(op_fn, inputs)(named(inputs)))
+    assert c.result is not None  # noqa: S101 - the context sets it
+    return c.result
+
+
+def fuzz_pytorch_op(
+    client: Any,
+    op_name: str,
+    run_op: Callable[..., Any] | None = None,
+    iterations: int = 100,
+    seed: int | None = None,
+    fail_fast: bool = False,
+    check_backward: bool = False,
+    atol: float | None = None,
+    rtol: float | None = None,
+    *,
+    op_fn: Callable[..., Any] | None = None,
+    ref_fn: Callable[..., Any] | None = None,
+    device: str | None = None,
+    max_elements: int = 16,
+    **options: Any,
+) -> FuzzOutcome:
+    """Fuzz an op of torch tensors.
+
+    Parameters
+    ----------
+    client : Client or None
+        None: judge by `ref_fn`, without a daemon.
+    run_op, op_fn : callable
+        Of one dict of tensors, or of tensors by name.
+    check_backward : bool
+        Check autograd against central differences in each case, at `max_elements` places.
+    ref_fn : callable, optional
+        Of numpy arrays, in float64.
+    device : str, optional
+        Where the tensors are put; the CPU by default.
+    **options
+        ``dtypes``, ``op_schema``; without a client ``names``, ``batch_sizes``, ``seq_lengths``,
+        ``hidden_dims``.
+    """
+    checks = {"backward": _backward_check(max_elements)} if check_backward else {}
+    op = run_op or op_fn
+    moved = op if device is None or op is None else _on_device(op, device)
+    outcome = fuzz_with_checks(
+        ADAPTER, client, op_name, moved, checks, iterations=iterations, seed=seed,
+        fail_fast=fail_fast, atol=atol, rtol=rtol, ref_fn=ref_fn, **options,
+    )  # fmt: skip
+    return outcome if checks else FuzzOutcome({**outcome, "backward_failures": []})
+
+
+def _backward_check(max_elements: int) -> Callable[..., CheckOutcome]:
+    def check(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
+        if not any(dtype_name(a.dtype) in FLOAT_LIMITS for a in arrays.values()):
+            return CheckOutcome()
+        tensors = {name: ADAPTER.from_numpy(array) for name, array in arrays.items()}
+        return check_autograd(op, tensors, max_elements=max_elements)
+
+    return check
+
+
+def _on_device(op: Callable[..., Any], device: str) -> Callable[..., Any]:
+    def run(inputs: Mapping[str, Any]) -> Any:
+        return caller(op, inputs)({name: tensor.to(device) for name, tensor in inputs.items()})
+
+    return run

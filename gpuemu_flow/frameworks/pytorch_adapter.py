@@ -1,0 +1,118 @@
+"""Tensors and gradients of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.frameworks.base import (
+    Array,
+    Arrays,
+    FrameworkAdapter,
+    caller,
+    named,
+    outputs_of,
+)
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
+from gpuemu_flow.types import DTYPES
+
+BACKWARD_ATOL, BACKWARD_RTOL = 1e-4, 1e-3
+
+
+class PyTorchAdapter(FrameworkAdapter):
+    """Tensors of PyTorch."""
+
+    name = "pytorch"
+    package = extra = "torch"
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """See `FrameworkAdapter.to_numpy`."""
+        if self.get_dtype_name(tensor).startswith("float8"):  # which torch has no numpy form of
+            words = tensor.detach().cpu().contiguous().view(self.module.uint8).numpy()
+            return words.view(numpy_dtype(self.get_dtype_name(tensor)))  # type: ignore[no-any-return]
+        return as_array(tensor, "tensor")
+
+    def from_numpy(self, array: Array, like: Any = None) -> Any:
+        """See `FrameworkAdapter.from_numpy`."""
+        torch = self.module
+        # A copy of its own, for torch warns of memory that cannot be written to.
+        copied = np.array(array, order="K")
+        name = dtype_name(copied.dtype)
+        if name in ML_DTYPES_NAMES:
+            words = copied.view(np.uint8 if DTYPES[name].itemsize == 1 else np.int16)
+            tensor = torch.from_numpy(words).view(getattr(torch, name))
+        else:
+            tensor = torch.from_numpy(copied)
+        if isinstance(like, str):
+            return tensor.to(getattr(torch, numpy_dtype(like).name))
+        return tensor if like is None else tensor.to(device=like.device, dtype=like.dtype)
+
+    def get_dtype_name(self, tensor: Any) -> str:
+        """See `FrameworkAdapter.get_dtype_name`."""
+        return str(getattr(tensor, "dtype", type(tensor).__name__)).removeprefix("torch.")
+
+    def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
+        """See `FrameworkAdapter.requires_grad`."""
+        if requires is not None:
+            return tensor.requires_grad_(requires)
+        return bool(tensor.requires_grad)
+
+    def compute_gradient(
+        self, output: Any, inputs: Any, grad_output: Any = None, output_index: int = 0
+    ) -> Any:
+        """Gradients of an output by the inputs that ask for them, by name.
+
+        ``compute_gradient(function, inputs, output_index)`` calls the function first, and gives a
+        list for a sequence of inputs. `grad_output` is the output's cotangent, ones by default.
+        """
+        torch = self.module
+        if callable(output) and not isinstance(output, torch.Tensor):
+            if isinstance(grad_output, int):
+                output_index, grad_output = grad_output, None
+            output = outputs_of(caller(output, inputs)(named(inputs)))[output_index]
+        wanted = {n: t for n, t in named(inputs).items() if getattr(t, "requires_grad", False)}
+        cotangent = torch.ones_like(output) if grad_output is None else grad_output
+        gradients: Sequence[Any] = ()
+        if wanted and output.requires_grad:
+            gradients = torch.autograd.grad(
+                output, list(wanted.values()), cotangent, retain_graph=True, allow_unused=True
+            )
+        if not isinstance(inputs, Mapping):
+            return list(gradients)
+        return dict(zip(wanted, gradients, strict=bool(gradients)))
+
+    def pullback(
+        self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
+    ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
+        """See `FrameworkAdapter.pullback`."""
+        torch = self.module
+        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        leaves = [tensors[name].requires_grad_(True) for name in names]
+        outputs = outputs_of(function(tensors))
+
+        def pull(cotangents: list[Array]) -> dict[str, Array]:
+            differentiable = [
+                (output, self.from_numpy(cotangent).to(output.dtype))
+                for output, cotangent in zip(outputs, cotangents, strict=True)
+                if output.requires_grad
+            ]
+            if not differentiable:
+                return {name: np.zeros(arrays[name].shape) for name in names}
+            found = torch.autograd.grad(
+                [o for o, _ in differentiable],
+                leaves,
+                [c for _, c in differentiable],
+                allow_unused=True,
+            )
+            return {
+                name: np.zeros(arrays[name].shape) if gradient is None else self.to_numpy(gradient)
+                for name, gradient in zip(names, found, strict=True)
+            }
+
+        return [self.to_numpy(output) for output in outputs], pull
+
+
+ADAPTER = PyTorchAdapter()

@@ -1,0 +1,318 @@
+"""TensorFlow: validation of outputs and gradients, Keras layers, tf.function and XLA, fuzzing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.arrays import as_array
+from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.frameworks.base import (
+    Array,
+    Arrays,
+    CheckOutcome,
+    FrameworkAdapter,
+    Inputs,
+    agree,
+    caller,
+    named,
+    outputs_of,
+)
+from gpuemu_flow.frameworks.contexts import GradientContext, dispatch, validating
+from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
+from gpuemu_flow.frameworks.gradients import RTOL, GradientChecker
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
+
+
+class _Tape:
+    """A gradient tape that has already begun, and may be entered again all the same."""
+
+    def __init__(self, tape: Any) -> None:
+        self._tape = tape
+
+    def __enter__(self) -> _Tape:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+
+class TensorFlowAdapter(FrameworkAdapter):
+    """Tensors of TensorFlow."""
+
+    name = package = extra = "tensorflow"
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """See `FrameworkAdapter.to_numpy`."""
+        return as_array(tensor.numpy() if hasattr(tensor, "numpy") else tensor, "tensor")
+
+    def from_numpy(self, array: Array, like: Any = None) -> Any:
+        """See `FrameworkAdapter.from_numpy`."""
+        tf = self.module
+        made = tf.constant(np.asarray(array))
+        if like is None:
+            return made
+        return tf.cast(made, numpy_dtype(like).name if isinstance(like, str) else like.dtype)
+
+    def get_dtype_name(self, tensor: Any) -> str:
+        """See `FrameworkAdapter.get_dtype_name`."""
+        return str(tensor.dtype.name)
+
+    def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
+        """Whether it is a variable, by which tapes differentiate unasked."""
+        tf = self.module
+        if requires is None:
+            return isinstance(tensor, tf.Variable)
+        return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
+
+    def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
+        """Gradients that a tape knows, by name; a list for a sequence of inputs."""
+        values = named(inputs)
+        found = tape.gradient(output, list(values.values()))
+        return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
+
+    def pullback(
+        self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
+    ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
+        """See `FrameworkAdapter.pullback`."""
+        tf = self.module
+        tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
+        with tf.GradientTape(persistent=True) as tape:
+            for name in names:
+                tape.watch(tensors[name])
+            outputs = outputs_of(function(tensors))
+
+        def pull(cotangents: list[Array]) -> dict[str, Array]:
+            given = [
+                tf.cast(tf.constant(c), o.dtype) for o, c in zip(outputs, cotangents, strict=True)
+            ]
+            found = tape.gradient(
+                outputs, [tensors[name] for name in names], output_gradients=given
+            )
+            return {
+                name: np.zeros(arrays[name].shape) if gradient is None else self.to_numpy(gradient)
+                for name, gradient in zip(names, found, strict=True)
+            }
+
+        return [self.to_numpy(output) for output in outputs], pull
+
+
+ADAPTER = TensorFlowAdapter()
+
+
+def _tensors(inputs: Inputs) -> dict[str, Any]:
+    tf = ADAPTER.module
+    return {name: tf.convert_to_tensor(value) for name, value in named(inputs).items()}
+
+
+def _arrays_of(returned: Any) -> list[Array]:
+    return [ADAPTER.to_numpy(output) for output in outputs_of(returned)]
+
+
+def _compiled(
+    what: str, op: Callable[..., Any], inputs: Inputs, atol: float, rtol: float, **options: Any
+) -> CheckOutcome:
+    tf = ADAPTER.module
+    tensors = _tensors(inputs)
+    run = caller(op, inputs)
+    try:
+        expected = _arrays_of(run(tensors))
+        compiled = tf.function(lambda **chosen: outputs_of(run(chosen)), **options)
+        compiled(**tensors)
+        return agree(_arrays_of(compiled(**tensors)), expected, atol, rtol, what)
+    except Exception as error:
+        return CheckOutcome(False, f"{what}: {type(error).__name__}: {error}", float("inf"))
+
+
+def check_tf_function_safe(
+    op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
+) -> CheckOutcome:
+    """Whether an op gives the same inside `tf.function`."""
+    return _compiled("tf.function", op, inputs, atol, rtol)
+
+
+def check_xla_compatible(
+    op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-5
+) -> CheckOutcome:
+    """Whether an op gives the same when XLA compiles it."""
+    return _compiled("xla", op, inputs, atol, rtol, jit_compile=True)
+
+
+def validate_custom_gradient(
+    func: Callable[..., Any],
+    gradient_func: Callable[..., Any] | None,
+    inputs: Inputs,
+    eps: float = 1e-4,
+    atol: float = 1e-4,
+    rtol: float = RTOL,
+) -> CheckOutcome:
+    """Check a function's own gradient against central differences.
+
+    Parameters
+    ----------
+    gradient_func : callable, optional
+        ``gradient_func(upstream, **inputs)``: its results must agree with the tape's, too.
+
+    Returns
+    -------
+    CheckOutcome
+        With ``details``: ``gradient_ok``.
+    """
+    found = GradientChecker(ADAPTER, eps, atol, rtol).check(func, inputs)
+    if found.passed and gradient_func is not None:
+        arrays = ADAPTER.arrays(inputs)
+        names = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
+        outputs, pull = ADAPTER.pullback(caller(func, inputs), arrays, names)
+        ones = [np.ones(output.shape, output.dtype) for output in outputs]
+        given = [ADAPTER.from_numpy(a) for a in (*ones, *arrays.values())]
+        own = _arrays_of(gradient_func(*given))
+        tape = pull(ones)
+        found = agree(own, [tape[name] for name in names], atol, rtol, "gradient_func")
+    return CheckOutcome(found.passed, found.message, found.max_diff, {"gradient_ok": found.passed})
+
+
+@contextmanager
+def _context(
+    client: Any, op_name: str, inputs: Inputs, options: Mapping[str, Any]
+) -> Iterator[GradientContext]:
+    options = dict(options)
+    backward = bool(options.pop("check_gradient", options.pop("check_backward", False)))
+    tf = ADAPTER.module
+    with (
+        tf.GradientTape(persistent=True) as tape,
+        validating(ADAPTER, client, op_name, inputs, backward, options) as context,
+    ):
+        context.inputs = _tensors(inputs)
+        for value in context.inputs.values():
+            if value.dtype.is_floating:
+                tape.watch(value)
+        context.tape = _Tape(tape)
+        yield context
+
+
+def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
+    """Validate what an op gives; arguments as in `pytorch.validate_pytorch`.
+
+    ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which has watched
+    what the body did with ``context.inputs``.
+    """
+    return dispatch(_context, _validate_now, args, kwargs)
+
+
+def _validate_now(
+    op_fn: Callable[..., Any],
+    ref_fn: Callable[..., Any],
+    inputs: Inputs,
+    options: Mapping[str, Any],
+) -> ValidationResult:
+    given = {**options, "ref_fn": ref_fn}
+    with _context(None, getattr(op_fn, "__name__", "op"), inputs, given) as context:
+        context.set_output(caller(op_fn, inputs)(context.inputs))
+    assert context.result is not None  # noqa: S101 - the context sets it
+    return context.result
+
+
+def check_keras_layer(
+    layer: Any,
+    input_shape: Any,
+    client: Any = None,
+    op_name: str = "",
+    atol: float | None = None,
+    rtol: float | None = None,
+    *,
+    seed: int = 0,
+    check_training_mode: bool = False,
+    **kwargs: Any,
+) -> CheckOutcome:
+    """Check a Keras layer on an input, by the daemon's reference if `client` and `op_name` say so.
+
+    Parameters
+    ----------
+    input_shape : sequence of int, or tensor
+        A shape, for normal values from `seed`; or the input itself.
+    check_training_mode : bool
+        Call it in training mode, too; both must give finite values.
+
+    Returns
+    -------
+    CheckOutcome
+        Without a client: the layer's gradients by its input agree with central differences, if it
+        takes float64, and its outputs are finite.
+    """
+    tf = ADAPTER.module
+    if hasattr(input_shape, "dtype"):
+        array = ADAPTER.to_numpy(input_shape)
+    else:
+        array = np.random.default_rng(seed).standard_normal(tuple(input_shape)).astype("float32")
+    modes: list[dict[str, Any]] = [{}]
+    if "training" in inspect.signature(layer.call).parameters:
+        modes = [{"training": False}, {"training": True}][: 1 + check_training_mode]
+    for mode in modes:
+        if not all(np.isfinite(o).all() for o in _arrays_of(layer(tf.constant(array), **mode))):
+            return CheckOutcome(False, f"the outputs with {mode} are not finite")
+    if client is None:
+        return _layer_gradients(layer, array)
+    limits = {n: v for n, v in (("atol", atol), ("rtol", rtol)) if v is not None}
+    x = tf.Variable(array)
+    with tf.GradientTape() as tape:
+        output = layer(x)
+    result = client.validate_op(op_name, {"x": x}, output, **limits, **kwargs)
+    if not result.passed:
+        return CheckOutcome(False, result.failures[0].message, result.max_diff)
+    gradient = tape.gradient(output, x)
+    try:
+        backward = client.validate_op(f"{op_name}_grad", {"x": x}, gradient, **limits, **kwargs)
+    except ClientError as error:
+        if error.code != "OpNotFound":
+            raise
+        return CheckOutcome(True, "the output agrees; the workspace has no op for the gradient")
+    message = "" if backward.passed else backward.failures[0].message
+    return CheckOutcome(backward.passed, message or "output and gradient agree", result.max_diff)
+
+
+def _layer_gradients(layer: Any, array: Array) -> CheckOutcome:
+    checker = GradientChecker(ADAPTER, 1e-2, 1e-3, 1e-2, max_elements=64)
+    return checker.check(lambda x: layer(ADAPTER.module.cast(x, "float32")), [array])
+
+
+def fuzz_tensorflow_op(
+    client: Any,
+    op_name: str,
+    run_op: Callable[..., Any] | None = None,
+    iterations: int = 100,
+    seed: int | None = None,
+    fail_fast: bool = False,
+    check_gradient: bool = False,
+    check_xla: bool = False,
+    atol: float | None = None,
+    rtol: float | None = None,
+    *,
+    op_fn: Callable[..., Any] | None = None,
+    ref_fn: Callable[..., Any] | None = None,
+    max_elements: int = 16,
+    **options: Any,
+) -> FuzzOutcome:
+    """Fuzz an op of TensorFlow tensors; arguments as in `jax.fuzz_jax_op`."""
+
+    def gradient(op: Callable[..., Any], arrays: Mapping[str, Any]) -> CheckOutcome:
+        checker = GradientChecker(ADAPTER, max_elements=max_elements)
+        return checker.check(op, {n: ADAPTER.from_numpy(a) for n, a in arrays.items()})
+
+    asked: dict[str, tuple[bool, Callable[..., CheckOutcome]]] = {
+        "gradient": (check_gradient, gradient),
+        "xla": (check_xla, check_xla_compatible),
+    }
+    outcome = fuzz_with_checks(
+        ADAPTER, client, op_name, run_op or op_fn,
+        {name: check for name, (wanted, check) in asked.items() if wanted},
+        iterations=iterations, seed=seed, fail_fast=fail_fast, atol=atol, rtol=rtol,
+        ref_fn=ref_fn, **options,
+    )  # fmt: skip
+    return FuzzOutcome({"gradient_failures": [], "xla_failures": [], **outcome})

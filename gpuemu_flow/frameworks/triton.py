@@ -1,0 +1,193 @@
+"""Triton kernels in this process: host functions run by Triton's interpreter, and judged.
+
+Best for kernels that lie in files of their own: `load` imports them with the interpreter switched
+on. Functions that were imported already work, too, as long as their kernels are found in modules.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.errors import ValidationError
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
+from gpuemu_flow.frameworks.local import compare, outputs_by_name
+from gpuemu_flow.frameworks.local_fuzz import widened
+from gpuemu_flow.frameworks.pytorch_adapter import PyTorchAdapter
+from gpuemu_flow.runners.triton_device import patched
+from gpuemu_flow.runners.triton_interpreter import Interpreter, modules_with_kernels
+from gpuemu_flow.runners.triton_runner import plain_error, unwritten
+from gpuemu_flow.types import Failure
+
+_ADAPTER = PyTorchAdapter()
+
+
+@functools.cache
+def _interpreter() -> Interpreter:
+    return Interpreter()
+
+
+def _function_of(program: str, relative_to: str | Path) -> Callable[..., Any]:
+    """The function that ``path.py:function`` names, imported with the interpreter switched on."""
+    path, colon, name = program.rpartition(":")
+    file = (Path(relative_to) / path).resolve()
+    if not colon or not file.is_file():
+        raise UsageError(
+            Problem(
+                "triton-no-function",
+                f"{program!r} names no function of a file below {relative_to}",
+                "write it as path.py:function",
+            )
+        )
+    module = types.ModuleType(f"gpuemu_triton_{file.stem}")
+    module.__file__ = str(file)
+    code = compile(file.read_bytes(), module.__file__, "exec", dont_inherit=True)
+    before = list(sys.path)
+    sys.path.insert(0, str(file.parent))
+    try:
+        with _interpreter().running():
+            exec(code, module.__dict__)  # noqa: S102 - the user's kernels are what is to be run
+    finally:
+        sys.path[:] = before
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise UsageError(Problem("triton-no-function", f"{path} defines no callable {name!r}"))
+    return found  # type: ignore[no-any-return]
+
+
+class TritonOp:
+    """A host function of Triton kernels that runs on the CPU.
+
+    Calling it is calling the function: tensors in, tensors out (numpy arrays become tensors). What
+    its kernels touch outside of all tensors, and what they leave unwritten, is an error.
+
+    Parameters
+    ----------
+    function : callable or str
+        A host function, or ``path.py:function``, which is loaded; siblings of the file can be
+        imported by it.
+    relative_to : str or Path
+        The folder that the path is relative to, or a file in it, such as a test's ``__file__``.
+
+    Raises
+    ------
+    RunnerError
+        ``triton-missing``.
+    UsageError
+        ``triton-no-function``.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any] | str, *, relative_to: str | Path = "."
+    ) -> None:
+        if isinstance(function, str):
+            base = Path(relative_to)
+            function = _function_of(function, base.parent if base.is_file() else base)
+        self.function = function
+        self.name = getattr(self.function, "__name__", "op")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns.
+
+        Raises
+        ------
+        ValidationError
+            A kernel reads or writes outside of all tensors, or the output is not all written.
+        """
+        returned, found = self.run(*args, **kwargs)
+        if found:
+            raise ValidationError(f"{self.name}: " + "; ".join(f.message for f in found), found)
+        return returned
+
+    def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
+        """What the function returns, and what is wrong with how it came about.
+
+        Parameters
+        ----------
+        seed : int
+            Decides the order in which the programs of a grid run.
+        """
+        interpreter = _interpreter()
+        given = [_tensor(value) for value in args]
+        by_name = {name: _tensor(value) for name, value in kwargs.items()}
+        kernels = modules_with_kernels(interpreter)
+        try:
+            with patched(kernels), interpreter.running(seed):
+                returned = self.function(*given, **by_name)
+        except Exception as error:
+            raise plain_error(error) from None
+        found = interpreter.failures()
+        if interpreter.device.made_uninitialised:
+            for name, array in outputs_by_name(returned).items():
+                found += unwritten(name, array)
+        return returned, found
+
+    def check(
+        self,
+        inputs: Inputs,
+        reference: Callable[..., Any] | Any,
+        *,
+        atol: float | None = None,
+        rtol: float | None = None,
+        seed: int = 0,
+        raise_on_failure: bool = True,
+    ) -> ValidationResult:
+        """Judge what the function makes of inputs.
+
+        Parameters
+        ----------
+        inputs : mapping of name to array or tensor, or sequence of them
+            Handed over by name if the parameters are so named, else in one dict; a sequence in
+            order.
+        reference : callable, or array
+            Of numpy arrays, floats in float64; or the expected output itself.
+        atol, rtol : float, optional
+            Instead of the documented tolerance of the output's dtype.
+
+        Raises
+        ------
+        ValidationError
+            Unless `raise_on_failure` is false.
+        """
+        before = {name: array.copy() for name, array in _ADAPTER.arrays(inputs).items()}
+        tensors = {n: v if isinstance(v, PLAIN) else _tensor(v) for n, v in named(inputs).items()}
+        run = caller(self._runner(seed), inputs)
+        returned, found = run(tensors)
+        expected = reference
+        if callable(reference):
+            expected = caller(reference, inputs)(widened(before))
+        return compare(
+            returned, expected, inputs=before, op_name=self.name, seed=seed, atol=atol, rtol=rtol,
+            found=tuple(found), raise_on_failure=raise_on_failure,
+        )  # fmt: skip
+
+    def _runner(self, seed: int) -> Callable[..., Any]:
+        """`run` with the function's own signature."""
+
+        @functools.wraps(self.function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self.run(*args, seed=seed, **kwargs)
+
+        return run
+
+
+def _tensor(value: Any) -> Any:
+    """Arrays as tensors on memory of their own, also in mappings; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return _ADAPTER.from_numpy(value)
+    if isinstance(value, Mapping):
+        return {name: _tensor(member) for name, member in value.items()}
+    return value
+
+
+def load(program: Callable[..., Any] | str, *, relative_to: str | Path = ".") -> TritonOp:
+    """A host function as `TritonOp`: ``load("kernels/softmax.py:run", relative_to=__file__)``."""
+    return TritonOp(program, relative_to=relative_to)

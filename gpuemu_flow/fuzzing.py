@@ -1,0 +1,327 @@
+"""Shapes, dtypes, layouts and tensors to try an op on, from a seed and without a daemon."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases import fuzz_config, protocol_v1
+from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
+from gpuemu_flow.numerics.uniform import fill_uniform
+from gpuemu_flow.types import Case, InputSpec, Json, Shape
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+SEQ_LENGTHS = (64, 128, 256, 512, 1024)
+HIDDEN_DIMS = (256, 512, 768, 1024)
+EDGE_CASES: tuple[Shape, ...] = ((1,), (1, 1), (1, 1, 1))
+DTYPES = ("float32", "float16")
+LAYOUTS = ("contiguous", "strided", "transposed")
+_RANGES = {"min_dims": 1, "max_dims": 4, "min_size": 1, "max_size": 64}
+_SCALE = 10.0
+
+
+def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
+    """Shapes: every combination of the sizes given per dim, or random ones without an end.
+
+    Parameters
+    ----------
+    seed : int, optional
+        Of random shapes.
+    **dims
+        A sequence of sizes for each dim, in order: their Cartesian product. Or any of the integers
+        ``min_dims``, ``max_dims``, ``min_size``, ``max_size`` (inclusive), or nothing: random
+        shapes within these limits.
+    """
+    if dims and not set(dims) <= set(_RANGES):
+        yield from itertools.product(*dims.values())
+        return
+    limits = _limits(dims)
+    rng = SeededRng(generate_seed() if seed is None else seed)
+    for n in itertools.count():
+        yield _random_shape(rng.derive(f"iter_{n}").derive("shape"), limits)
+
+
+def _limits(given: Mapping[str, int | None]) -> dict[str, int]:
+    limits = {**_RANGES, **{name: value for name, value in given.items() if value is not None}}
+    for what in ("dims", "size"):
+        if not 0 <= limits[f"min_{what}"] <= limits[f"max_{what}"]:
+            raise ValueError(f"min_{what} and max_{what} leave nothing to choose from: {limits}")
+    return limits
+
+
+def _random_shape(rng: SeededRng, limits: Mapping[str, int]) -> Shape:
+    rank = rng.gen_range(limits["min_dims"], limits["max_dims"] + 1)
+    return tuple(rng.gen_range(limits["min_size"], limits["max_size"] + 1) for _ in range(rank))
+
+
+def fuzz_dtypes(
+    dtypes: Sequence[str] | None = None,
+    include: Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+) -> Iterator[str]:
+    """Dtypes, each once: `dtypes` or `include`, else float32 and float16; none of `exclude`."""
+    yield from (name for name in (dtypes or include or DTYPES) if name not in exclude)
+
+
+def fuzz_layouts(
+    shape: Sequence[int] | None = None,
+    include_contiguous: bool = True,
+    include_strided: bool = True,
+    include_transposed: bool = True,
+) -> Iterator[Any]:
+    """Layouts of a shape as (shape, strides in elements); without a shape, their names.
+
+    Contiguous, each swap of two neighbouring dims, and elements two apart.
+    """
+    if shape is None:
+        wanted = (include_contiguous, include_strided, include_transposed)
+        yield from itertools.compress(LAYOUTS, wanted)
+        return
+    dims = tuple(shape)
+    if include_contiguous:
+        yield dims, protocol_v1.nominal_strides(dims, "contiguous")
+    if include_transposed:
+        for i in range(len(dims) - 1):
+            swapped = (*dims[:i], dims[i + 1], dims[i], *dims[i + 2 :])
+            yield swapped, protocol_v1.nominal_strides(swapped, "contiguous")
+    if include_strided:
+        yield dims, protocol_v1.nominal_strides(dims, "strided")
+
+
+def fuzz_shapes_seeded(
+    seed: int,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seq_lengths: Sequence[int] = SEQ_LENGTHS,
+    hidden_dims: Sequence[int] = HIDDEN_DIMS,
+    edge_cases: Sequence[Sequence[int]] = EDGE_CASES,
+    edge_case_probability: float = protocol_v1.EDGE_CASE_PROBABILITY,
+) -> Iterator[tuple[int, Shape]]:
+    """(case seed, shape) without an end: those of the daemon's cases of the same seed and lists."""
+    for case_seed, rng in _iterations(seed, "shape"):
+        if edge_cases and rng.gen_bool(edge_case_probability):
+            yield case_seed, tuple(rng.choice(edge_cases))
+            continue
+        batch, seq = rng.choice(batch_sizes), rng.choice(seq_lengths)
+        yield case_seed, (batch, seq, rng.choice(hidden_dims))
+
+
+def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[int, str]]:
+    """(case seed, dtype) without an end."""
+    for case_seed, rng in _iterations(seed, "dtype"):
+        yield case_seed, rng.choice(dtypes)
+
+
+def fuzz_layouts_seeded(
+    seed: int, shape: Sequence[int] | None = None, layouts: Sequence[str] = LAYOUTS
+) -> Iterator[tuple[Any, ...]]:
+    """(case seed, layout, shape, strides) without an end; without a shape (case seed, layout)."""
+    for case_seed, rng in _iterations(seed, "layout"):
+        layout = rng.choice(layouts)
+        if shape is None:
+            yield case_seed, layout
+            continue
+        named = layout if layout in LAYOUTS else "contiguous"
+        yield case_seed, layout, tuple(shape), protocol_v1.nominal_strides(shape, named)
+
+
+def _iterations(seed: int, domain: str) -> Iterator[tuple[int, SeededRng]]:
+    for n in itertools.count():
+        case_seed = derive_seed(seed, f"iter_{n}")
+        yield case_seed, SeededRng(case_seed).derive(domain)
+
+
+def generate_random_tensor(
+    seed: int,
+    shape: Sequence[int],
+    dtype: str = "float32",
+    domain: str | tuple[float, float] = "data",
+) -> NDArray[Any]:
+    """A tensor from a seed.
+
+    Parameters
+    ----------
+    domain : str or (float, float)
+        A name for the random stream: floats are ten times a standard normal, integers and booleans
+        as the daemon's (where the published client gives zeros, or fails). Or the range
+        ``[low, high)`` of uniform values.
+    """
+    dims, wanted = tuple(shape), numpy_dtype(dtype)
+    count = math.prod(dims)
+    if not isinstance(domain, str):
+        low, high = domain
+        uniform = SeededRng(seed).derive("data").f64(count) * (high - low) + low
+        scaled: NDArray[Any] = uniform.reshape(dims).astype(wanted)
+        return scaled
+    rng = SeededRng(seed).derive(domain)
+    if wanted.kind in "iub":
+        return fill_uniform(rng, count, wanted.name).reshape(dims)
+    values: NDArray[Any] = rng.randn(*dims).astype(wanted) * wanted.type(_SCALE)
+    return values
+
+
+@dataclass
+class FuzzConfig:
+    """What decides a sequence of cases; either sizes per dim, or limits of random shapes.
+
+    Attributes
+    ----------
+    seed : int
+        The clock when none is given.
+    batch_sizes, seq_lengths, hidden_dims, edge_cases
+        Sizes to draw from; one case in ten is an edge case.
+    dtypes, layouts : sequence of str
+    iterations : int
+        Cases of `SeededFuzzer.run`.
+    min_dims, max_dims, min_size, max_size : int, optional
+        Once one is given, shapes are random within them, instead.
+    """
+
+    seed: int | None = None
+    batch_sizes: Sequence[int] = BATCH_SIZES
+    seq_lengths: Sequence[int] = SEQ_LENGTHS
+    hidden_dims: Sequence[int] = HIDDEN_DIMS
+    dtypes: Sequence[str] = DTYPES
+    layouts: Sequence[str] = LAYOUTS
+    edge_cases: Sequence[Sequence[int]] = (*EDGE_CASES, (0,))
+    iterations: int = 100
+    min_dims: int | None = None
+    max_dims: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is None:
+            self.seed = generate_seed()
+
+    @property
+    def limits(self) -> dict[str, int] | None:
+        """Limits of random shapes, None when there are lists of sizes."""
+        given = {name: getattr(self, name) for name in _RANGES}
+        return _limits(given) if any(v is not None for v in given.values()) else None
+
+    def as_request(self) -> fuzz_config.FuzzConfig:
+        """As the daemon has it; the documented errors of `fuzz_config.FuzzConfig`."""
+        return fuzz_config.FuzzConfig.from_json(self.to_dict())
+
+    def to_dict(self) -> dict[str, Json]:
+        """As a request's ``fuzz_config``."""
+        return {
+            "seed": self.seed,
+            "shape_options": {
+                "batch_sizes": list(self.batch_sizes),
+                "seq_lengths": list(self.seq_lengths),
+                "hidden_dims": list(self.hidden_dims),
+                "edge_cases": [list(shape) for shape in self.edge_cases],
+            },
+            "dtypes": list(self.dtypes),
+            "layouts": list(self.layouts),
+        }
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """One case.
+
+    Attributes
+    ----------
+    seed : int
+    shape, strides : tuple of int
+        Strides count elements; they say what the layout is called, arrays are in C order.
+    dtype, layout : str
+    """
+
+    __test__ = False  # pytest takes classes of this name for its own
+
+    seed: int
+    shape: Shape
+    dtype: str
+    layout: str
+    strides: tuple[int, ...] = field(default=())
+
+    def generate_input(self, name: str = "input") -> NDArray[Any]:
+        """A tensor of the case with normal values, from a stream of the input's own."""
+        return generate_random_tensor(self.seed, self.shape, self.dtype, name)
+
+    def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:
+        """The very tensors that the daemon makes of this case, for inputs in this order."""
+        inputs = tuple(
+            InputSpec(name, self.shape, self.dtype, position=position)
+            for position, name in enumerate(names)
+        )
+        case = Case(0, self.seed, self.dtype, "contiguous", "uniform", inputs)
+        return protocol_v1.tensors(case, protocol_v1=False)
+
+    @property
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """`tensors` of an op with one input."""
+        return self.tensors()
+
+
+class SeededFuzzer:
+    """Cases of a seed, the same as the daemon's for the same lists.
+
+    Parameters
+    ----------
+    config : FuzzConfig or int
+        Or a seed, and then perhaps a `FuzzConfig` whose own seed does not count.
+    """
+
+    def __init__(self, config: FuzzConfig | int, options: FuzzConfig | None = None) -> None:
+        if isinstance(config, FuzzConfig):
+            self.config = config
+        else:
+            self.config = FuzzConfig(**{**vars(options or FuzzConfig(0)), "seed": config})
+        self._request = self.config.as_request()
+        self._limits = self.config.limits
+        self._next = 0
+
+    def next(self) -> TestCase:
+        """The next case."""
+        case = protocol_v1.case_at(self._request, ["input"], self._next)
+        self._next += 1
+        shape = protocol_v1.representative_shape(self._request, case)
+        if self._limits is not None:
+            shape = _random_shape(SeededRng(case.seed).derive("shape"), self._limits)
+        strides = protocol_v1.nominal_strides(shape, case.layout)
+        return TestCase(case.seed, shape, case.dtype, case.layout, strides)
+
+    def next_test_case(self) -> TestCase:
+        """`next`."""
+        return self.next()
+
+    def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:
+        """The next cases, so many."""
+        return (self.next() for _ in range(max_iterations))
+
+    def __iter__(self) -> Iterator[TestCase]:
+        return self.iterator(self.config.iterations)
+
+    def reset(self) -> None:
+        """Begin again with the first case."""
+        self._next = 0
+
+    def run(
+        self,
+        op_fn: Callable[..., Any],
+        ref_fn: Callable[..., Any] | None = None,
+        iterations: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Run an op on the cases from the first on; see `frameworks.local_fuzz.fuzz_locally`.
+
+        Without a reference an op fails where it raises, or gives NaN or Inf.
+
+        Returns
+        -------
+        FuzzResults
+        """
+        self.reset()
+        count = self.config.iterations if iterations is None else iterations
+        return fuzz_locally(op_fn, ref_fn, self.iterator(count), seed=self.config.seed, **options)

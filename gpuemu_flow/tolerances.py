@@ -1,0 +1,326 @@
+"""Tolerances to choose from and to measure: the documented tables, profiles and calibration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
+from gpuemu_flow.types import Json, Tolerance, canonical_dtype
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+Pairs = Mapping[str, tuple[float, float]]
+
+DEFAULT_TOLERANCES: dict[str, dict[str, float]] = {
+    "float16": {"atol": 1e-3, "rtol": 1e-2},
+    "bfloat16": {"atol": 1e-2, "rtol": 1e-1},
+    "float32": {"atol": 1e-5, "rtol": 1e-4},
+    "float64": {"atol": 1e-10, "rtol": 1e-9},
+}
+"""Of the Python page; what a configuration means where it says nothing is `auto`, see oracle.md."""
+
+FRAMEWORK_FACTORS = {"numpy": 1.0, "pytorch": 1.0, "jax": 1.5, "tensorflow": 1.5}
+OPERATION_FACTORS = {
+    "matmul": 1.5, "softmax": 1.5, "conv2d": 2.0, "batchnorm": 2.0, "layernorm": 2.0,
+    "attention": 2.5,
+}  # fmt: skip
+_UNKNOWN = (1e-5, 1e-5)
+_STRICT: Pairs = {
+    "float16": (1e-4, 1e-3), "bfloat16": (1e-3, 1e-2), "float64": (1e-12, 1e-11),
+}  # fmt: skip
+_RELAXED: Pairs = {
+    "float16": (1e-2, 1e-1), "bfloat16": (5e-2, 5e-1), "float64": (1e-8, 1e-7),
+}  # fmt: skip
+_PRODUCTION: Pairs = {
+    "float16": (5e-4, 5e-3), "bfloat16": (5e-3, 5e-2), "float32": (1e-6, 1e-5),
+    "float64": (1e-12, 1e-11),
+}  # fmt: skip
+_CROSS_FACTOR = 1.5
+_PROFILES = ("testing", "production")
+
+
+@dataclass(frozen=True)
+class ToleranceConfig:
+    """``|actual - expected| <= atol + rtol * |expected|``; also a mapping of the two.
+
+    Raises
+    ------
+    ValueError
+        One of them is negative or NaN.
+    """
+
+    atol: float
+    rtol: float
+
+    def __post_init__(self) -> None:
+        for name in ("atol", "rtol"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+
+    def __getitem__(self, name: str) -> float:
+        if name not in ("atol", "rtol"):
+            raise KeyError(name)
+        return float(getattr(self, name))
+
+    def keys(self) -> Iterator[str]:
+        """``atol`` and ``rtol``, so that ``**tolerance`` works."""
+        return iter(("atol", "rtol"))
+
+    @classmethod
+    def for_dtype(cls, dtype: str, framework: str = "numpy") -> ToleranceConfig:
+        """The default of a dtype, wider for frameworks that compute less exactly."""
+        factor = FRAMEWORK_FACTORS.get(framework.lower(), 1.0)
+        return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
+
+    @classmethod
+    def strict(cls, dtype: str = "float32") -> ToleranceConfig:
+        """About a tenth of the default."""
+        return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
+
+    @classmethod
+    def relaxed(cls, dtype: str = "float32") -> ToleranceConfig:
+        """About ten times the default."""
+        return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
+
+    def scale(self, factor: float) -> ToleranceConfig:
+        """Both members multiplied."""
+        return ToleranceConfig(self.atol * factor, self.rtol * factor)
+
+    def to_dict(self) -> dict[str, float]:
+        """``{"atol": …, "rtol": …}``."""
+        return {"atol": self.atol, "rtol": self.rtol}
+
+    def as_tolerance(self) -> Tolerance:
+        """For comparisons."""
+        return Tolerance(self.atol, self.rtol, "call")
+
+
+def _name(dtype: Any) -> str:
+    text = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return canonical_dtype(str(text).rpartition(".")[2]) or str(dtype)
+
+
+def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, float]:
+    found = table.get(_name(dtype))
+    return _UNKNOWN if found is None else (found["atol"], found["rtol"])
+
+
+def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
+    """How two tolerances relate: ratios as text, and which is the stricter in both members."""
+
+    def ratio(name: str) -> str:
+        return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"
+
+    return {
+        "atol_ratio": ratio("atol"),
+        "rtol_ratio": ratio("rtol"),
+        "a_stricter": a.atol < b.atol and a.rtol < b.rtol,
+        "b_stricter": b.atol < a.atol and b.rtol < a.rtol,
+    }
+
+
+class _Get:
+    """``ToleranceProfile.get("testing")`` is a profile, ``profile.get("float16")`` a tolerance."""
+
+    def __get__(self, profile: ToleranceProfile | None, owner: type[ToleranceProfile]) -> Any:
+        return owner.named if profile is None else profile.of_dtype
+
+
+class ToleranceProfile:
+    """A tolerance for each dtype.
+
+    Parameters
+    ----------
+    name : str
+    tolerances : mapping of dtype to ToleranceConfig
+    """
+
+    get = _Get()
+
+    def __init__(self, name: str, tolerances: Mapping[str, ToleranceConfig]) -> None:
+        self.name = name
+        self.tolerances = {_name(dtype): value for dtype, value in tolerances.items()}
+
+    def of_dtype(self, dtype: str) -> ToleranceConfig:
+        """The tolerance of a dtype; 1e-5 for one that the profile does not name."""
+        return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
+
+    @classmethod
+    def named(cls, name: str) -> ToleranceProfile:
+        """``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
+        if name not in _PROFILES:
+            hint = did_you_mean(name, _PROFILES)
+            message = f"there is no tolerance profile {name!r}"
+            raise UsageError(Problem("unknown-tolerance-profile", message, hint))
+        return cls.for_testing() if name == "testing" else cls.for_production()
+
+    @classmethod
+    def for_testing(cls) -> ToleranceProfile:
+        """The defaults."""
+        return cls("testing", {d: ToleranceConfig.for_dtype(d) for d in FLOATS})
+
+    @classmethod
+    def for_production(cls) -> ToleranceProfile:
+        """Stricter than the defaults."""
+        return cls("production", {d: ToleranceConfig(*pair) for d, pair in _PRODUCTION.items()})
+
+    @classmethod
+    def for_cross_framework(cls, source: str = "pytorch", target: str = "jax") -> ToleranceProfile:
+        """For outputs of one framework against those of another."""
+        factor = max(FRAMEWORK_FACTORS.get(f.lower(), 1.0) for f in (source, target))
+        factor *= _CROSS_FACTOR
+        each = {d: ToleranceConfig.for_dtype(d).scale(factor) for d in FLOATS}
+        return cls(f"{source}-{target}", each)
+
+
+def get_recommended_tolerance(
+    first: str | None = None,
+    second: str | None = None,
+    third: str | None = None,
+    *,
+    dtype: str | None = None,
+    framework: str | None = None,
+    operation: str | None = None,
+    op: str | None = None,
+    op_type: str | None = None,
+) -> ToleranceConfig:
+    """The default of a dtype, wider for some frameworks and for ops that round often.
+
+    The words may come in any order: what is a dtype's name is the dtype, what is a framework's the
+    framework, and the other one the operation. ``float32`` when none is a dtype.
+    """
+    operation = operation or op or op_type
+    for word in (first, second, third):
+        if word is None:
+            continue
+        if dtype is None and canonical_dtype(word) is not None:
+            dtype = word
+        elif framework is None and word.lower() in FRAMEWORK_FACTORS:
+            framework = word
+        else:
+            operation = operation or word
+    tolerance = ToleranceConfig.for_dtype(dtype or "float32", framework or "numpy")
+    return tolerance.scale(OPERATION_FACTORS.get((operation or "").lower(), 1.0))
+
+
+def calibrate_tolerance(
+    first: Any = None,
+    second: Any = None,
+    input_shapes: Sequence[Sequence[int]] | str | None = None,
+    dtype: str = "float32",
+    n_samples: int = 100,
+    seed: int = 42,
+    percentile: float = 99.0,
+    safety_margin: float = 2.0,
+    *,
+    reference_fn: Callable[..., Any] | None = None,
+    test_fn: Callable[..., Any] | None = None,
+    op_fn: Callable[..., Any] | None = None,
+    ref_fn: Callable[..., Any] | None = None,
+    shapes: Sequence[Sequence[int]] | None = None,
+    iterations: int | None = None,
+) -> ToleranceConfig:
+    """A tolerance from the errors of an implementation that is known to be right.
+
+    Either two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by keyword
+    also `ref_fn`, `op_fn`, `shapes`), or results of the daemon,
+    ``calibrate_tolerance(client, "softmax", dtype="float32")``.
+
+    Parameters
+    ----------
+    input_shapes : sequence of shapes
+        Of the arguments of one call; with another number of shapes than the reference takes
+        arguments, each shape is tried alone.
+    n_samples, iterations : int
+        Calls, or cases.
+    percentile, safety_margin : float
+        The suggestion is this percentile of the calls' largest errors, times the margin.
+
+    Raises
+    ------
+    UsageError
+        ``calibrate-arguments``: neither form.
+    """
+    count = iterations or n_samples
+    if hasattr(first, "list_results"):
+        wanted = input_shapes if isinstance(input_shapes, str) else dtype
+        return _from_results(first, str(second), wanted, count, percentile, safety_margin)
+    expected = reference_fn or ref_fn or (first if callable(first) else None)
+    tested = test_fn or op_fn or (second if callable(second) else None)
+    lists = shapes if shapes is not None else input_shapes
+    if expected is None or tested is None or lists is None or isinstance(lists, str):
+        raise UsageError(
+            Problem(
+                "calibrate-arguments",
+                "calibrate_tolerance takes a reference, an implementation and shapes, or a client "
+                "and an op's name",
+            )
+        )
+    samples = _samples(expected, [tuple(shape) for shape in lists], dtype, count, seed)
+    errors = [_errors(expected(*sample), tested(*sample)) for sample in samples]
+    worst_abs, worst_rel = zip(*errors, strict=True)
+    return ToleranceConfig(
+        float(np.percentile(worst_abs, percentile)) * safety_margin,
+        float(np.percentile(worst_rel, percentile)) * safety_margin,
+    )
+
+
+def _samples(
+    function: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str, count: int, seed: int
+) -> Iterator[list[Any]]:
+    together = _arity(function) in (len(shapes), None)
+    rng = np.random.default_rng(seed)
+    wanted = numpy_dtype(dtype)
+    for n in range(count):
+        chosen = shapes if together else [shapes[n % len(shapes)]] * (_arity(function) or 1)
+        yield [rng.standard_normal(shape).astype(wanted) for shape in chosen]
+
+
+def _arity(function: Callable[..., Any]) -> int | None:
+    """Positional arguments that a function takes; None when it does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return getattr(function, "nin", None)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def _errors(expected: Any, actual: Any) -> tuple[float, float]:
+    """Largest absolute and relative difference, in float64."""
+    wide_e, wide_a = to_float64(np.asarray(expected)), to_float64(np.asarray(actual))
+    if not wide_e.size:
+        return 0.0, 0.0
+    difference = np.abs(wide_e - wide_a)
+    return float(difference.max()), float((difference / (np.abs(wide_e) + 1e-10)).max())
+
+
+def _from_results(
+    client: Any, op: str, dtype: str, count: int, percentile: float, margin: float
+) -> ToleranceConfig:
+    """From the passing results that the daemon has stored of an op."""
+    results = [
+        result
+        for result in client.list_results(limit=10_000)
+        if result.passed
+        and result.op_name == op
+        and (result.repro_info is None or _name(result.repro_info.dtype) == _name(dtype))
+    ][:count]
+    if not results:
+        raise UsageError(
+            Problem(
+                "calibrate-no-results",
+                f"the daemon has no passing result of {op} in {dtype}",
+                "validate or fuzz the op first",
+            )
+        )
+    worst_abs = float(np.percentile([r.max_diff for r in results], percentile)) * margin
+    worst_rel = float(np.percentile([r.max_rel_diff for r in results], percentile)) * margin
+    return ToleranceConfig(worst_abs, worst_rel)

@@ -1,0 +1,83 @@
+"""The documented names of validation and fuzzing in one place; the module itself can be called.
+
+``from gpuemu_flow import validate`` gives what is both the module and the function `validate`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from gpuemu_flow.client.context import ValidationContext, validate_op
+from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.fuzzing import (
+    FuzzConfig,
+    SeededFuzzer,
+    TestCase,
+    fuzz_dtypes,
+    fuzz_dtypes_seeded,
+    fuzz_layouts,
+    fuzz_layouts_seeded,
+    fuzz_shapes,
+    fuzz_shapes_seeded,
+    generate_random_tensor,
+)
+
+__all__ = [
+    "FuzzConfig",
+    "NoOutputError",
+    "SeededFuzzer",
+    "TestCase",
+    "ValidationContext",
+    "ValidationError",
+    "fuzz_dtypes",
+    "fuzz_dtypes_seeded",
+    "fuzz_layouts",
+    "fuzz_layouts_seeded",
+    "fuzz_shapes",
+    "fuzz_shapes_seeded",
+    "generate_random_tensor",
+    "validate",
+    "validate_op",
+]
+
+
+@contextmanager
+def validate(
+    client: Any = None,
+    model: Any = None,
+    reference: str = "cpu",
+    dtype: str | None = None,
+    reference_dtype: str | None = None,
+    raise_on_failure: bool = True,
+) -> Iterator[Any]:
+    """Validate every layer of a PyTorch model while the body calls it.
+
+    ``with validate(model) as context: model(x)`` works as well: no daemon is needed. See
+    `frameworks.pytorch_models.validate_model`.
+    """
+    from gpuemu_flow.frameworks.pytorch_models import validate_model  # noqa: PLC0415 - loads torch
+
+    if model is None:
+        client, model = None, client
+    with validate_model(
+        model,
+        device=reference,
+        dtype=dtype,
+        reference_dtype=reference_dtype or "float64",
+        raise_on_failure=raise_on_failure,
+    ) as context:
+        yield context
+
+
+class _CallableModule(ModuleType):
+    """A package's attribute cannot be module and function: the module is called instead."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return validate(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,27 @@
+"""Validation of ops by way of the daemon, under its documented names."""
+
+from __future__ import annotations
+
+from gpuemu_flow.client.context import ValidationContext, validate_op
+from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.client.results import (
+    FailureInfo,
+    FuzzResults,
+    MinimizeResult,
+    ReproduceResult,
+    ReproductionInfo,
+    ValidationResult,
+)
+
+__all__ = [
+    "FailureInfo",
+    "FuzzResults",
+    "MinimizeResult",
+    "NoOutputError",
+    "ReproduceResult",
+    "ReproductionInfo",
+    "ValidationContext",
+    "ValidationError",
+    "ValidationResult",
+    "validate_op",
+]
