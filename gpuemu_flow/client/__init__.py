@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpuemu_flow.client.api import Client
     from gpuemu_flow.client.asynchronous import AsyncClient
+    from gpuemu_flow.client.context import ValidationContext, validate_op
     from gpuemu_flow.client.errors import (
         ClientError,
         DaemonUnreachableError,
+        NoOutputError,
         RequestTimeoutError,
+        ValidationError,
         VersionMismatchError,
     )
     from gpuemu_flow.client.results import (
@@ -26,8 +29,13 @@ if TYPE_CHECKING:
 _PLACES = {
     "Client": "api",
     "AsyncClient": "asynchronous",
+    "ValidationContext": "context",
+    "validate_op": "context",
     **dict.fromkeys(
-        ("ClientError", "DaemonUnreachableError", "RequestTimeoutError", "VersionMismatchError"),
+        (
+            "ClientError", "DaemonUnreachableError", "NoOutputError", "RequestTimeoutError",
+            "ValidationError", "VersionMismatchError",
+        ),
         "errors",
     ),
     **dict.fromkeys(
@@ -47,12 +55,16 @@ __all__ = [
     "FailureInfo",
     "FuzzResults",
     "MinimizeResult",
+    "NoOutputError",
     "ReproduceResult",
     "ReproductionInfo",
     "RequestTimeoutError",
     "TestCase",
+    "ValidationContext",
+    "ValidationError",
     "ValidationResult",
     "VersionMismatchError",
+    "validate_op",
 ]
 
 

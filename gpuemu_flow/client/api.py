@@ -210,7 +210,7 @@ class Client:
     ) -> TestCase:
         """One case of a master seed, the first of `get_test_batch`."""
         config = calls.case_config(_or_new(seed), dtypes, op_schema)
-        case = self._do(calls.get_test_case(op_name, config))
+        case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._remember(op_name, [case])
         return case
 
@@ -233,7 +233,10 @@ class Client:
             ]
         assert isinstance(count, int)  # noqa: S101 - for the type checker
         config = calls.case_config(_or_new(seed), dtypes, op_schema)
-        cases = self._do(calls.get_test_batch(op_name, config, start=0, count=count))
+        call = calls.get_test_batch(
+            op_name, config, start=0, count=count, own_dtypes=dtypes is None
+        )
+        cases = self._do(call)
         self._remember(op_name, cases)
         return cases
 
@@ -273,7 +276,10 @@ class Client:
         done: list[ValidationResult] = []
         for start in range(0, iterations, BATCH):
             count = min(BATCH, iterations - start)
-            for case in self._do(calls.get_test_batch(op_name, config, start=start, count=count)):
+            call = calls.get_test_batch(
+                op_name, config, start=start, count=count, own_dtypes=dtypes is None
+            )
+            for case in self._do(call):
                 done.append(self._try(op_name, case, function, kwargs))
                 if on_progress is not None:
                     on_progress(len(done), iterations)
@@ -286,7 +292,7 @@ class Client:
     ) -> ValidationResult:
         """Run one case; what the op raises is a failure, what the daemon says is an error."""
         # The op may write to its inputs: what is submitted must be what the case was.
-        given = {name: array.copy() for name, array in case.inputs.items()}
+        given = case.fresh_inputs()
         try:
             output = function(given)
         except Exception as error:
@@ -352,6 +358,8 @@ class Client:
             fail_fast=fail_fast,
             time_limit=time_limit,
             request_id=new_id(),
+            own_cases=not (batch_sizes or seq_lengths or hidden_dims or layouts),
+            own_dtypes=dtypes is None,
         )
         return self._do_long(call, on_progress)
 

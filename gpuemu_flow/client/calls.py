@@ -19,6 +19,7 @@ from gpuemu_flow.client.results import (
     TestCase,
     ValidationResult,
 )
+from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import Envelope
 from gpuemu_flow.wire.exchange import Exchange
@@ -26,6 +27,7 @@ from gpuemu_flow.wire.tensors import decode_tensors
 
 T = TypeVar("T")
 
+PLAIN = "contiguous"
 FUZZ_SHAPES: Mapping[str, Sequence[int]] = {
     "batch_sizes": (1, 2, 4, 8, 16, 32),
     "seq_lengths": (64, 128, 256, 512, 1024),
@@ -206,12 +208,12 @@ def fuzz_op(
     fail_fast: bool,
     time_limit: float | None,
     request_id: str,
+    own_cases: bool,
+    own_dtypes: bool,
 ) -> Call[FuzzResults]:
     """Fuzz an op in the daemon."""
     request: dict[str, Json] = {
-        "type": "FuzzOp",
-        "op_name": op_name,
-        "fuzz_config": dict(config),
+        **_about_cases("FuzzOp", op_name, config, own_dtypes=own_dtypes, own_cases=own_cases),
         "iterations": iterations,
         "fail_fast": fail_fast,
         "request_id": request_id,
@@ -275,25 +277,38 @@ def minimize(seed: int, strategy: str, max_iters: int, request_id: str) -> Call[
 
 def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
     inputs = reply.tensors(data["inputs"], f"{where}inputs")
-    return TestCase.from_dict({**data, "inputs": inputs})
+    layouts = data.get("layouts", {})
+    laid_out = {name: lay_out(array, layouts.get(name, PLAIN)) for name, array in inputs.items()}
+    return TestCase.from_dict({**data, "inputs": laid_out})
 
 
-def get_test_case(op_name: str, config: Mapping[str, Json]) -> Call[TestCase]:
+def _about_cases(
+    kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
+) -> dict[str, Json]:
+    """A request for cases: of the op's own schema where it has one and `config` has none."""
+    return {
+        "type": kind,
+        "op_name": op_name,
+        "fuzz_config": dict(config),
+        "own_cases": own_cases,
+        "own_dtypes": own_cases and own_dtypes,
+    }
+
+
+def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool) -> Call[TestCase]:
     """One case."""
-    request = {"type": "GetTestCase", "op_name": op_name, "fuzz_config": dict(config)}
+    request = _about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
     return Call(
         {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
     )
 
 
 def get_test_batch(
-    op_name: str, config: Mapping[str, Json], *, start: int, count: int
+    op_name: str, config: Mapping[str, Json], *, start: int, count: int, own_dtypes: bool
 ) -> Call[list[TestCase]]:
     """Cases `start` and following."""
     request = {
-        "type": "GetTestBatch",
-        "op_name": op_name,
-        "fuzz_config": dict(config),
+        **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,
         "start": start,
         "exchange": True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ T = TypeVar("T")
 START_HINT = "start one with `gpuemu-flow daemon start --background`"
 AUTOSTART_IDLE_SECONDS = 4 * 3600.0
 CONNECT_MILLISECONDS = 5000
+REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 
 _first_process = 0
 
@@ -177,7 +179,7 @@ class Connection:
         return socket
 
     def _greet(self) -> None:
-        pong = self.exchange_messages(calls.ping(), CONNECT_MILLISECONDS)
+        pong = self._first_answer()
         theirs = pong.get("protocol_version", 0)
         if theirs != PROTOCOL_VERSION:
             older = "client" if isinstance(theirs, int) and theirs > PROTOCOL_VERSION else "daemon"
@@ -196,6 +198,24 @@ class Connection:
                 self._exchange = Exchange(Path(pong["exchange"]))
             except WireError:
                 pass  # another machine's, or another user's: tensors travel in the messages
+
+    def _first_answer(self) -> dict[str, Any]:
+        """A ping's answer; a daemon that has too many clients hangs up until one has left."""
+        deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
+        while True:
+            try:
+                return self.exchange_messages(calls.ping(), CONNECT_MILLISECONDS)
+            except (DaemonUnreachableError, RequestTimeoutError) as error:
+                if time.monotonic() < deadline:
+                    time.sleep(REFUSED_SECONDS)
+                    continue
+                if not _hangs_up(self.socket_path):
+                    raise
+                text = f"the daemon at {self.socket_path} takes no more clients"
+                hint = "end some, or raise [daemon] max_connections"
+                raise DaemonUnreachableError(
+                    Problem("client-too-many-clients", text, hint)
+                ) from error
 
     def exchange_messages(self, call: Call[T], timeout_ms: int) -> T:
         """Send a call and wait for its result.
@@ -265,6 +285,19 @@ def _dial(path: Path) -> Any:
         socket.close()
         return None
     return socket
+
+
+def _hangs_up(path: Path) -> bool:
+    """Whether a daemon lets connections in and ends them at once."""
+    socket = _dial(path)
+    if socket is None:
+        return False
+    ended = threading.Event()
+    socket.add_post_pipe_remove_cb(lambda _: ended.set())
+    try:
+        return not socket.pipes or ended.wait(10 * REFUSED_SECONDS)
+    finally:
+        socket.close()
 
 
 def _check_process() -> None:

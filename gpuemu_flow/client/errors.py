@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuemu_flow.errors import FlowError, Problem
 
 _SLUGS = {
@@ -29,6 +31,23 @@ class ClientError(FlowError):
     def message(self) -> str:
         """What is wrong, without slug and hint."""
         return self.problems[0].message
+
+
+class NoOutputError(ClientError, ValueError):
+    """A ``validate_op`` context was left without an output."""
+
+
+class ValidationError(AssertionError):
+    """An output did not pass.
+
+    Attributes
+    ----------
+    result : ValidationResult
+    """
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result: Any = result
 
 
 class DaemonUnreachableError(ClientError):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json
 
 R = TypeVar("R", bound="Record")
@@ -167,7 +168,13 @@ class FuzzResults(Record):
 
 @dataclass(frozen=True, eq=False)
 class TestCase(Record):
-    """A case to run: its inputs by name, and what names it."""
+    """A case to run: its inputs by name, and what names it.
+
+    Attributes
+    ----------
+    layouts : dict of str to str
+        How the inputs really lie in memory, where that is more than a label; see `layout`.
+    """
 
     __test__ = False  # pytest takes classes of this name for its own
 
@@ -176,6 +183,14 @@ class TestCase(Record):
     shape: list[int] = field(default_factory=list)
     dtype: str = "float32"
     layout: str = "contiguous"
+    layouts: dict[str, str] = field(default_factory=dict)
+
+    def fresh_inputs(self) -> dict[str, NDArray[Any]]:
+        """Copies of the inputs, in memory as they are, for an op that may change them."""
+        return {
+            name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
+            for name, array in self.inputs.items()
+        }
 
 
 @dataclass(frozen=True, eq=False)

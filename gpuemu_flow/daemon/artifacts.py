@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from gpuemu_flow.artifacts.lint import Linter, LintResult
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.metrics import KernelMetrics, Launch
-from gpuemu_flow.artifacts.policy import Policy, policy_from_tables
+from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.view import KernelView
-from gpuemu_flow.config.model import Config, KernelConfig
+from gpuemu_flow.config.model import Config
 from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.types import Json
 
@@ -60,7 +60,7 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     for view, shown in _chosen(found.kernels, name):
         linted = Linter(_policy(config, shown)).lint(view)
         metrics = _metrics(shown, view.metrics)
-        service.artifacts.put(_KERNEL + shown, metrics)
+        keep_metrics(service, metrics)
         results.append(_lint_result(shown, linted, metrics))
     return {
         "type": "LintResults",
@@ -94,25 +94,7 @@ def _launches(config: Config) -> dict[str, Launch]:
 def _policy(config: Config, name: str) -> Policy:
     """A configured kernel's limits, else those of ``[policies]``."""
     kernel = next((k for k in config.kernels if k.name == name), None)
-    policies: dict[str, Any] = {}
-    for table, key in (("registers", "max"), ("spills", "max"), ("local_memory", "max_bytes")):
-        limits = getattr(config.policies, table)
-        given = {key: limits.fail, "warn_above": limits.warn}
-        policies[table] = {name: value for name, value in given.items() if value is not None}
-    checks = {} if kernel is None else _checks(kernel)
-    checks["severity"] = {**config.policies.rules}
-    archs = () if kernel is None else kernel.build.arch
-    return policy_from_tables(checks, policies, archs=archs)[0]
-
-
-def _checks(kernel: KernelConfig) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        ("expect_tensor_cores" if name == "tensor_cores" else name): getattr(kernel.checks, name)
-        for name in kernel.checks.given
-        if hasattr(kernel.checks, name)
-    }
-    values["allow"] = {allowed.rule: allowed.reason for allowed in kernel.allow}
-    return {name: value for name, value in values.items() if value is not None}
+    return kernel_policy(config.policies, kernel)
 
 
 def _metrics(name: str, metrics: KernelMetrics) -> dict[str, Json]:
@@ -142,17 +124,63 @@ def _lint_result(name: str, linted: LintResult, metrics: Mapping[str, Json]) -> 
         "passed": linted.verdict.value == "passed",
         "metrics": dict(metrics),
         "violations": [
-            {
-                "kind": _KINDS.get(violation.rule, violation.rule),
-                "message": violation.message,
-                "actual": _u32(violation.actual),
-                "threshold": _u32(violation.limit),
-            }
+            _violation(violation.rule, violation.message, violation.actual, violation.limit)
             for violation in counted
             if violation.severity == "error"
         ],
         "findings": [violation.to_json() for violation in linted.violations],
         "timestamp": int(time.time()),
+    }
+
+
+def lint_of_run(record: Mapping[str, Json]) -> dict[str, Json] | None:
+    """A kernel of a run's report as ``LintResult``; None when there was nothing to lint."""
+    figures = record["metrics"]
+    if figures is None:
+        return None
+    metrics: dict[str, Json] = {
+        "kernel_name": record["name"],
+        "register_count": _u32(figures["declared_registers"] or figures["registers"]) or 0,
+        "spill_count": _u32(figures["spill_instructions"]) or 0,
+        "local_memory_bytes": _u32(figures["local_bytes"]) or 0,
+        "shared_memory_bytes": _u32(figures["shared_bytes"]) or 0,
+        "instruction_count": _u32(figures["instructions"]) or 0,
+        "patterns_found": sorted(figures["families"]),
+        "source": "Ptx",
+        "timestamp": int(time.time()),
+        "ptx_content": None,
+        "registers": figures["registers"],
+        "metric_source": record["metric_source"],
+        "max_live": figures["max_live"],
+    }
+    counted = [found for found in record["violations"] if "allowed" not in found]
+    return {
+        "kernel_name": record["name"],
+        "passed": record["verdict"] == "passed",
+        "metrics": metrics,
+        "violations": [
+            _violation(found["rule"], found["message"], found["actual"], found["limit"])
+            for found in counted
+            if found["severity"] == "error"
+        ],
+        "findings": list(record["violations"]),
+        "timestamp": metrics["timestamp"],
+    }
+
+
+def keep_metrics(service: Service, metrics: Mapping[str, Json]) -> None:
+    """The latest metrics of a kernel, for `get_artifact` and baselines."""
+    service.artifacts.put(_KERNEL + metrics["kernel_name"], dict(metrics))
+
+
+def _violation(
+    rule: str, message: str, actual: float | None, limit: float | None
+) -> dict[str, Json]:
+    return {
+        "kind": _KINDS.get(rule, rule),
+        "message": message,
+        "actual": _u32(actual),
+        "threshold": _u32(limit),
     }
 
 
@@ -183,7 +211,7 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     if not isinstance(stamp, int) or isinstance(stamp, bool):
         raise invalid("metrics.timestamp must be an integer")
     kept |= {"patterns_found": patterns, "source": source, "timestamp": stamp}
-    service.artifacts.put(_KERNEL + name, kept)
+    keep_metrics(service, kept)
     return {"type": "Ok"}
 
 
@@ -221,17 +249,24 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """``DiffArtifactBaseline``: the metrics of now against those of a tag."""
     tag = fields.name("tag")
-    then = service.artifacts.get(_BASELINE + tag)
-    if then is None:
+    summary = diff_summary(service, tag)
+    if summary is None:
         tags = [
             key.removeprefix(_BASELINE) for key in service.artifacts if key.startswith(_BASELINE)
         ]
         text = f"no artifact baseline {tag!r}; {did_you_mean(tag, tags)}"
         raise RequestError("BaselineNotFound", text.rstrip("; "))
+    return {"type": "ArtifactDiffs", **summary}
+
+
+def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
+    """The metrics of now against those of a tag; None when it names none."""
+    then = service.artifacts.get(_BASELINE + tag)
+    if then is None:
+        return None
     now = _stored(service)
     diffs = [_diff(name, then.get(name), current) for name, current in now.items()]
     return {
-        "type": "ArtifactDiffs",
         "baseline_tag": tag,
         "diffs": diffs,
         "has_regressions": any(diff["is_regression"] for diff in diffs),

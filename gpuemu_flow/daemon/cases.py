@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Case, Json, Shape
 
 MAX_ISSUED = 50_000
@@ -48,15 +50,42 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 class IssuedCases:
-    """The latest cases by op and seed. Thread-safe."""
+    """The latest cases by op and seed, and on disk what they were made from. Thread-safe.
 
-    def __init__(self, limit: int = MAX_ISSUED) -> None:
+    Parameters
+    ----------
+    recipes : JsonStore
+        Lets a daemon that was started anew make the cases again that the last one handed out.
+    limit : int
+        Cases in memory.
+    """
+
+    def __init__(self, recipes: JsonStore, limit: int = MAX_ISSUED) -> None:
         self._limit = limit
+        self._recipes = recipes
         self._issued: OrderedDict[tuple[str, int], Issued] = OrderedDict()
         self._lock = threading.Lock()
 
-    def add(self, op: str, issued: Issued) -> None:
-        """Remember a case; the oldest is forgotten when there are too many."""
+    def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
+        """Remember cases and their numbers; the oldest are forgotten when there are too many.
+
+        Parameters
+        ----------
+        maker : mapping
+            What they were made from, as `making.CaseMaker.to_json` says it.
+        """
+        made_from = digest_json(maker)
+        records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]
+        records += [
+            (_key(op, one.case.seed), {"maker": made_from, "number": number})
+            for number, one in issued
+        ]
+        self._recipes.put_many(records)
+        for _, one in issued:
+            self.remember(op, one)
+
+    def remember(self, op: str, issued: Issued) -> None:
+        """Keep a case in memory."""
         key = op, issued.case.seed
         with self._lock:
             self._issued[key] = issued
@@ -65,6 +94,16 @@ class IssuedCases:
                 self._issued.popitem(last=False)
 
     def find(self, op: str, seed: int) -> Issued | None:
-        """The case of an op and seed, or None when it was never issued or is forgotten."""
+        """The case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
+
+    def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
+        """What a case was made from and its number; None when it was never handed out."""
+        record = self._recipes.get(_key(op, seed))
+        maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
+        return None if record is None or maker is None else (maker, int(record["number"]))
+
+
+def _key(op: str, seed: int) -> str:
+    return f"case:{seed}:{op}"

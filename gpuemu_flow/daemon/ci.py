@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 
+from gpuemu_flow.daemon.artifacts import diff_summary, keep_metrics, lint_of_run
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import LARGEST, RequestError
@@ -27,11 +28,18 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     quick = fields.flag("quick", default=False)
     jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
     tag = fields.optional_name("baseline")
-    if tag is not None:
+    if tag is not None and diff_summary(service, tag) is None:
         service.results.baseline(tag)  # an unknown one is an error before the work, not after it
     begin = time.monotonic()
     report = _run(service, job, [_QUICK] if quick else [], jobs)
-    summary = _summary(report, time.monotonic() - begin)
+    linted = [lint for record in report["kernels"] if (lint := lint_of_run(record)) is not None]
+    for lint in linted:
+        keep_metrics(service, lint["metrics"])
+    summary = {
+        **_summary(report, time.monotonic() - begin),
+        "lint_results": linted,
+        "artifact_diffs": None if tag is None else diff_summary(service, tag),
+    }
     service.cache.state.put("wire:ci-summary", summary)
     return {"type": "CiRunComplete", **summary}
 
@@ -104,8 +112,6 @@ def _summary(report: Mapping[str, Json], seconds: float) -> dict[str, Json]:
         "duration_ms": round(seconds * 1000),
         "timestamp": int(time.time()),
         "validation_results": [_failure(f) for f in report["failures"]],
-        "lint_results": [],
-        "artifact_diffs": None,
     }
 
 

@@ -70,7 +70,8 @@ def describe(root: Path, environ: Mapping[str, str]) -> dict[str, Json]:
     -------
     dict
         ``running``, ``answers``, ``root``, and of a living one ``pid``, ``socket``, ``log``,
-        ``version``, ``uptime_secs``.
+        ``started`` (Unix time in s),
+        ``version``, ``uptime_secs``, ``requests``, ``in_progress``.
     """
     out: dict[str, Json] = {
         "schema_version": 1, "running": False, "answers": False, "root": str(root),
@@ -84,6 +85,7 @@ def describe(root: Path, environ: Mapping[str, str]) -> dict[str, Json]:
         "pid": found.pid,
         "socket": info.get("socket", str(found.place.socket)),
         "log": str(found.place.log),
+        "started": info.get("started", 0.0),
     }
     pong = _ping(out["socket"])
     if pong is not None:
@@ -138,6 +140,8 @@ def follow_log(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
                 continue
             with contextlib.suppress(OSError):
                 if path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                    for late in file:  # written between the last look and the rotation
+                        yield late.rstrip("\n")
                     stack.pop_all().close()
                     file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))
                     continue

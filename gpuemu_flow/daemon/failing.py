@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timezone
 
-from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1
-from gpuemu_flow.cases.protocol_v1 import nominal_strides
-from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.records import MAX_LIMIT
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.failures import minimise_failure, reproduce, stored_inputs
-from gpuemu_flow.engine.wire_ops import SUBMITTED
+from gpuemu_flow.engine.failures import reproduce, stored_inputs
+from gpuemu_flow.engine.minimizing import minimise_failure
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json
-from gpuemu_flow.wire.tensors import c_strides, encode_tensors
+from gpuemu_flow.wire.tensors import encode_tensors
 
 MAX_ITERS = 1_000_000
 STRATEGIES = {
@@ -46,7 +45,6 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
         "inputs": encode_tensors(inputs, fields.reply_exchange),
     }
     if fields.flag("rerun", default=False):
-        _refuse_submitted(record)
         cancel = threading.Event()
         with job.linked(cancel):
             again = reproduce(service.configured().workspace, [record], cancel=cancel)[0]
@@ -61,7 +59,6 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)
     record = _find(service, seed)
-    _refuse_submitted(record)
     cancel = threading.Event()
     with job.linked(cancel):
         found = minimise_failure(
@@ -114,22 +111,10 @@ def _find(service: Service, seed: int) -> FailureRecord:
     raise RequestError("NotFound", f"no failure has the seed {seed}")
 
 
-def _refuse_submitted(record: FailureRecord) -> None:
-    maker = record.maker or {}
-    if maker.get("op", {}).get("kind") == SUBMITTED:
-        raise invalid(
-            f"the output of this failure came from a client: the daemon cannot run {record.op}; "
-            "run it on the inputs that Reproduce gives"
-        )
-
-
 def _as_result(record: FailureRecord) -> dict[str, Json]:
     case = Case.from_json(record.case)
     maker = record.maker or {}
-    if case.layout in LAYOUTS_V1:
-        strides = nominal_strides(record.shape, case.layout)
-    else:
-        strides = c_strides(record.shape)
+    strides = wire_strides(record.shape, case.layout)
     info = reproduction_info(case, record.shape, strides, maker.get("fuzz_config"))
     reply = validation_result(
         record.op,

@@ -11,15 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.protocol_v1 import (
-    FuzzConfig,
-    case_at,
-    nominal_strides,
-    representative_shape,
-)
-from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
+from gpuemu_flow.daemon.making import CaseMaker, case_bytes, wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
@@ -51,8 +45,7 @@ class _Run:
         self,
         service: Service,
         configured: Configured,
-        op: OpConfig,
-        config: FuzzConfig,
+        maker: CaseMaker,
         job: Job,
         *,
         iterations: int,
@@ -61,8 +54,8 @@ class _Run:
     ) -> None:
         self._service = service
         self._configured = configured
-        self._op = op
-        self._config = config
+        self._maker = maker
+        self._op = maker.op
         self._job = job
         self._fail_fast = fail_fast
         self._deadline = deadline
@@ -112,8 +105,8 @@ class _Run:
 
     def _judge(self, number: int) -> _Judged:
         begin = time.perf_counter()
-        case = case_at(self._config, self._op.input_names, number)
-        if sum(_nbytes(spec.shape) for spec in case.inputs) > MAX_CASE_BYTES:
+        case = self._maker.case(number)
+        if case_bytes(case) > MAX_CASE_BYTES:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Asked(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
@@ -151,14 +144,14 @@ class _Run:
         shapes: dict[str, Shape],
         begin: float,
     ) -> dict[str, Json]:
-        config = self._config.to_json()
+        config = self._maker.config.to_json()
         if inputs is None:
             inputs = materialise(case)
         failure = record_failure(
             self._service, subject, case, result, inputs, output_shapes=shapes, fuzz_config=config
         )
-        shape = representative_shape(self._config, case)
-        strides = nominal_strides(shape, case.layout)
+        shape = self._maker.shape(case)
+        strides = wire_strides(shape, case.layout)
         reply = validation_result(
             self._op.name,
             case.seed,
@@ -170,20 +163,13 @@ class _Run:
         return {**reply, "failure_id": failure}
 
 
-def _nbytes(shape: Shape) -> int:
-    count = 8
-    for dim in shape:
-        count *= dim
-    return count
-
-
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
 
     ``time_limit_s``, which the protocol does not have, ends the run early with what is judged.
     """
     configured, op = service.op(fields.name("op_name"))
-    config = fields.fuzz_config()
+    maker = CaseMaker.of(service, op, fields)
     iterations = fields.integer("iterations", 0, MAX_ITERATIONS)
     fail_fast = fields.flag("fail_fast", default=False)
     limit = fields.integer("time_limit_s", 1, 86_400) if fields.has("time_limit_s") else None
@@ -196,8 +182,7 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     run = _Run(
         service,
         configured,
-        op,
-        config,
+        maker,
         job,
         iterations=iterations,
         fail_fast=fail_fast,
@@ -212,7 +197,7 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     passed = sum(one.result.verdict is Verdict.PASSED for one in judged)
     return {
         "type": "FuzzResults",
-        "seed": config.seed,
+        "seed": maker.config.seed,
         "total": len(judged),
         "passed": passed,
         "failed": len(failures),

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from gpuemu_flow.cases.protocol_v1 import (
-    case_at,
-    nominal_strides,
-    representative_shape,
-    tensors,
-)
 from gpuemu_flow.daemon.cases import Issued, digest_of
-from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.making import CaseMaker, wire_strides
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.numerics.dtypes import to_float32
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.tensors import encode_tensor
 
@@ -44,44 +34,54 @@ def _cases(
 ) -> list[dict[str, Json]]:
     name = fields.name("op_name")
     _, op = service.op(name)
-    config = fields.fuzz_config()
+    maker = CaseMaker.of(service, op, fields)
     exchange = fields.reply_exchange
     found = []
+    issued = []
     size = 0
     for number in range(start, start + count):
         job.check()
-        case = case_at(config, op.input_names, number)
-        inputs = _made(case, MAX_BATCH_BYTES - size)
+        case = maker.case(number)
+        inputs = maker.tensors(case, MAX_BATCH_BYTES - size)
         size += sum(array.nbytes for array in inputs.values())
-        shape = representative_shape(config, case)
-        service.issued.add(name, Issued(case, shape, config.to_json(), digest_of(inputs)))
-        found.append(
-            {
-                "seed": case.seed,
-                "inputs": {
-                    spec.name: encode_tensor(
-                        inputs[spec.name], nominal_strides(spec.shape, case.layout), exchange
-                    )
-                    for spec in case.inputs
-                },
-                "shape": list(shape),
-                "dtype": case.dtype,
-                "layout": case.layout,
-            }
-        )
+        shape = maker.shape(case)
+        issued.append((number, Issued(case, shape, maker.config.to_json(), digest_of(inputs))))
+        reply = {
+            "seed": case.seed,
+            "inputs": {
+                spec.name: encode_tensor(
+                    inputs[spec.name], wire_strides(spec.shape, case.layout), exchange
+                )
+                for spec in case.inputs
+            },
+            "shape": list(shape),
+            "dtype": case.dtype,
+            "layout": case.layout,
+        }
+        if maker.own_cases:
+            reply["layouts"] = {spec.name: spec.layout for spec in case.inputs}
+        found.append(reply)
+    service.issued.add(name, maker.to_json(), issued)
     return found
 
 
-def _made(case: Case, room: int) -> dict[str, NDArray[Any]]:
-    """Inputs of a case as they travel: bfloat16 as float32, which every client can read."""
+def issued_case(service: Service, name: str, seed: int) -> Issued | None:
+    """A case that was handed out, by this daemon or one before it; None for an unknown seed."""
+    known = service.issued.find(name, seed)
+    if known is not None:
+        return known
+    recipe = service.issued.recipe(name, seed)
+    if recipe is None:
+        return None
+    _, op = service.op(name)
     try:
-        made = tensors(case, protocol_v1=False, max_bytes=max(0, room))
-    except UsageError as error:
-        if error.slug != "case-too-large":
-            raise
-        raise invalid(
-            "the cases take too many bytes for one answer; ask for fewer or smaller ones"
-        ) from None
-    if case.dtype != "bfloat16":
-        return made
-    return {name: to_float32(array) for name, array in made.items()}
+        maker = CaseMaker.from_json(service, op, recipe[0])
+        case = maker.case(recipe[1])
+    except (FlowError, KeyError, TypeError, ValueError):
+        return None
+    if case.seed != seed:  # the op's schema is another one now
+        return None
+    inputs = maker.tensors(case, MAX_BATCH_BYTES)
+    issued = Issued(case, maker.shape(case), maker.config.to_json(), digest_of(inputs))
+    service.issued.remember(name, issued)
+    return issued

@@ -131,6 +131,7 @@ def _serve(
             lanes=lanes(references),
             ping=service.pong,
             handle=lambda envelope, job: handle(service, envelope, job),
+            max_connections=workspace.config.daemon.max_connections,
         )
         sockets, held = _listen(server, place, workspace.config, environ)
         try:

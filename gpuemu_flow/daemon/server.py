@@ -17,8 +17,7 @@ import pynng
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, Lane
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
-from gpuemu_flow.errors import FlowError
-from gpuemu_flow.runners.process import CancelledRunError
+from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
 from gpuemu_flow.wire.envelope import Envelope, WireError, parse, render
@@ -32,7 +31,9 @@ MAX_BYTES_IN_PROGRESS = 2 << 30
 MAX_IN_PROGRESS = 4096
 LONGEST_SECONDS = 3600.0
 """What takes longer is ended: a client of protocol v1 that timed out cannot say so."""
+MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
+REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
 STUCK_SECONDS = 1.0
 """So long nothing is sent to a client that did not read."""
 
@@ -54,6 +55,15 @@ class Server:
         Answers a ping at once; told how many requests are at work.
     handle : callable
         Answers everything else, in a lane's thread.
+    max_connections : int
+        More clients wait until one has left: the transport tries again by itself.
+
+    Attributes
+    ----------
+    last_request : float
+        Monotonic time in s.
+    requests : int
+        Taken in so far, without pings and copies of one that is at work.
     """
 
     def __init__(
@@ -63,6 +73,7 @@ class Server:
         lanes: dict[str, int],
         ping: Callable[[int], Reply],
         handle: Handler,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._route = route
         self._ping = ping
@@ -77,7 +88,12 @@ class Server:
         self._lock = threading.Lock()
         self._closing = False
         self.last_request = time.monotonic()
+        self.requests = 0
+        self._max_connections = max_connections
+        self._connected: set[int] = set()
+        self._refused = 0.0
         self._socket = pynng.Rep0(recv_max_size=MAX_MESSAGE_BYTES, send_timeout=SEND_MILLISECONDS)
+        self._socket.add_pre_pipe_connect_cb(self._let_in)
         self._socket.add_post_pipe_connect_cb(lambda pipe: self._jobs.connected(pipe.id))
         self._socket.add_post_pipe_remove_cb(lambda pipe: self._gone(pipe.id))
         self._thread = threading.Thread(target=self._receive_all, name="receive", daemon=True)
@@ -108,7 +124,21 @@ class Server:
             with suppress(pynng.NNGException):
                 context.close()
 
+    def _let_in(self, pipe: Any) -> None:
+        """Before a connection stands: closing it now is the only way to refuse it."""
+        with self._lock:
+            full = len(self._connected) >= self._max_connections
+            if not full:
+                self._connected.add(pipe.id)
+        if full:
+            pipe.close()
+            if time.monotonic() - self._refused > REFUSED_SECONDS:
+                self._refused = time.monotonic()
+                log.warning("%d clients are connected; others wait", self._max_connections)
+
     def _gone(self, pipe: int) -> None:
+        with self._lock:
+            self._connected.discard(pipe)
         self._stuck.pop(pipe, None)
         self._jobs.disconnected(pipe)
 
@@ -170,7 +200,8 @@ class Server:
             return
         kind = envelope.fields.get("type")
         if kind == "Ping":
-            self._send([context], self._ping(self.in_progress), pipe)
+            pong = {**self._ping(self.in_progress), "requests": self.requests}
+            self._send([context], pong, pipe)
             return
         request_id = envelope.fields.get("request_id")
         request_id = request_id if isinstance(request_id, str) else ""
@@ -185,6 +216,7 @@ class Server:
             log.info("a %s request came again; it waits for the one at work", kind)
             return
         with self._lock:
+            self.requests += 1
             self._bytes += len(data)
             full = self._bytes > max(MAX_BYTES_IN_PROGRESS, len(data))
         if full or self.in_progress > MAX_IN_PROGRESS:

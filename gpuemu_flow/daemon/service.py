@@ -13,6 +13,7 @@ from gpuemu_flow.daemon.cases import IssuedCases
 from gpuemu_flow.daemon.references import References
 from gpuemu_flow.daemon.reload import Configured, Reloading
 from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.engine.planned import PlannedCases
 from gpuemu_flow.engine.wire_ops import results_folder
 from gpuemu_flow.errors import FlowError, UsageError
 from gpuemu_flow.runners.pool import Pool
@@ -22,6 +23,9 @@ from gpuemu_flow.store.results import ResultStore
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import PROTOCOL_VERSION
 from gpuemu_flow.wire.exchange import Exchange
+
+RECIPES_BYTES = 64 << 20
+"""For what cases that were handed out were made from; those not asked for for longest go first."""
 
 
 class Service:
@@ -51,7 +55,14 @@ class Service:
         self.artifacts = JsonStore(self.cache.folder / "wire-artifacts", self.cache.set_aside)
         self.failures = FailureStore(self.cache)
         self.failures_lock = threading.Lock()
-        self.issued = IssuedCases()
+        self._recipes = JsonStore(
+            self.cache.folder / "wire-issued",
+            self.cache.set_aside,
+            size_limit=RECIPES_BYTES,
+            evict=True,
+        )
+        self.issued = IssuedCases(self._recipes)
+        self.planned = PlannedCases()
         self.fuzz_threads = max(1, min(config.execution.max_parallel_refs, os.cpu_count() or 1))
         self.stop = threading.Event()
         self._started = time.monotonic()
@@ -102,4 +113,5 @@ class Service:
         with suppress(FlowError):
             self.results.close()
             self.artifacts.close()
+            self._recipes.close()
             self.cache.close()

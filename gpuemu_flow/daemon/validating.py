@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.cases.protocol_v1 import nominal_strides
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.issuing import issued_case
 from gpuemu_flow.daemon.jobs import Job
+from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
@@ -47,7 +48,7 @@ def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     """``SubmitOutput``: the same, for a case that was handed out."""
     seed = fields.u64("seed")
-    issued = service.issued.find(fields.name("op_name"), seed)
+    issued = issued_case(service, fields.name("op_name"), seed)
     result = _judge(service, fields, job, seed, issued, "submit")
     return {"type": "SubmitResult", "result": result}
 
@@ -171,5 +172,5 @@ def _case(issued: Issued | None, inputs: Arrays, dtype: str, seed: int) -> Case:
 def _repro_info(issued: Issued | None) -> Json:
     if issued is None:
         return None
-    strides = nominal_strides(issued.shape, issued.case.layout)
+    strides = wire_strides(issued.shape, issued.case.layout)
     return reproduction_info(issued.case, issued.shape, strides, issued.fuzz_config)

@@ -14,6 +14,7 @@ from gpuemu_flow.engine import session
 from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.report import build_report
+from gpuemu_flow.engine.submissions import submitted_summaries
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports.model import RunReport
@@ -93,17 +94,43 @@ def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> 
     Raises
     ------
     UsageError
-        ``nothing-to-compare`` for a workspace without ops and kernels.
+        ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
     """
-    if not workspace.graph.tasks:
+    outcome = session.run(workspace, session.RunOptions(), listener)
+    report = build_report(workspace, outcome)
+    if not workspace.graph.tasks and not any(result.cases for result in report.results):
         message = "the configuration has no op or kernel that can be run here"
         raise UsageError(Problem("nothing-to-compare", message))
-    outcome = session.run(workspace, session.RunOptions(), listener)
-    return build_report(workspace, outcome)
+    return report
 
 
-def store(workspace: Workspace, tag: str, report: RunReport) -> tuple[Baseline, bool]:
-    """Keep what is true now under a name; whether an older baseline was replaced.
+@dataclass(frozen=True)
+class Stored:
+    """What storing a baseline did.
+
+    Attributes
+    ----------
+    baseline : Baseline
+    replaced : bool
+        There was one of that name.
+    dropped : tuple of str
+        The oldest, which ``storage.max_baselines`` leaves no room for.
+    """
+
+    baseline: Baseline
+    replaced: bool
+    dropped: tuple[str, ...]
+
+
+def _put(workspace: Workspace, baseline: Baseline) -> Stored:
+    known = BaselineStore(workspace.cache)
+    replaced = known.put(baseline)
+    keep = workspace.config.storage.max_baselines
+    return Stored(baseline, replaced, known.trim(keep, baseline.tag))
+
+
+def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
+    """Keep what is true now under a name, in place of an older baseline of that name.
 
     Raises
     ------
@@ -119,10 +146,10 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> tuple[Baseline, 
         kernels=kernels,
         results=results,
     )
-    return baseline, BaselineStore(workspace.cache).put(baseline)
+    return _put(workspace, baseline)
 
 
-def import_file(workspace: Workspace, path: Path, tag: str) -> tuple[Baseline, bool]:
+def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
     """Take an exported baseline in, under its own name or `tag`.
 
     Raises
@@ -146,7 +173,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> tuple[Baseline, b
     values = {**found.to_json(), "tag": baselines.check_tag(tag or found.tag)}
     baseline = Baseline.from_json(values)
     workspace.cache.create()
-    return baseline, BaselineStore(workspace.cache).put(baseline)
+    return _put(workspace, baseline)
 
 
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
@@ -210,6 +237,8 @@ def _current(
         elif spec.stage == stages.LINT and (spec.subject, spec.params["arch"]) in linted:
             metrics = read_manifest(path, stages.LINT)["metrics"]
             kernels.setdefault(spec.subject, []).extend(metrics)
+    for (op, dtype), summary in submitted_summaries(workspace, report.results).items():
+        results.setdefault(op, {})[dtype] = summary
     return kernels, results
 
 
@@ -227,11 +256,12 @@ def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
         metrics.local_bytes, metrics.shared_bytes, metrics.instructions, metrics.max_live,
         metrics.dynamic_shared_bytes, metrics.barriers, metrics.predicated_instructions,
         *metrics.families.values(), *metrics.opcodes.values(), *metrics.calls.values(),
+        *(metrics.sass_opcodes or {}).values(),
     )  # fmt: skip
     if not all(value is None or (isinstance(value, int) and value >= 0) for value in numbers):
         raise ValueError("a figure is no count")
     words = (metrics.name, metrics.arch, metrics.metric_source, metrics.tool_version,
-             metrics.ptx_target)  # fmt: skip
+             metrics.ptx_target, metrics.sass_tool)  # fmt: skip
     if not all(isinstance(word, str) for word in words):
         raise ValueError("a name is no text")
     return metrics

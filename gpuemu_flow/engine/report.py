@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.session import RunOutcome
+from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.model import (
@@ -40,9 +42,14 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
                 reason = "its tasks did not finish; see the problems"
                 results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
     kernels, kernel_problems = _kernels(builder, outcome)
-    words = set(outcome.options.words)
-    skips = [s for s in graph.skips if outcome.everything or s.op in words]
-    results += [OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason) for s in skips if s.dtype]
+    skips = _selected_skips(outcome)
+    submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
+    results += [
+        submitted.get((s.op, s.dtype)) or OpResult(s.op, s.dtype, Verdict.SKIPPED, reason=s.reason)
+        for s in skips
+        if s.dtype
+    ]
+    judged = sum(bool(result.cases) for result in submitted.values())
     kernels += [
         KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in skips if not s.dtype
     ]
@@ -54,7 +61,7 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
             ran=counts["ran"],
             restored=counts["restored"],
             failed=counts["failed"],
-            skipped=len(skips) + counts["pending"],
+            skipped=len(skips) - judged + counts["pending"],
         ),
         executed=tuple(outcome.executed),
         results=tuple(results),
@@ -68,6 +75,16 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
     )
+
+
+def _selected_skips(outcome: RunOutcome) -> list[Skip]:
+    """What the graph has no tasks for, as far as it was asked for."""
+    words, dtypes = set(outcome.options.words), outcome.options.dtypes
+    return [
+        skip
+        for skip in outcome.graph.skips
+        if (not words or skip.op in words) and (not dtypes or skip.dtype in dtypes)
+    ]
 
 
 def _kernels(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.wire_ops import Asked, Subjects, results_folder
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.reports.model import CaseFailure, OpResult
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore, StoredResult
 from gpuemu_flow.tasks.summary import overall
-from gpuemu_flow.types import Verdict, number_from_json
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json, number_to_json
+
+_FIGURES = ("max_abs", "max_rel", "max_ulp")
+BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 def submitted_results(
@@ -23,45 +31,126 @@ def submitted_results(
     as they are now, without a tolerance or arguments of their own; of each case, the newest.
     An op and dtype whose submissions are all older is skipped still, with a reason that says so.
     """
+    found = {}
+    for skip, valid, submitted in _submissions(workspace, skips):
+        found[skip.op, skip.dtype] = (
+            _result(workspace, skip, valid) if valid else _outdated(skip, submitted)
+        )
+    return found
+
+
+def submitted_summaries(
+    workspace: Workspace, results: Iterable[OpResult]
+) -> dict[tuple[str, str], dict[str, Json]]:
+    """Submissions that count, each op and dtype in the form of a comparison's summary.
+
+    Parameters
+    ----------
+    results : iterable of OpResult
+        Of a report; those that have tasks of their own are passed over.
+    """
+    judged = {(result.op, result.dtype): result for result in results if result.cases}
+    skips = [skip for skip in workspace.graph.skips if (skip.op, skip.dtype) in judged]
+    found = {}
+    for skip, valid, _ in _submissions(workspace, skips):
+        if valid:
+            found[skip.op, skip.dtype] = {
+                **_figures(valid),
+                "cases_digest": digest_json(sorted(stored.seed for stored in valid)),
+            }
+    return found
+
+
+def _submissions(
+    workspace: Workspace, skips: Iterable[Skip]
+) -> list[tuple[Skip, list[StoredResult], int]]:
+    """Of each op and dtype with submissions: those that count, and how many there are."""
+    skips = list(skips)
+    if not skips:
+        return []
     folder = results_folder(workspace.config, workspace.cache)
+    # Looked at before the results are read: one that comes meanwhile is then seen next time.
+    workspace.watch({str(folder / STAMP): stamp_of(folder / STAMP)})
     if not (folder / FOLDER).exists():
-        return {}
+        return []
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
         latest = list(store.latest().values())
     finally:
         store.close()
     subjects = Subjects(workspace)
-    found = {}
+    found = []
     for skip in skips:
         stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
         if stored:
             now = subjects.judged_by(Asked(skip.op, skip.dtype, {}))
-            valid = [s for s in stored if s.judged_by == now]
-            found[skip.op, skip.dtype] = _summary(skip, valid, len(stored))
+            workspace.watch(subjects.stamps(skip.op, skip.dtype))
+            found.append((skip, [s for s in stored if s.judged_by == now], len(stored)))
     return found
 
 
-def _summary(skip: Skip, valid: list[StoredResult], submitted: int) -> OpResult:
-    if not valid:
-        reason = (
-            f"{submitted} submissions, all judged by another reference or configuration than now; "
-            "submit again"
-        )
-        return OpResult(skip.op, skip.dtype, Verdict.SKIPPED, reason=reason)
-    counts = Counter(Verdict(s.result["verdict"]) for s in valid)
+def _outdated(skip: Skip, submitted: int) -> OpResult:
+    reason = (
+        f"{submitted} submissions, all judged by another reference or configuration than now; "
+        "submit again"
+    )
+    return OpResult(skip.op, skip.dtype, Verdict.SKIPPED, reason=reason)
+
+
+def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpResult:
+    figures = _figures(valid)
+    failures = [_failure(workspace, stored) for stored in valid if stored.result["verdict"] in BAD]
     return OpResult(
         skip.op,
         skip.dtype,
-        overall(dict(counts)),
+        Verdict(figures["verdict"]),
         cases=len(valid),
-        passed=counts[Verdict.PASSED],
-        failed=counts[Verdict.FAILED],
-        inconclusive=counts[Verdict.INCONCLUSIVE],
-        errors=counts[Verdict.ERROR],
-        max_abs=max(float(s.result["max_diff"]) for s in valid),
-        max_rel=max(float(s.result["max_rel_diff"]) for s in valid),
-        tolerance_used=max(float(number_from_json(s.result["tolerance_used"])) for s in valid),
+        passed=figures["passed"],
+        failed=figures["failed"],
+        inconclusive=figures["inconclusive"],
+        errors=figures["errors"],
+        max_abs=number_from_json(figures["max_abs"]),
+        max_rel=number_from_json(figures["max_rel"]),
+        max_ulp=number_from_json(figures["max_ulp"]),
+        tolerance_used=number_from_json(figures["tolerance_used"]),
         cached=True,
-        reason=f"{len(valid)} outputs that clients submitted",
+        reason=f"{len(valid)} submitted by clients",
+        failures=tuple(
+            sorted((f for f in failures if f is not None), key=lambda failure: failure.case.numel)
+        ),
     )
+
+
+def _figures(valid: list[StoredResult]) -> dict[str, Json]:
+    """Counts per verdict and the worst of each figure, as `tasks.summary.summarise` has them."""
+    counts = Counter(Verdict(stored.result["verdict"]) for stored in valid)
+    worst = {name: max(_figure(s.result, name) for s in valid) for name in _FIGURES}
+    worst["tolerance_used"] = max(
+        float(number_from_json(s.result["tolerance_used"])) for s in valid
+    )
+    return {
+        "verdict": overall(dict(counts)).value,
+        "cases": len(valid),
+        "passed": counts[Verdict.PASSED],
+        "failed": counts[Verdict.FAILED],
+        "inconclusive": counts[Verdict.INCONCLUSIVE],
+        "errors": counts[Verdict.ERROR],
+        "skipped": 0,
+        **{name: number_to_json(value) for name, value in worst.items()},
+    }
+
+
+def _figure(result: Mapping[str, Json], name: str) -> float:
+    """A statistic of a stored reply, which has the largest float where it was not finite."""
+    kept = result["nonfinite"].get(name) if "nonfinite" in result else None
+    value = float(result["error_stats"][name] if kept is None else kept)
+    return math.inf if math.isnan(value) else value
+
+
+def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
+    """The recorded failure that a submission became; None when it was deleted since."""
+    try:
+        known = FailureStore(workspace.cache).get(stored.result.get("failure_id", ""))
+    except UsageError:
+        return None
+    return CaseFailure(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))

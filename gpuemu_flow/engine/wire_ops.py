@@ -92,20 +92,36 @@ class _Compiled:
 
 
 class Subjects:
-    """Makes subjects of one configuration; compiles an op anew when one of its files changed."""
+    """Makes subjects of one configuration; compiles an op anew when one of its files changed.
 
-    def __init__(self, workspace: Workspace) -> None:
+    Parameters
+    ----------
+    workspace : Workspace
+    protocol_v1 : bool
+        Judge by the documented table where the file says nothing of tolerances, as the protocol's
+        clients expect; False: as ``run`` does.
+    """
+
+    def __init__(self, workspace: Workspace, *, protocol_v1: bool = True) -> None:
         self._config = workspace.config
         self._cache = workspace.cache
         self._root = workspace.root
         self._environment = dict(workspace.environment)
-        self._says_auto = _ops_that_say_auto(self._config)
+        self._auto = (
+            _ops_that_say_auto(self._config)
+            if protocol_v1
+            else {op.name for op in self._config.ops}
+        )
         self._compiled: dict[tuple[str, str], _Compiled] = {}
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
         """The configuration of an op; UsageError ``unknown-op``."""
         return self._config.op(name)
+
+    def says_auto(self, name: str) -> bool:
+        """Whether an op is judged by a tolerance that follows its inputs, not by the table."""
+        return name in self._auto
 
     def make(self, asked: Asked, sample: Case) -> WireSubject:
         """The subject of a request.
@@ -130,6 +146,10 @@ class Subjects:
     def judged_by(self, asked: Asked) -> str:
         """See `WireSubject`."""
         return self._judged_by(asked, self._as_asked(asked, self._current(asked.op, asked.dtype)))
+
+    def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
+        """The files that `judged_by` depends on, and their state when it was last computed."""
+        return dict(self._current(op, dtype).stamps)
 
     def _judged_by(self, asked: Asked, compiled: _Compiled) -> str:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
@@ -181,7 +201,7 @@ class Subjects:
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
         """By way of the graph's compiler, so that programs are made in one place."""
         tolerance = op.tolerance
-        if tolerance == "auto" and op.name not in self._says_auto:
+        if tolerance == "auto" and op.name not in self._auto:
             tolerance = "table"  # what requests of protocol v1 get unless the file says otherwise
         stand_in = replace(
             op, op=op.op or op.reference, dtypes=(dtype,), tolerance=tolerance, skip_reason=""
@@ -231,7 +251,7 @@ def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str)
         typed[name] = value
         if isinstance(value, str) and not isinstance(configured.get(name), str):
             parsed = _parse(value)
-            if kind == "callable" or kwarg_text(parsed) == value:
+            if kind in ("callable", "triton") or kwarg_text(parsed) == value:
                 typed[name] = parsed
     return typed
 

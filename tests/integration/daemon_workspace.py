@@ -33,6 +33,9 @@ dtypes = ["float32"]
 cases = 2
 seed = 42
 
+[daemon]
+max_connections = 200
+
 [execution]
 max_parallel_refs = 4
 reference_timeout = 5
@@ -257,6 +260,16 @@ def daemon() -> Iterator[Served]:
     with served() as made:
         made.start()
         yield made
+
+
+@pytest.fixture
+def at_home(unserved: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
+    """This process lives in the workspace, as a user's does."""
+    monkeypatch.setenv("HOME", str(unserved.home))
+    for name in ("GPUEMU_SOCKET", "GPUEMU_CONFIG", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(unserved.root / "scripts")
+    return unserved
 
 
 def softmax(x: NDArray[Any]) -> NDArray[Any]:

@@ -25,18 +25,9 @@ from gpuemu_flow.client import (
     DaemonUnreachableError,
     ValidationResult,
     VersionMismatchError,
+    connection,
 )
 from gpuemu_flow.daemon.control import running
-
-
-@pytest.fixture
-def at_home(unserved: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
-    """This process lives in the workspace, as a user's does."""
-    monkeypatch.setenv("HOME", str(unserved.home))
-    for name in ("GPUEMU_SOCKET", "GPUEMU_CONFIG", "XDG_RUNTIME_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(unserved.root / "scripts")
-    return unserved
 
 
 def test_it_starts_a_daemon_and_finds_it_again(at_home: Served) -> None:
@@ -134,6 +125,16 @@ def test_what_cannot_be_sent(daemon: Served) -> None:
             client.submit_output("double", {"x": normal(2)}, normal(2))
         with pytest.raises(ClientError, match="given no case"):
             client.submit_output("double", 123, normal(2))
+
+
+def test_what_is_too_large_is_not_sent(daemon: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon's transport would drop it unread, and the client would wait for its time-out."""
+    monkeypatch.setattr(connection, "MAX_MESSAGE_BYTES", 2000)
+    with daemon.client() as client:
+        with pytest.raises(ClientError) as caught:
+            client.validate_op("double", {"x": normal(1000)}, normal(1000))
+        assert caught.value.problems[0].slug == "client-too-large"
+        assert client.validate_op("double", {"x": normal(2)}, normal(2) * 2).passed
 
 
 def test_scalars_lists_and_tensors_of_other_kinds(daemon: Served) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ import pytest
 from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
-from gpuemu_flow.client import ClientError
+from gpuemu_flow.client import Client, ClientError, connection
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.envelope import render
 from gpuemu_flow.wire.tensors import encode_tensor
@@ -168,6 +170,36 @@ def test_work_ends_when_its_client_is_gone(daemon: Served) -> None:
         assert len(client.list_results(1000)) == before + 1
 
 
+def gated_results(client: Client) -> int:
+    return sum(result.op_name == "gated" for result in client.list_results(1000))
+
+
+def test_work_ends_when_its_client_is_killed(daemon: Served) -> None:
+    """A process of its own, ended by SIGKILL in the middle of a request."""
+    script = (
+        "import sys, numpy as np\n"
+        "from gpuemu_flow import Client\n"
+        "with Client(sys.argv[1]) as client:\n"
+        "    client.validate_op('gated', {'x': np.ones(3, 'float32')}, np.ones(3, 'float32'))\n"
+    )
+    with daemon.client() as client:
+        before = gated_results(client)
+    victim = subprocess.Popen([sys.executable, "-c", script, daemon.socket])
+    try:
+        assert wait_until(lambda: daemon.entered() == 1, 100)  # a process has to start first
+        with daemon.client() as client:
+            assert client.ping()["in_progress"] == 1
+            victim.kill()
+            victim.wait()
+            assert wait_until(lambda: client.ping()["in_progress"] == 0)
+            x = normal(3)
+            assert client.validate_op("double", {"x": x}, x * 2).passed
+            assert gated_results(client) == before, "nothing is stored for nobody"
+    finally:
+        victim.kill()
+        victim.wait()
+
+
 def test_a_fuzz_ends_when_its_client_is_gone(daemon: Served) -> None:
     client = daemon.client()
     with in_background(lambda: client.fuzz_op("gated_op", seed=2, iterations=4)) as results:
@@ -215,3 +247,30 @@ def test_one_client_in_many_threads(daemon: Served) -> None:
         for thread in threads:
             thread.join(60)
     assert wrong == []
+
+
+def test_more_clients_than_allowed_wait(unserved: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_MILLISECONDS", 500)
+    config = (unserved.root / "gpuemu.toml").read_text()
+    unserved.write("gpuemu.toml", config.replace("max_connections = 200", "max_connections = 2"))
+    unserved.start()
+    answers: list[dict[str, Json]] = []
+    with unserved.client() as first, unserved.client() as second, pynng.Req0() as third:
+        first.ping()
+        second.ping()
+        # The transport connects, is hung up on, and tries again by itself.
+        third.recv_timeout = 20_000
+        third.dial(f"ipc://{unserved.socket}", block=False)
+        third.send(b'{"type": "Ping"}')
+        waiting = threading.Thread(target=lambda: answers.append(json.loads(third.recv())))
+        waiting.start()
+        assert wait_until(lambda: "2 clients are connected; others wait" in unserved.log)
+        assert answers == []
+        first.close()
+        waiting.join(20)
+        assert answers[0]["type"] == "Pong"
+        with unserved.client() as fourth, pytest.raises(ClientError) as caught:
+            fourth.ping()
+        assert caught.value.problems[0].slug == "client-too-many-clients"
+        assert "max_connections" in caught.value.problems[0].hint
+        second.ping()

@@ -16,7 +16,10 @@ from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
 from gpuemu_flow.client import ClientError, DaemonUnreachableError
-from gpuemu_flow.daemon.control import describe, running, stop_daemon
+from gpuemu_flow.daemon import control, lifecycle
+from gpuemu_flow.daemon.control import describe, follow_log, running, stop_daemon
+from gpuemu_flow.daemon.place import make_place
+from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.wire.address import workspace_stem
 from gpuemu_flow.wire.launch import DaemonNotStartedError, start_daemon
 
@@ -116,6 +119,28 @@ def test_results_survive_an_orderly_end(unserved: Served) -> None:
     with unserved.client() as client:
         assert client.get_result(seed) is not None
         assert not client.compare_baseline("kept").has_regressions
+
+
+def test_a_case_of_a_daemon_that_was_killed(unserved: Served) -> None:
+    """It is made again from what is kept of it; a seed that nobody was given is none."""
+    unserved.start()
+    with unserved.client() as client:
+        case, *_ = client.get_test_batch("double", 3, seed=8, dtypes=["bfloat16"])
+        planned = client.get_test_batch("matmul", 3, seed=8)[2]
+    unserved.kill()
+    unserved.start()
+    with unserved.client() as client:
+        x = case.inputs["x"]
+        result = client.submit_output("double", case.inputs, x * 2, case.seed)
+        assert result.passed and result.notes == []
+        assert result.repro_info is not None
+        assert result.repro_info.dtype == "bfloat16"
+        assert result.repro_info.layout == case.layout.capitalize()
+        other = client.submit_output("double", {"x": x + 1}, x * 2 + 2, case.seed)
+        assert "not the inputs" in other.notes[0]
+        a, b = planned.inputs.values()
+        assert client.submit_output("matmul", planned.inputs, a @ b, planned.seed).notes == []
+        assert client.submit_output("double", {"x": x}, x * 2, 12345).repro_info is None
 
 
 def test_an_end_does_not_wait_for_work(unserved: Served) -> None:
@@ -303,3 +328,39 @@ def test_the_folder_of_another_user_is_not_used(unserved: Served) -> None:
     assert Path(unserved.socket).is_relative_to(runtime)
     assert len(unserved.info["sockets"]) == 1
     assert "another user" in unserved.log
+
+
+def test_the_log_is_rotated_and_followed(unserved: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that has much to tell keeps a few files of it, and who follows misses nothing."""
+    monkeypatch.setattr(lifecycle, "LOG_BYTES", 400)
+    monkeypatch.setattr(control, "_FOLLOW_SLICE", 0.005)
+    place = make_place(unserved.root, unserved.environ)
+    config = Workspace(unserved.root, environ=unserved.environ).config
+    for path in (place.lock, place.log):
+        path.touch()
+    seen: list[str] = []
+    reading = threading.Thread(
+        target=lambda: seen.extend(follow_log(unserved.root, unserved.environ)), daemon=True
+    )
+    reading.start()
+
+    def told(text: str) -> bool:
+        lifecycle.log.info("%s of a daemon that has much to tell", text)
+        return any(text in line for line in seen)
+
+    with lifecycle._logging(place, config, to_stderr=False):
+        assert wait_until(lambda: told("beginning")), "whoever follows begins at the end"
+        for number in range(30):
+            lifecycle.log.info("line %d of a daemon that has much to tell", number)
+            assert wait_until(lambda wanted=number: f"line {wanted} " in seen[-1])  # type: ignore[misc]
+    numbers = [line.split("line ")[1].split()[0] for line in seen if "line " in line]
+    assert numbers == [str(number) for number in range(30)]
+    files = sorted(path.name for path in place.folder.glob(f"{place.stem}.log*"))
+    assert files == [f"{place.stem}.log{suffix}" for suffix in ("", ".1", ".2", ".3")]
+
+
+def test_a_daemon_that_nobody_asks_ends(unserved: Served) -> None:
+    """As those do, after hours, that a client started."""
+    unserved.start(idle_seconds=0.1)
+    assert wait_until(lambda: running(unserved.root, unserved.environ) is None)
+    assert "nothing was asked" in unserved.log

@@ -123,19 +123,49 @@ def test_a_reference_that_raises(client: Client) -> None:
     assert client.validate_op("hostile", {"x": normal(2)}, normal(2) * 2).passed
 
 
-def test_cases_are_those_of_the_protocol(client: Client) -> None:
-    cases = client.get_test_batch("matmul", count=6, seed=42)
+def test_cases_are_those_of_the_protocol(client: Client, daemon: Served) -> None:
+    cases = client.get_test_batch("double", count=6, seed=42)
     config = FuzzConfig.from_json(case_config(42, None, None))
     for number, case in enumerate(cases):
-        expected = case_at(config, ["a", "b"], number)
+        expected = case_at(config, ["x"], number)
         assert (case.seed, case.dtype, case.layout) == (
             expected.seed, expected.dtype, expected.layout,
         )  # fmt: skip
+        x = case.inputs["x"]
+        assert x.size < 2 or x.flags.c_contiguous == (case.layout == "contiguous")
         for name, array in tensors(expected).items():
             np.testing.assert_array_equal(case.inputs[name], array)
-    first = client.get_test_case("matmul", seed=42)
+    first = client.get_test_case("double", seed=42)
     assert first.seed == cases[0].seed
-    np.testing.assert_array_equal(first["inputs"]["a"], cases[0]["inputs"]["a"])
+    np.testing.assert_array_equal(first["inputs"]["x"], cases[0]["inputs"]["x"])
+    request = {"type": "GetTestBatch", "op_name": "matmul", "count": 2}
+    asked = daemon.ask({**request, "fuzz_config": case_config(42, None, None)})["cases"]
+    for number, made in enumerate(asked):
+        expected = case_at(config, ["a", "b"], number)
+        assert (made["seed"], made["layout"]) == (expected.seed, expected.layout)
+        assert {tuple(t["shape"]) for t in made["inputs"].values()} == {expected.inputs[1].shape}
+
+
+def test_an_op_with_a_schema_gives_cases_that_fit_it(client: Client) -> None:
+    """Other clients get the protocol's, in which all inputs have one shape."""
+    cases = client.get_test_batch("matmul", count=12, seed=42)
+    assert {case.dtype for case in cases} == {"float32"}, "the op's own dtypes"
+    assert len({case.seed for case in cases}) == 12
+    assert {layout for case in cases for layout in case.layouts.values()} > {"contiguous"}
+    for case in cases:
+        (m, k), (k2, n) = (case.inputs[name].shape for name in ("a", "b"))
+        assert k == k2 and m in (2, 5) and n == 4
+        for name, array in case.inputs.items():
+            assert array.flags.c_contiguous or case.layouts[name] != "contiguous"
+            assert case.fresh_inputs()[name].strides == array.strides
+        result = client.submit_output("matmul", case.seed, case.inputs["a"] @ case.inputs["b"])
+        assert result.passed and result.notes == []
+    assert any(not a.flags.c_contiguous for case in cases for a in case.inputs.values())
+    results = client.fuzz_op_client_side("matmul", lambda i: i["a"] @ i["b"], 20, seed=42)
+    assert (results.total, results.passed) == (20, 20)
+    assert {case.dtype for case in client.get_test_batch("matmul", 4, dtypes=["float16"])} == {
+        "float16"
+    }
 
 
 def test_a_batch_can_be_continued(daemon: Served) -> None:
@@ -361,11 +391,42 @@ def test_kernels(client: Client) -> None:
         assert caught.value.code == code
 
 
+def test_kernels_of_the_whole_workspace(unserved: Served) -> None:
+    unserved.write(
+        "gpuemu.toml",
+        """
+        [project]
+        name = "kernels"
+        [[kernels]]
+        name = "scale"
+        ptx = "scale.ptx"
+        [kernels.checks]
+        max_registers = 4
+        """,
+    )
+    unserved.write("scale.ptx", PTX)
+    unserved.start()
+    with unserved.client() as client:
+        summary = client.run_ci()
+        (lint,) = summary.lint_results
+        assert lint["kernel_name"] == "scale"
+        assert client.get_ci_summary().lint_results == [lint]
+        assert client.get_artifact("scale")["local_memory_bytes"] == 64
+        client.store_artifact_baseline("before")
+        unserved.write("scale.ptx", PTX.replace("buffer[64]", "buffer[96]"))
+        diffs = client.run_ci(baseline="before").artifact_diffs
+        assert (diffs["baseline_tag"], diffs["has_regressions"]) == ("before", True)
+        assert [d["local_memory_delta"] for d in diffs["diffs"]] == [32]
+
+
 def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     daemon.open_gate()
     summary = client.run_ci()
     assert summary.passed > 0
-    assert {r.op_name for r in summary.validation_results} == {"wrong"}
+    failing = {r.op_name for r in summary.validation_results}
+    assert "wrong" in failing
+    assert failing <= {"wrong", "softmax", "scaled", "matmul"}, "or what clients submitted"
+    assert summary.artifact_diffs is None
     assert summary.failed == len(summary.validation_results)
     assert summary.total_tests == summary.passed + summary.failed + summary.inconclusive
     assert summary.skipped > 0

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 from daemon_workspace import Served, softmax
 
@@ -76,3 +81,132 @@ def test_results_where_the_file_says(unserved: Served) -> None:
     assert results(unserved)["softmax", "float32"].passed == 1
     assert not (unserved.root / ".gpuemu-cache" / "results").exists()
     assert (unserved.root / "db").exists()
+
+
+ONLY_CLIENTS = """\
+[project]
+name = "served"
+
+[validation]
+dtypes = ["float32"]
+
+[[ops]]
+name = "softmax"
+reference = "scripts/softmax.py:reference"
+input_names = ["x"]
+execution_mode = "client_side"
+"""
+
+
+def command(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *arguments],
+        cwd=served.root,
+        env=served.environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def run(served: Served, code: int) -> dict[str, Any]:
+    done = command(served, "run", "--format", "json")
+    assert done.returncode == code, done.stdout + done.stderr
+    (result,) = json.loads(done.stdout)["results"]
+    return dict(result)
+
+
+def submit(served: Served, *, wrong: bool = False, seed: int = 1) -> None:
+    with served.client() as client:
+        case = client.get_test_case("softmax", seed=seed, dtypes=["float32"])
+        output = case.inputs["x"] if wrong else softmax(case.inputs["x"])
+        client.submit_output("softmax", case.inputs, output, case.seed)
+
+
+def test_the_command_reports_baselines_and_remembers_them(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    assert run(unserved, 4)["verdict"] == "skipped"
+    unserved.start()
+    submit(unserved)
+    result = run(unserved, 0)
+    assert (result["verdict"], result["cases"], result["passed"]) == ("passed", 1, 1)
+    assert "up to date" in command(unserved, "run").stdout, "nothing changed since"
+
+    submit(unserved, seed=2)
+    again = command(unserved, "run").stdout
+    assert "up to date" not in again
+    assert "2 submitted by clients" in again
+    assert "up to date" in command(unserved, "run").stdout
+
+    stored = command(unserved, "baseline", "store", "good")
+    assert stored.returncode == 0, stored.stderr
+    submit(unserved, wrong=True)
+    failed = command(unserved, "run")
+    assert failed.returncode == 1, "a plan that knows nothing of submissions would say 0"
+    assert "ToleranceExceeded" in failed.stdout
+    diff = command(unserved, "diff", "--baseline", "good", "--format", "json")
+    (change,) = json.loads(diff.stdout)["results"]
+    assert (change["op"], change["status"], change["new"]) == ("softmax", "regression", "failed")
+    assert diff.returncode == 1
+
+    submit(unserved)
+    assert run(unserved, 0)["passed"] == 2
+    assert "up to date" in command(unserved, "run").stdout
+    script = unserved.root / "scripts" / "softmax.py"
+    script.write_text(script.read_text() + "\n# another reference\n")
+    late = command(unserved, "run")
+    assert late.returncode == 4, "no task reads the file, yet it decides"
+    assert "submit again" in late.stdout
+
+
+def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served) -> None:
+    submit(submitted, wrong=True)
+    (failure,) = json.loads(command(submitted, "failures", "--format", "json").stdout)["failures"]
+    for word in ("reproduce", "minimize"):
+        done = command(submitted, word, failure["id"])
+        assert done.returncode == 2
+        assert done.stderr.startswith("failure-not-runnable: ")
+        assert "came from a client" in done.stderr
+        assert f"reproduce({failure['seed']})" in done.stderr
+    assert command(submitted, "failures", "show", failure["id"]).returncode == 0
+
+
+def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
+    """Protocol v1's table judged it; ``run`` allows what such a sum must lose."""
+    unserved.write("gpuemu.toml", ONLY_CLIENTS + SUMS)
+    unserved.write(
+        "scripts/sums.py",
+        """
+        import numpy as np
+
+        def reference(x):
+            return x.astype(np.float64).sum(-1).astype(x.dtype)
+
+        def one_by_one(x):
+            return np.add.accumulate(x, axis=-1)[..., -1]
+        """,
+    )
+    unserved.start()
+    with unserved.client() as client:
+        found = client.fuzz_op("sums", 3, 1, False, [1], [8], [32768], dtypes=["float32"])
+        assert found.failed == 1
+        again = client.reproduce(found.failures[0].seed, rerun=True)
+        assert again.still_fails
+        small = client.minimize(found.failures[0].seed, max_iters=20)
+        assert small.still_fails
+    for failure in (found.failures[0].failure_id, small.result.failure_id):
+        done = command(unserved, "reproduce", failure)
+        assert done.returncode == 1, done.stdout + done.stderr
+
+
+SUMS = """
+[[ops]]
+name = "sums"
+op = "scripts/sums.py:one_by_one"
+reference = "scripts/sums.py:reference"
+input_names = ["x"]
+schema = { dims = { N = 32768 }, inputs = { x = ["N"] }, output = ["N"] }
+"""

@@ -91,3 +91,14 @@ def test_lanes_start_threads_as_needed() -> None:
     for _ in range(2):
         assert entered.acquire(timeout=20)
     lane.close(20)
+
+
+def test_what_takes_too_long_is_cancelled() -> None:
+    table = JobTable()
+    old, new = Job(b"old", 1, "a"), Job(b"new", 1, "b")
+    old.begun -= 100
+    for job in (old, new):
+        table.add(job)
+    table.expire(50)
+    assert old.cancelled.is_set()
+    assert not new.cancelled.is_set()

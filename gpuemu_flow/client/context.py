@@ -1,0 +1,113 @@
+"""``validate_op`` as a context manager: compute inside it, and what came out is judged after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from gpuemu_flow.client.api import Client
+from gpuemu_flow.client.errors import NoOutputError, ValidationError
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.types import Json
+
+SHOWN_FAILURES = 3
+_KEYS = ("inputs", "kwargs", "output", "result")
+
+
+class ValidationContext:
+    """What is to be judged; attributes and ``context["output"] = …`` do the same.
+
+    Attributes
+    ----------
+    inputs : dict of str to tensor
+    kwargs : dict
+        For the reference; ``atol`` and ``rtol`` are the tolerance instead.
+    output : tensor, or mapping of name to tensor
+        None until it is set.
+    result : ValidationResult or None
+        Set when the context has been left.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any], kwargs: Mapping[str, Json]) -> None:
+        self.inputs = dict(inputs)
+        self.kwargs = dict(kwargs)
+        self.output: Any = None
+        self.result: ValidationResult | None = None
+
+    def set_output(self, output: Any) -> None:
+        """Say what the op gave."""
+        self.output = output
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in _KEYS:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in _KEYS:
+            raise KeyError(f"{key!r}; a context has {', '.join(_KEYS)}")
+        setattr(self, key, value)
+
+
+@contextmanager
+def validate_op(
+    client_or_op: Client | str,
+    op_name: str | None = None,
+    /,
+    inputs: Mapping[str, Any] | None = None,
+    raise_on_failure: bool = True,
+    **kwargs: Any,
+) -> Iterator[ValidationContext]:
+    """Judge what the body sets as output: ``validate_op("softmax", inputs={"x": x})``.
+
+    Parameters
+    ----------
+    client_or_op : Client or str
+        A client and then the op's name; or the name alone, for the workspace of the current folder.
+    inputs : mapping of name to tensor
+        More may be put into the context's `inputs`.
+    raise_on_failure : bool
+        False: look at the context's `result` yourself.
+    **kwargs
+        As in `Client.validate_op`: for the reference, or ``atol``, ``rtol``, ``seed``, ``dtype``.
+
+    Raises
+    ------
+    ValidationError
+        The output did not pass.
+    NoOutputError
+        ``client-no-output``: the body set none.
+    ClientError
+    """
+    if isinstance(client_or_op, str):
+        owner: Any = Client()
+        name = client_or_op
+        if op_name is not None:
+            raise TypeError("validate_op takes a client and an op's name, or the name alone")
+    else:
+        owner = nullcontext(client_or_op)
+        if op_name is None:
+            raise TypeError("validate_op needs the op's name after the client")
+        name = op_name
+    context = ValidationContext(inputs or {}, kwargs)
+    with owner as client:
+        yield context
+        if context.output is None:
+            raise NoOutputError(
+                Problem("client-no-output", f"no output of {name} was set", "call set_output")
+            )
+        context.result = client.validate_op(name, context.inputs, context.output, **context.kwargs)
+    if raise_on_failure and not context.result.passed:
+        raise failed(context.result)
+
+
+def failed(result: ValidationResult) -> ValidationError:
+    """The exception for a result that did not pass; its text names the first reasons."""
+    reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
+    left = len(result.failures) - len(reasons)
+    if left > 0:
+        reasons.append(f"and {left} more")
+    text = "; ".join(reasons) or result.verdict
+    return ValidationError(f"{result.op_name} (seed {result.seed}): {text}", result)

@@ -1,0 +1,148 @@
+"""Which cases a request is about: protocol v1's, or the op's own as ``run`` plans them.
+
+Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Clients
+of ours say that they want the op's cases where it has a schema; others get what the protocol says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.fuzz_config import LAYOUTS_V1, FuzzConfig
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.op_schema import default_schema
+from gpuemu_flow.cases.protocol_v1 import case_at, nominal_strides, representative_shape, tensors
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine.planned import CaseSequence, PlannedCases
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.numerics.dtypes import to_float32
+from gpuemu_flow.types import DTYPES, Case, Json, Shape
+from gpuemu_flow.wire.tensors import c_strides
+
+PLAIN = ("uniform",)
+"""Values of cases that the documented table of tolerances judges: it is made for no others."""
+
+
+class CaseMaker:
+    """Makes the cases of one request.
+
+    Attributes
+    ----------
+    op : OpConfig
+    config : FuzzConfig
+    own_cases, own_dtypes : bool
+        Make the op's own; in its own dtypes, too.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        op: OpConfig,
+        config: FuzzConfig,
+        *,
+        own_cases: bool,
+        own_dtypes: bool,
+    ) -> None:
+        self.op = op
+        self.config = config
+        self.own_cases, self.own_dtypes = own_cases, own_dtypes
+        self._planned: PlannedCases = service.planned
+        has_schema = op.schema != default_schema(op.input_names)
+        self._plans = own_cases and has_schema and config.op_schema is None
+        judged_by_table = not service.configured().subjects.says_auto(op.name)
+        self._strategies = PLAIN if judged_by_table else ()
+
+    @classmethod
+    def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
+        """What a request asks for."""
+        return cls(
+            service,
+            op,
+            fields.fuzz_config(),
+            own_cases=fields.flag("own_cases", default=False),
+            own_dtypes=fields.flag("own_dtypes", default=False),
+        )
+
+    @classmethod
+    def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or UsageError when it is not that."""
+        return cls(
+            service,
+            op,
+            FuzzConfig.from_json(data["fuzz_config"]),
+            own_cases=bool(data["own_cases"]),
+            own_dtypes=bool(data["own_dtypes"]),
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {
+            "fuzz_config": self.config.to_json(),
+            "own_cases": self.own_cases,
+            "own_dtypes": self.own_dtypes,
+        }
+
+    def case(self, number: int) -> Case:
+        """One case; seeds of different numbers differ."""
+        if not self._plans:
+            return case_at(self.config, self.op.input_names, number)
+        dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
+        sequence = CaseSequence(
+            dtypes[number % len(dtypes)], self.config.seed, strategies=self._strategies
+        )
+        return self._planned.case(self.op, sequence, number)
+
+    def shape(self, case: Case) -> Shape:
+        """The one shape that the wire gives for a whole case."""
+        if self._plans:
+            return case.inputs[0].shape if case.inputs else ()
+        return representative_shape(self.config, case)
+
+    def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
+        """Inputs of a case as they travel: bfloat16 as float32, which every client can read.
+
+        Raises
+        ------
+        RequestError
+            They take more than `room` bytes.
+        """
+        try:
+            if not self._plans:
+                made = tensors(case, protocol_v1=False, max_bytes=max(0, room))
+            elif case_bytes(case) > room:
+                raise _too_large()
+            else:
+                made = materialise(case)
+        except UsageError as error:
+            if error.slug != "case-too-large":
+                raise
+            raise _too_large() from None
+        return {
+            spec.name: to_float32(made[spec.name]) if spec.dtype == "bfloat16" else made[spec.name]
+            for spec in case.inputs
+        }
+
+
+def _too_large() -> Exception:
+    return invalid("the cases take too many bytes for one answer; ask for fewer or smaller ones")
+
+
+def case_bytes(case: Case) -> int:
+    """Bytes of a case's inputs."""
+    total = 0
+    for spec in case.inputs:
+        count = DTYPES[spec.dtype].itemsize
+        for dim in spec.shape:
+            count *= dim
+        total += count
+    return total
+
+
+def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
+    """What the wire says of strides: the protocol's label, or those of the data."""
+    return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

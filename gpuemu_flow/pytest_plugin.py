@@ -1,0 +1,105 @@
+"""The pytest plugin's hooks: they load nothing until a test asks for a case.
+
+``@pytest.mark.gpuemu("softmax", cases=50)`` and the fixture ``gpuemu_case`` make a test of every
+case of an op; `gpuemu_flow.testing` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from gpuemu_flow.client import Client
+    from gpuemu_flow.testing.case import GpuemuCase
+
+FIXTURE = "gpuemu_case"
+MARK = "gpuemu"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the command line, and of the ini file the workspace."""
+    group = parser.getgroup("gpuemu", "GPU kernels validated against references")
+    group.addoption(
+        "--gpuemu-seed", metavar="SEED", help="Master seed of all cases; default: the workspace's."
+    )
+    group.addoption(
+        "--gpuemu-cases", metavar="N", help="Cases per op and dtype, whatever the marks say."
+    )
+    group.addoption(
+        "--gpuemu-dtype", metavar="DTYPE", action="append", default=[],
+        help="Only cases of this dtype; may be repeated.",
+    )  # fmt: skip
+    group.addoption(
+        "--gpuemu-config", metavar="FILE", help="The gpuemu.toml; default: the rootdir's."
+    )
+    parser.addini("gpuemu_config", "The gpuemu.toml, relative to the rootdir.", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line(
+        "markers",
+        "gpuemu(op, *, cases=None, dtypes=None, strategies=None, layouts=None, seed=None, "
+        "per='case'): run the test on cases of an op; the fixture gpuemu_case is the case.",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One item per case, or per op and dtype."""
+    asks = FIXTURE in metafunc.fixturenames
+    marked = metafunc.definition.get_closest_marker(MARK) is not None
+    if asks or marked:
+        from gpuemu_flow.testing import items  # noqa: PLC0415
+
+        items.parametrize(metafunc, asks=asks)
+
+
+@pytest.fixture
+def gpuemu_case(request: pytest.FixtureRequest) -> GpuemuCase:
+    """A case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
+    from gpuemu_flow.testing import items  # noqa: PLC0415
+
+    return items.make_case(request)
+
+
+@pytest.fixture(scope="session")
+def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
+    """A client of the workspace's daemon, which is started when none runs."""
+    from gpuemu_flow.testing import items  # noqa: PLC0415
+
+    with items.make_client(pytestconfig) as client:
+        yield client
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is about a whole op once for each of its cases."""
+    if FIXTURE not in pyfuncitem.funcargs:
+        return None
+    from gpuemu_flow.testing import items  # noqa: PLC0415
+
+    return items.call_per_op(pyfuncitem)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, None]:
+    """Say which case a failed test had, and keep it."""
+    outcome = yield
+    if FIXTURE in getattr(item, "funcargs", ()) and call.when == "call":
+        from gpuemu_flow.testing import items  # noqa: PLC0415
+
+        items.finish(item, call, outcome.get_result())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the programs that were kept warm."""
+    from sys import modules  # noqa: PLC0415
+
+    work = modules.get("gpuemu_flow.testing.session")
+    if work is not None:
+        work.close(config)

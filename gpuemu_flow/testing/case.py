@@ -1,0 +1,248 @@
+"""The fixture ``gpuemu_case``: a case, its inputs, the verdict on what a test made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.testing.session import Item, Session
+from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SHOWN_FAILURES = 3
+
+
+class GpuemuCase(Mapping[str, "NDArray[Any]"]):
+    """One case: a mapping of input names to arrays, with what names it.
+
+    Attributes
+    ----------
+    op, dtype : str
+    result : CheckResult or None
+        Set by `check`.
+    """
+
+    def __init__(self, session: Session, item: Item, test: str) -> None:
+        self._session = session
+        self._item = item
+        self._test = test
+        self.op = item.marked.op
+        self.dtype = item.dtype
+        self.master_seed = session.seed(item.marked)
+        self.failure_id = ""
+        self.turn_to(item.index or 0)
+
+    def turn_to(self, index: int) -> None:
+        """Be another case of the same op."""
+        from gpuemu_flow.engine.planned import CaseSequence  # noqa: PLC0415
+
+        marked = self._item.marked
+        sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)
+        self._case = self._session.outputs.case(self.op, sequence, index)
+        self._inputs: dict[str, NDArray[Any]] | None = None
+        self._tolerance: tuple[float, float] | None = None
+        self.result: CheckResult | None = None
+
+    @property
+    def case(self) -> Case:
+        """All that decides the inputs."""
+        return self._case
+
+    @property
+    def seed(self) -> int:
+        """The case's own seed."""
+        return self._case.seed
+
+    @property
+    def index(self) -> int:
+        """Place among the op's cases."""
+        return self._case.index
+
+    @property
+    def layout(self) -> str:
+        """How the inputs lie in memory."""
+        return self._case.layout
+
+    @property
+    def strategy(self) -> str:
+        """Which values the inputs have."""
+        return self._case.strategy
+
+    @property
+    def target(self) -> str | None:
+        """The input that `layout` and `strategy` are about; None: all."""
+        return self._case.target
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """Sizes of the schema's dims."""
+        return dict(self._case.dims)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first input."""
+        return self._case.inputs[0].shape if self._case.inputs else ()
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Of every input."""
+        return {spec.name: spec.shape for spec in self._case.inputs}
+
+    @property
+    def kwargs(self) -> dict[str, Json]:
+        """The op's configured keyword arguments, which the reference gets."""
+        return dict(self._session.outputs.op(self.op).kwargs)
+
+    @property
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """The input arrays, in the op's order and in their layouts."""
+        if self._inputs is None:
+            from gpuemu_flow.cases.generate import materialise  # noqa: PLC0415
+
+            self._inputs = materialise(self._case)
+        return self._inputs
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self.inputs:
+            raise KeyError(f"{name!r}; the inputs of {self.op} are {', '.join(self.inputs)}")
+        return self.inputs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(spec.name for spec in self._case.inputs)
+
+    def __len__(self) -> int:
+        return len(self._case.inputs)
+
+    def __repr__(self) -> str:
+        return f"<GpuemuCase {self.op} {self.describe()}>"
+
+    def describe(self) -> str:
+        """The case in one line."""
+        case = self._case
+        shapes = " ".join(f"{spec.name}{list(spec.shape)}" for spec in case.inputs)
+        target = f" of {case.target}" if case.target else ""
+        return (
+            f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}{target}  "
+            f"seed {case.seed}"
+        )
+
+    def check(
+        self, output: Any, *, atol: float | None = None, rtol: float | None = None
+    ) -> CheckResult:
+        """Judge the op's output; the verdict when it passed.
+
+        Parameters
+        ----------
+        output : tensor, mapping of name to tensor, or a tuple of them in the order of the outputs
+            Arrays of numpy, PyTorch, JAX or TensorFlow.
+        atol, rtol : float, optional
+            Tolerance of this case instead of the configured one; one alone makes the other 0.
+
+        Raises
+        ------
+        ValidationError
+            It did not pass; the case is recorded for ``gpuemu-flow failures``.
+        pytest.skip.Exception
+            Nothing of it could be judged.
+        """
+        __tracebackhide__ = True
+        from gpuemu_flow.client.errors import ValidationError  # noqa: PLC0415
+
+        if atol is not None or rtol is not None:
+            self._tolerance = (atol or 0.0, rtol or 0.0)
+        outputs = self._session.outputs
+        self.result = outputs.check(
+            self.op,
+            self._case,
+            _arrays(output, outputs.output_names(self.op, self.dtype)),
+            inputs=self._inputs,
+            tolerance=self._tolerance,
+        )
+        if self.result.verdict is Verdict.PASSED:
+            return self.result
+        if self.result.verdict is Verdict.INCONCLUSIVE:
+            pytest.skip(f"inconclusive: {'; '.join(self.result.notes)}")
+        self._record()
+        raise ValidationError(self.explain(), self.result)
+
+    def raised(self, error: BaseException) -> None:
+        """The op, or the test about it, raised: a failure of the case too.
+
+        What we raise ourselves says nothing of the op, and is not recorded.
+        """
+        from gpuemu_flow.engine.own_outputs import raised  # noqa: PLC0415
+
+        self.result = raised(error)
+        if not isinstance(error, FlowError):
+            self._record()
+
+    def _record(self) -> None:
+        assert self.result is not None  # noqa: S101 - for the type checker
+        seed = self.master_seed
+        command = self._session.command(self._test, seed)
+        self.failure_id = self._session.outputs.record(
+            self.op,
+            self._case,
+            self.result,
+            source="pytest",
+            tolerance=self._tolerance,
+            more={"test": {"id": self._test, "seed": seed, "command": command}},
+        )
+
+    def explain(self) -> str:
+        """Why the case did not pass, on what, and how to see it again."""
+        lines = [f"{self.op}: case {self.index}: {self.describe()}"]
+        failures = self.result.failures if self.result is not None else ()
+        for failure in failures[:SHOWN_FAILURES]:
+            lines.append(f"  {failure.kind.value}: {failure.message}")
+            if failure.index is not None:
+                place = f"{failure.output or 'output'}{list(failure.index)}"
+                values = f"actual {failure.actual!r}, expected {failure.expected!r}"
+                lines.append(f"    {place}: {values}")
+        if len(failures) > SHOWN_FAILURES:
+            lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
+        lines += [f"  {note}" for note in (self.result.notes if self.result is not None else ())]
+        lines += self.how_to_see_it_again()
+        return "\n".join(lines)
+
+    def how_to_see_it_again(self) -> list[str]:
+        """The master seed in a command, and the failure's id."""
+        lines = [f"  again: {self._session.command(self._test, self.master_seed)}"]
+        if self.failure_id:
+            lines.append(f"  recorded: gpuemu-flow failures show {self.failure_id}")
+        return lines
+
+    def properties(self) -> list[tuple[str, object]]:
+        """What reports say of the case."""
+        out: list[tuple[str, object]] = [
+            ("gpuemu_op", self.op),
+            ("gpuemu_dtype", self.dtype),
+            ("gpuemu_shape", "x".join(map(str, self.shape)) or "scalar"),
+            ("gpuemu_seed", str(self.seed)),
+            ("gpuemu_master_seed", str(self.master_seed)),
+        ]
+        if self.result is not None:
+            out += [
+                ("gpuemu_verdict", self.result.verdict.value),
+                ("gpuemu_tolerance_used", f"{self.result.stats.tolerance_used:.6g}"),
+            ]
+        return out
+
+
+def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Outputs by name; the single one of an op has the empty name."""
+    from gpuemu_flow.client.arrays import as_array, as_arrays  # noqa: PLC0415
+
+    if isinstance(output, Mapping):
+        return as_arrays(output)
+    if isinstance(output, (tuple, list)) and len(names) > 1:
+        if len(output) != len(names):
+            text = f"{len(output)} outputs were given; the op has {', '.join(names)}"
+            raise UsageError(Problem("pytest-bad-output", text))
+        return {n: as_array(value, n) for n, value in zip(names, output, strict=True)}
+    return {"": as_array(output, "output")}

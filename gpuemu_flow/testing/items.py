@@ -1,0 +1,132 @@
+"""Marked functions become test items; what a hook of the plugin does for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.testing.case import GpuemuCase
+from gpuemu_flow.testing.marks import FIXTURE, MARK, read_mark
+from gpuemu_flow.testing.session import Item, session_of
+from gpuemu_flow.types import Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.client import Client
+
+SHOWN_CASES = 5
+
+
+def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
+    """Make items of a function's marks; what is wrong with them is an error of its collection."""
+    marks = list(metafunc.definition.iter_markers(MARK))
+    try:
+        session = session_of(metafunc.config)
+        if not asks:
+            text = f"{metafunc.function.__name__} is marked gpuemu and takes no {FIXTURE}"
+            raise UsageError(Problem("pytest-bad-mark", text, f"add {FIXTURE} to its parameters"))
+        if not marks:
+            text = f"{metafunc.function.__name__} takes {FIXTURE} and has no gpuemu mark"
+            raise UsageError(
+                Problem("pytest-bad-mark", text, 'say the op: @pytest.mark.gpuemu("softmax")')
+            )
+        found = [item for mark in reversed(marks) for item in session.items(read_mark(mark))]
+    except FlowError as error:
+        pytest.fail(str(error), pytrace=False)
+    metafunc.parametrize(
+        FIXTURE, [item for _, item in found], ids=[name for name, _ in found], indirect=True
+    )
+
+
+def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
+    """The fixture's value."""
+    try:
+        case = GpuemuCase(session_of(request.config), request.param, request.node.nodeid)
+    except FlowError as error:
+        pytest.fail(str(error), pytrace=False)
+    return case
+
+
+def make_client(config: pytest.Config) -> Client:
+    """A client of the workspace's daemon."""
+    from gpuemu_flow.client import Client  # noqa: PLC0415
+
+    session = session_of(config)
+    return Client(workspace=session.configured.root)
+
+
+def call_per_op(item: pytest.Function) -> bool | None:
+    """Run a test of a whole op case by case; nothing for a test of one case."""
+    fixture = item.funcargs[FIXTURE]
+    about = item.callspec.params[FIXTURE] if hasattr(item, "callspec") else None
+    if not isinstance(fixture, GpuemuCase) or not isinstance(about, Item):
+        return None
+    if about.index is not None:
+        return None
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    worst, failed, skipped = 0.0, 0, 0
+    texts: list[str] = []
+    for index in range(about.count):
+        fixture.turn_to(index)
+        try:
+            item.obj(**arguments)
+        except pytest.skip.Exception:
+            skipped += 1
+        except Exception as error:
+            if fixture.result is None or fixture.result.verdict is Verdict.PASSED:
+                fixture.raised(error)
+            failed += 1
+            if len(texts) < SHOWN_CASES:
+                texts.append(fixture.explain())
+        else:
+            _must_be_checked(fixture)
+        if fixture.result is not None:
+            worst = max(worst, fixture.result.stats.tolerance_used)
+    passed = about.count - failed - skipped
+    verdict = Verdict.FAILED if failed else Verdict.PASSED if passed else Verdict.INCONCLUSIVE
+    item.user_properties += [
+        ("gpuemu_op", about.marked.op),
+        ("gpuemu_dtype", about.dtype),
+        ("gpuemu_master_seed", str(fixture.master_seed)),
+        ("gpuemu_cases", str(about.count)),
+        ("gpuemu_passed", str(passed)),
+        ("gpuemu_failed", str(failed)),
+        ("gpuemu_verdict", verdict.value),
+        ("gpuemu_tolerance_used", f"{worst:.6g}"),
+    ]
+    if failed:
+        more = [f"and {failed - len(texts)} more"] if failed > len(texts) else []
+        head = f"{failed} of {about.count} cases failed"
+        pytest.fail("\n".join([head, *texts, *more]), pytrace=False)
+    if not passed:
+        pytest.skip("inconclusive: no case could be judged")
+    return True
+
+
+def _must_be_checked(case: GpuemuCase) -> None:
+    if case.result is None:
+        pytest.fail(_nothing_checked(case), pytrace=False)
+
+
+def _nothing_checked(case: GpuemuCase) -> str:
+    text = f"the test ended without {FIXTURE}.check(output): nothing of {case.op} was validated"
+    return str(Problem("pytest-nothing-checked", text))
+
+
+def finish(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """After the call of a test of one case: its properties, and what it says of a failure."""
+    case = getattr(item, "funcargs", {}).get(FIXTURE)
+    about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None
+    if not isinstance(case, GpuemuCase) or not isinstance(about, Item) or about.index is None:
+        return
+    if report.passed and case.result is None:
+        report.outcome = "failed"
+        report.longrepr = _nothing_checked(case)
+    unjudged = case.result is None or case.result.verdict is Verdict.PASSED
+    if report.failed and unjudged and call.excinfo is not None:
+        if isinstance(call.excinfo.value, Exception):
+            case.raised(call.excinfo.value)
+        lines = [case.describe(), *case.how_to_see_it_again()]
+        report.sections.append(("gpuemu case", "\n".join(lines)))
+    item.user_properties += case.properties()

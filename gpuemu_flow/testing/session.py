@@ -1,0 +1,111 @@
+"""One pytest process: its options, its workspace, and the items that its marks become."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuemu_flow.testing.marks import Marked, read_dtype, read_number
+
+if TYPE_CHECKING:
+    from gpuemu_flow.config.model import Config
+    from gpuemu_flow.engine.own_outputs import OwnOutputs
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a test item is about; `index` is None for all cases of the op and dtype."""
+
+    marked: Marked
+    dtype: str
+    count: int
+    index: int | None
+
+
+class Session:
+    """One pytest process: its workspace, opened when a test needs it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        named = config.getoption("--gpuemu-config") or config.getini("gpuemu_config")
+        self.root = Path(config.rootpath)
+        self.environ = dict(os.environ)
+        if named:
+            base = Path.cwd() if config.getoption("--gpuemu-config") else self.root
+            self.environ["GPUEMU_CONFIG"] = str((base / named).resolve())
+        seed = config.getoption("--gpuemu-seed")
+        self.given_seed = None if seed is None else read_number("--gpuemu-seed", seed)
+        cases = config.getoption("--gpuemu-cases")
+        self.given_cases = None if cases is None else read_number("--gpuemu-cases", cases, low=1)
+        self.dtypes = {read_dtype(name) for name in config.getoption("--gpuemu-dtype")}
+
+    @cached_property
+    def configured(self) -> Config:
+        """The configuration, which collection needs; the workspace is opened only to run."""
+        from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
+
+        return load_config(find_config(self.root, self.environ), environ=self.environ)
+
+    @cached_property
+    def outputs(self) -> OwnOutputs:
+        """Cases and verdicts."""
+        from gpuemu_flow.engine.own_outputs import OwnOutputs  # noqa: PLC0415
+
+        return OwnOutputs(self.root, self.environ)
+
+    def seed(self, marked: Marked) -> int:
+        """The master seed of a mark: the command line's, its own, the workspace's."""
+        for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
+            if given is not None:
+                return given
+        # A workspace that wants another seed each time: the same one in all workers of xdist.
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(id(self)) + os.urandom(8).hex()
+        self.given_seed = int.from_bytes(hashlib.sha256(run.encode()).digest()[:6], "big")
+        return self.given_seed
+
+    def items(self, marked: Marked) -> list[tuple[str, Item]]:
+        """Ids and items of a mark, in an order that depends on nothing but the files."""
+        op = self.configured.op(marked.op)
+        count = self.given_cases or marked.cases or op.cases
+        found = []
+        for dtype in marked.dtypes or op.dtypes:
+            if self.dtypes and dtype not in self.dtypes:
+                continue
+            name = f"{marked.op}-{dtype}"
+            if marked.per_op:
+                found.append((name, Item(marked, dtype, count, None)))
+            else:
+                found += [(f"{name}-{n}", Item(marked, dtype, count, n)) for n in range(count)]
+        return found
+
+    def command(self, test: str, seed: int) -> str:
+        """What runs a test again on the same case."""
+        words = ["pytest", test, "--gpuemu-seed", str(seed)]
+        for option in ("--gpuemu-cases", "--gpuemu-config"):
+            if self._config.getoption(option) is not None:
+                words += [option, str(self._config.getoption(option))]
+        return shlex.join(words)
+
+
+SESSION = pytest.StashKey[Session]()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The process's session."""
+    if SESSION not in config.stash:
+        config.stash[SESSION] = Session(config)
+    return config.stash[SESSION]
+
+
+def close(config: pytest.Config) -> None:
+    """End what the session has open."""
+    session = config.stash.get(SESSION, None)
+    if session is not None and "outputs" in vars(session):
+        session.outputs.close()
