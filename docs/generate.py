@@ -1,16 +1,20 @@
 """Write the pages that are made from code: ``python docs/generate.py [--check]``.
 
 ``docs/cli.md`` from the commands' own help, ``docs/config.md`` and ``schemas/gpuemu.schema.json``
-from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules. With ``--check``
-nothing is written; the exit code is 1 when a page differs from what would be.
+from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules, ``docs/api.md``
+from docstrings, ``docs/schemas.md`` from the schemas, ``docs/images/graph.svg`` from the graph in
+``docs/architecture.md``. With ``--check`` nothing is written; the exit code is 1 when a page
+differs from what would be.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import click
 
@@ -54,6 +58,7 @@ When several hold, the first of 130, 1, 3, 0, 4 is used.
 |---|---|
 | `GPUEMU_CONFIG` | The configuration file, in place of the search. |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | Not empty: no colours and no live display. |
+| `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
 """
 
 
@@ -117,9 +122,23 @@ def cli_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def neighbour(name: str) -> ModuleType:
+    """A module beside this one, wherever it is loaded from."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def pages() -> dict[Path, str]:
     """Each generated file and its content."""
+    schemas = REPOSITORY / "schemas"
     return {
+        REPOSITORY / "docs" / "api.md": neighbour("api_page").api_page(),
+        REPOSITORY / "docs" / "schemas.md": neighbour("schema_page").schema_page(schemas),
+        REPOSITORY / "docs" / "images" / "graph.svg": neighbour("make_graph").picture(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": config_page(),
         REPOSITORY / "docs" / "lint-rules.md": reference_page(),

@@ -65,7 +65,7 @@ def find_config(start: Path, environ: Mapping[str, str]) -> Path:
         Problem(
             "config-not-found",
             f"there is no {FILE_NAME} in {start} or above it",
-            "write one; README.md shows the ten lines that an op needs",
+            "`gpuemu-flow init` writes one",
         )
     )
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
+import click
 import pytest
 import tomli
-from mini_workspace import Mini
+from mini_workspace import Mini, make_mini
 
+from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.load import check_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -27,9 +32,41 @@ SETUP = [
 ]
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>[^\n]*) -->\n+)?```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"^(?:<!-- (?P<mark>(?:(?!-->).)*?)\s*-->\n+)?```(?P<language>[\w+]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfile"}
+NOT_RUN = {
+    "editor.md": 4,
+    "init.md": 2,
+    "howto-ci.md": 1,
+    "howto-kernels.md": 1,
+    "quickstart.md": 1,
+}
+"""How many blocks of a page say ``not run``, and why not."""
+
+TESTED_ELSEWHERE = {"frameworks.md": "tests/integration/test_framework_docs.py"}
+WORKSPACES = REPOSITORY / "tests" / "data" / "docs"
+
+_OP = """
+[[ops]]
+name = "softmax"
+op = "scripts/scale.py:scale"
+reference = "scripts/scale_ref.py:reference"
+"""
+LOADED = {
+    "load": '[project]\nname = "docs"\n',
+    "load in op": '[project]\nname = "docs"\n' + _OP,
+    "load with ops": '[project]\nname = "docs"\n'
+    + _OP
+    + _OP.replace("softmax", "matmul")
+    + '[[kernels]]\nname = "k"\n'
+    'source = "kernels/softmax.cu"\n',
+}
+"""What stands before a piece of configuration, by its mark."""
+
+_COMMAND = re.compile(r"^(?:! |\$ )?gpuemu-flow ([^\n#]*)", re.MULTILINE)
+_INLINE = re.compile(r"`gpuemu-flow ([^`]*)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -40,8 +77,11 @@ _PATH = re.compile(r"`((?:tests|docs|schemas|benchmarks|tasks|gpuemu_flow|engine
 class Block:
     """A fenced block: its language, its text, and the comment right before it.
 
-    The marks: ``file: PATH`` (written there), ``run`` (bash that must succeed), ``load`` (a
-    configuration without problems), ``setup`` and ``graph`` (tests of their own).
+    The marks: ``file: PATH`` (written there), ``run`` (bash or Python that must succeed, in the
+    folder where the block before it ended; with ``run if MODULE``, where that can be imported; with
+    ``run in NAME``, in the workspace of that name below `WORKSPACES`, where ``my_kernels`` is
+    imported; ``run in NAME with pytest``), ``load`` (a configuration without problems, in one of
+    `LOADED`), ``not run: REASON``, ``setup`` and ``graph`` (tests of their own).
     """
 
     page: str
@@ -56,7 +96,18 @@ def blocks(page: Path) -> list[Block]:
 
 
 def marked(page: Path) -> list[Block]:
-    return [b for b in blocks(page) if b.mark == "run" or b.mark.startswith("file: ")]
+    return [b for b in blocks(page) if is_run(b) or b.mark.startswith("file: ")]
+
+
+def is_run(block: Block) -> bool:
+    """Whether the block is a program that a test runs."""
+    return block.mark == "run" or block.mark.startswith(("run if ", "run in "))
+
+
+def can_run(block: Block) -> bool:
+    """False where a block needs a module that is not installed."""
+    module = block.mark.partition("run if ")[2]
+    return not module or importlib.util.find_spec(module) is not None
 
 
 def plain_text(page: Path) -> str:
@@ -70,23 +121,54 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
 
-def shell(mini: Mini, script: str) -> subprocess.CompletedProcess[str]:
-    """Bash in the workspace, with the ``gpuemu-flow`` that belongs to this interpreter."""
-    command = mini.root.parent / "bin" / "gpuemu-flow"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpuemu_flow "$@"\n')
-    command.chmod(0o755)
+def shell(mini: Mini, script: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Bash in a folder, with the ``gpuemu-flow`` of this interpreter; and the folder it ends in."""
+    place = mini.root.parent / "bin"
+    place.mkdir(exist_ok=True)
+    for name, arguments in (("gpuemu-flow", "-m gpuemu_flow"), ("python3", "")):
+        command = place / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        command.chmod(0o755)
     environment = mini.environment()
-    environment["PATH"] = f"{command.parent}{os.pathsep}{environment['PATH']}"
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=mini.root,
+    environment["PATH"] = f"{place}{os.pathsep}{environment['PATH']}"
+    ended = place / "folder"
+    ended.write_text(str(folder))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", f'{script}\npwd > "{ended}"'],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
+    return done, Path(ended.read_text().strip())
+
+
+def run_block(mini: Mini, block: Block, folder: Path) -> Path:
+    """Run a marked block, which must succeed; the folder for the next one."""
+    if block.mark.startswith("file: "):
+        path = folder / block.mark.removeprefix("file: ")
+        assert path.resolve().is_relative_to(mini.root.resolve())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+        return folder
+    script = block.text
+    if block.mark.startswith("run in "):
+        folder = mini.root
+        shutil.copytree(WORKSPACES / block.mark.split()[2], folder, dirs_exist_ok=True)
+    if block.language == "python":
+        before = "from my_kernels import *\n" if block.mark.startswith("run in ") else ""
+        test = block.mark.endswith(" with pytest")
+        name = "test_snippet.py" if test else "snippet.py"
+        (folder / name).write_text(before + block.text, encoding="utf-8")
+        installed = {point.value for point in entry_points(group="pytest11")}
+        plugin = "" if "gpuemu_flow.pytest_plugin" in installed else "-p gpuemu_flow.pytest_plugin "
+        program = f"-m pytest -q -p no:cacheprovider {plugin}" if test else ""
+        script = f"python3 {program}{name}"
+    done, folder = shell(mini, script, folder)
+    assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+    return folder
 
 
 def load_script(path: Path) -> ModuleType:
@@ -98,23 +180,27 @@ def load_script(path: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if marked(p)], ids=lambda p: p.name)
-def test_examples_run(page: Path, mini: Mini) -> None:
-    """All of a page's files and commands, in their order, in one workspace."""
-    for block in marked(page):
-        if block.mark == "run":
-            assert block.language == "bash"
-            done = shell(mini, block.text)
-            assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
-        else:
-            path = mini.root / block.mark.removeprefix("file: ")
-            assert path.resolve().is_relative_to(mini.root)
-            path.write_text(block.text, encoding="utf-8")
+def test_examples_run(page: Path) -> None:
+    """All of a page's files and programs, in their order, in one workspace."""
+    # A daemon that a snippet asks has its socket here, whose name must be short.
+    with tempfile.TemporaryDirectory(prefix="gd-") as place:
+        mini = make_mini(Path(place) / "w")
+        folder, left = mini.root, []
+        for block in marked(page):
+            if can_run(block):
+                folder = run_block(mini, block, folder)
+            else:
+                left.append(block.mark)
+        if any("in softmax" in block.mark for block in marked(page)):
+            mini.command("daemon", "stop")
+    if left:
+        pytest.skip(f"all was run but {', '.join(left)}")
 
 
 def test_the_readme_op_passes_and_a_wrong_one_would_not(mini: Mini) -> None:
     for block in marked(REPOSITORY / "README.md"):
-        if block.mark != "run":
-            (mini.root / block.mark.removeprefix("file: ")).write_text(block.text)
+        if block.mark.startswith("file: "):
+            run_block(mini, block, mini.root)
     assert [r["verdict"] for r in mini.run()["results"]] == ["passed", "passed"]
     mini.edit("scripts/swish.py", "np.tanh(half)", "np.tanh(x)")
     assert {r["verdict"] for r in mini.run(code=1)["results"]} == {"failed"}
@@ -130,17 +216,63 @@ def test_blocks_are_what_they_claim_to_be(page: Path, mini: Mini) -> None:
             compile(block.text, page.name, "exec")
         elif block.language == "bash":
             subprocess.run(["bash", "-n", "-c", block.text], check=True)
-        if block.mark == "load":
-            path = mini.write("gpuemu.toml", '[project]\nname = "docs"\n' + block.text)
-            assert check_config(path, strict=True) == []
+        if block.mark in LOADED:
+            mini.write("kernels/softmax.cu", "")
+            path = mini.write("gpuemu.toml", LOADED[block.mark] + block.text)
+            assert check_config(path, strict=True) == [], f"{page.name}: {block.text}"
 
 
-def test_every_bash_block_is_marked() -> None:
+def test_every_snippet_is_marked_and_those_that_cannot_run_are_counted() -> None:
     """A command that no test runs is a command that nobody knows to work."""
+    not_run: dict[str, int] = {}
     for page in PAGES:
+        if page.name in TESTED_ELSEWHERE:
+            assert page.name in (REPOSITORY / TESTED_ELSEWHERE[page.name]).read_text()
+            continue
         for block in blocks(page):
-            if block.language == "bash":
-                assert block.mark in ("run", "setup"), f"{page.name}: {block.text}"
+            if block.language in SNIPPETS:
+                known = is_run(block) or block.mark in LOADED or block.mark == "setup"
+                known |= block.mark.startswith("file: ")
+                reason = block.mark.removeprefix("not run: ")
+                if not known:
+                    assert reason not in (block.mark, ""), f"{page.name}: {block.text}"
+                    not_run[page.name] = not_run.get(page.name, 0) + 1
+    assert not_run == NOT_RUN, "a snippet that cannot run is the exception: count it here"
+
+
+def commands_named(page: Path) -> list[str]:
+    """What stands behind ``gpuemu-flow`` in inline code and at the beginning of lines in blocks."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    found = _INLINE.findall(text)
+    for block in blocks(page):
+        named = [re.sub(r"\$\([^)]*\)?", "", n) for n in _COMMAND.findall(block.text)]
+        # In bash a bar leads to another program; in a text it stands between alternatives.
+        found += [n.split(" | ")[0] for n in named] if block.language == "bash" else named
+    return found
+
+
+def test_every_command_that_a_page_names_is_there_with_its_options() -> None:
+    """Also in inline code and in text blocks, which no test runs."""
+    seen = 0
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue  # it tells of commands as they were
+        for named in commands_named(page):
+            words = re.split(r"[\s|\[\]…;]+", named)
+            holder: click.Group = cli
+            group: click.Command = cli
+            while isinstance(group, click.Group) and words and words[0] in group.commands:
+                holder, group = group, group.commands[words.pop(0)]
+            seen += 1
+            unknown = group is cli and re.fullmatch(r"[a-z]+", words[0] if words else "")
+            assert not unknown, f"{page.name}: no command {named!r}"
+            known = {o for p in group.params for o in (*p.opts, *p.secondary_opts)}
+            known |= {"--help", "-h", "--version", "-V"}
+            options = {w.partition("=")[0] for w in words if re.match(r"--?[a-z]", w)}
+            if " | " in named:  # several commands at once
+                known |= {o for c in holder.commands.values() for p in c.params for o in p.opts}
+            assert options <= known, f"{page.name}: {named!r}: {sorted(options - known)}"
+    assert seen > 60
 
 
 def test_setup_is_the_two_commands_that_ci_takes() -> None:

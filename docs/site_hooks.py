@@ -1,0 +1,32 @@
+"""Hooks of mkdocs that bring in the files beside ``docs/`` which pages link to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+_LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the changelog and the schemas, which lie outside of the folder of pages."""
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "changelog.md", content=changelog))
+    for schema in sorted((REPOSITORY / "schemas").glob("*.json")):
+        path = str(schema)
+        files.append(File.generated(config, f"schemas/{schema.name}", abs_src_path=path))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Point links to such files to where they lie in the site."""
+
+    def moved(match: re.Match[str]) -> str:
+        names = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+        return f"]({names.get(match[1], match[1])}{match[2] or ''})"
+
+    return _LINK.sub(moved, markdown)

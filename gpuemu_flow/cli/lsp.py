@@ -1,0 +1,34 @@
+"""``gpuemu-flow lsp``: the language server for gpuemu.toml, on standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+
+@click.command(short_help="Serve an editor over standard input and output.")
+@click.option("--stdio", is_flag=True, help="The only way it talks; editors pass this word.")
+def lsp(stdio: bool) -> None:
+    """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
+
+    Editors start it; see docs/editor.md. Needs the extra `lsp`.
+    """
+    from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
+
+    try:
+        from gpuemu_flow.lsp.features import serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pygls", "lsprotocol", "cattrs", "attrs"):
+            raise
+        text = f"the language server needs the package {error.name!r}"
+        hint = "pip install 'gpuemu-flow[lsp]'"
+        raise RunnerError(Problem("lsp-not-installed", text, hint)) from None
+    # Whatever else writes to standard output must not end up among the messages.
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, messages)
+    # All that was started has ended. A thread that still waits for a file system must not keep it.
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,71 @@
+"""What the code lenses do: which command line each one is, and its outcome in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpuemu_flow.engine.last_results import LastResults
+from gpuemu_flow.lsp.jobs import Finished
+from gpuemu_flow.reports.text import plural, printable
+
+RUN, REPRODUCE, MINIMIZE = "gpuemu-flow.run", "gpuemu-flow.reproduce", "gpuemu-flow.minimize"
+LENSES = {RUN: "run", REPRODUCE: "reproduce", MINIMIZE: "minimize"}
+MAX_SENTENCE = 1_000
+
+
+def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
+    """The command line of a lens; None when there is no failure that it could be about."""
+    if command == RUN:
+        return ["run", "--format", "json", "--", op]
+    failures = last.failures.get(op, ())
+    if command == MINIMIZE:  # what came of minimising is as small as it gets
+        failures = tuple(f for f in failures if not f.minimized_from)
+    if not failures:
+        return None
+    return [LENSES[command], "--format", "json", "--", failures[0].id]
+
+
+def outcome(command: str, op: str, finished: Finished) -> tuple[bool, str]:
+    """Whether all is well, and what came of a command in a sentence."""
+    if finished.timed_out:
+        return False, f"{op}: stopped, because it ran for too long"
+    try:
+        found = json.loads(finished.out)
+        tell = {RUN: _run, REPRODUCE: _reproduce, MINIMIZE: _minimize}[command]
+        good, text = tell(op, found)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        told = finished.err.strip() or f"the command ended with {finished.code}"
+        good, text = False, f"{op}: {told}"
+    return good, printable(text)[:MAX_SENTENCE]
+
+
+def _run(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    results = [result for result in found["results"] if result["op"] == op]
+    parts = [
+        f"{r['dtype']} {r['verdict']}"
+        + (f" ({r['passed']} of {plural(r['cases'], 'case')} passed)" if r["cases"] else "")
+        for r in results
+    ]
+    good = all(r["verdict"] in ("passed", "skipped") for r in results)
+    if not results:
+        problems = "; ".join(p["message"] for p in found["problems"])
+        return False, f"{op}: nothing was checked{f': {problems}' if problems else ''}"
+    return good, f"{op}: {', '.join(parts)}"
+
+
+def _reproduce(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    word = "still fails" if found["still_fails"] else "no longer fails"
+    first = found["result"]["failures"][:1]
+    detail = f": {first[0]['message']}" if first else ""
+    return not found["still_fails"], f"{op}: {found['id']} {word}{detail}"
+
+
+def _minimize(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
+    smallest = found["minimized"]
+    if smallest is None:
+        return True, f"{op}: {found['original']['id']} no longer fails"
+    shapes = " ".join(f"{name}{shape}" for name, shape in smallest["shapes"].items())
+    steps = plural(found["steps"], "step")
+    return False, f"{op}: {shapes} after {steps}: {smallest['message']}; {smallest['reproduce']}"

@@ -1,0 +1,91 @@
+"""The texts that an editor has open, with what is known of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lsprotocol import types
+from pygls.uris import to_fs_path
+from pygls.workspace import PositionCodec
+
+from gpuemu_flow.lsp.findings import Finding
+from gpuemu_flow.lsp.outline import Outline, Span
+
+FILE_NAME = "gpuemu.toml"
+LANGUAGE = "gpuemu-toml"
+_DIRECTIVE = re.compile(r"\s*#:schema\s+\S*gpuemu\.schema\.json\s*(?:\n|\r|\Z)")
+
+
+@dataclass
+class Document:
+    """One version of an open text.
+
+    Attributes
+    ----------
+    uri : str
+    path : Path or None
+        None for a text that is no file yet.
+    text : str
+    version : int or None
+    outline : Outline or None
+        None until somebody looked it over.
+    findings : list of Finding
+        Of this text, or until it is `checked` those of the one before.
+    """
+
+    uri: str
+    path: Path | None
+    text: str
+    version: int | None = None
+    outline: Outline | None = None
+    findings: list[Finding] = field(default_factory=list)
+    checked: bool = False
+
+    @property
+    def root(self) -> Path | None:
+        """The folder of the workspace that the text configures."""
+        return self.path.parent if self.path is not None else None
+
+
+def path_of(uri: str) -> Path | None:
+    """The absolute path of a ``file:`` URI; None for all others."""
+    try:
+        if urlsplit(uri).scheme != "file":
+            return None
+        name = to_fs_path(uri)
+    except ValueError:
+        return None
+    if not name or "\0" in name or not Path(name).is_absolute():
+        return None
+    return Path(name)
+
+
+def is_config(uri: str, language: str, text: str) -> bool:
+    """Whether a text is a configuration of ours; editors may send every TOML file."""
+    path = path_of(uri)
+    named = path is not None and path.name == FILE_NAME
+    return named or language == LANGUAGE or _DIRECTIVE.match(text[:1000]) is not None
+
+
+def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
+    """A span in the client's units."""
+    line = lines[span.line]
+    return types.Range(
+        types.Position(span.line, codec.client_num_units(line[: span.start])),
+        types.Position(span.line, codec.client_num_units(line[: span.end])),
+    )
+
+
+def to_column(position: types.Position, lines: list[str], codec: PositionCodec) -> int:
+    """The column of a client's position in characters."""
+    if not 0 <= position.line < len(lines):
+        return 0
+    seen = 0
+    for column, char in enumerate(lines[position.line]):
+        if seen >= position.character:
+            return column
+        seen += codec.client_num_units(char)
+    return len(lines[position.line])

@@ -1,0 +1,152 @@
+"""What is to be said of an edited gpuemu.toml: errors of the text, and failures of its ops."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.config.load import check_config
+from gpuemu_flow.config.read import read_source
+from gpuemu_flow.engine.last_results import LastResults
+from gpuemu_flow.errors import FlowError, Problem, suggested
+from gpuemu_flow.lsp.outline import OpTable, Outline, Span
+from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reports.text import plural, printable
+from gpuemu_flow.types import Verdict
+
+ERROR, WARNING, INFORMATION = 1, 2, 3
+MAX_MESSAGE = 2_000
+
+_LACKS = ("config-missing-key", "lacks the key '")
+_LEVELS = {
+    Verdict.FAILED: ERROR,
+    Verdict.ERROR: ERROR,
+    Verdict.INCONCLUSIVE: WARNING,
+}
+
+
+@dataclass(frozen=True)
+class Fix:
+    """An edit that mends a finding: `span` is replaced by `text`."""
+
+    title: str
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One diagnosis of an edited text.
+
+    Attributes
+    ----------
+    span : Span
+    level : int
+        As the protocol numbers severities: 1 error, 2 warning, 3 information.
+    code : str
+        Slug of a problem, or kind of a failure.
+    message : str
+    fix : Fix or None
+    op : str
+        For failures: the op that failed.
+    """
+
+    span: Span
+    level: int
+    code: str
+    message: str
+    fix: Fix | None = None
+    op: str = ""
+
+
+def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Finding]:
+    """What the configuration's own loader finds wrong in a text.
+
+    Parameters
+    ----------
+    path : Path or None
+        Where the text will be saved; None while nobody knows, so that no file can be looked for.
+    """
+    shown_as = path.name if path is not None else "gpuemu.toml"
+    try:
+        if path is None:
+            problems = read_source(Path(os.devnull), shown_as, outlined.text).out.collected()
+        else:
+            problems = check_config(path, environ=environ, edited=outlined.text)
+    except FlowError as error:
+        problems = list(error.problems)
+    own = (str(path), shown_as)
+    return [_of_problem(problem, outlined, own) for problem in problems]
+
+
+def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Finding:
+    span, fix = outlined.line_span(problem.line - 1 if problem.line else 0), None
+    message = problem.message
+    if problem.hint:
+        message += f"; {problem.hint}"
+    if problem.file and problem.file not in own:
+        message = f"{problem.file}:{problem.line}: {message}"
+        span = outlined.line_span(0)
+    elif problem.line:
+        fix = _suggested_fix(problem, outlined) or _missing_key(problem, outlined)
+        span = fix.span if fix is not None and fix.span.start < fix.span.end else span
+    level = WARNING if problem.warning else ERROR
+    return Finding(span, level, problem.slug, printable(message)[:MAX_MESSAGE], fix)
+
+
+def _suggested_fix(problem: Problem, outlined: Outline) -> Fix | None:
+    """Put the suggested name in place of the word on the line that the message speaks of."""
+    right = suggested(problem.hint)
+    if not right:
+        return None
+    for wrong, span in outlined.tokens(problem.line - 1):
+        spoken = f"'{wrong}'" in problem.message or f".{wrong}'" in problem.message
+        if spoken and wrong != right:
+            return Fix(f"Change to {right!r}", span, right)
+    return None
+
+
+def _missing_key(problem: Problem, outlined: Outline) -> Fix | None:
+    """Add a required key below the header of the table that lacks it."""
+    slug, before = _LACKS
+    if problem.slug != slug or before not in problem.message:
+        return None
+    name = problem.message.partition(before)[2].partition("'")[0]
+    header = outlined.line_span(problem.line - 1)
+    if not outlined.lines[header.line].lstrip().startswith("["):
+        return None
+    end = len(outlined.lines[header.line])
+    return Fix(f"Add {name!r}", Span(header.line, end, end), f'\n{name} = ""')
+
+
+def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
+    """The last results of ops that failed, each at the op's name."""
+    found = []
+    for table in outlined.ops:
+        for result in last.results.get(table.name, ()):
+            if result.verdict in _LEVELS:
+                outdated = table.name in last.outdated
+                found.append(_of_result(table, result, outdated=outdated))
+    return found
+
+
+def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:
+    """A verdict of one op and dtype; one that something changed since is no more than a hint."""
+    first = result.failures[0] if result.failures else None
+    reason = next(iter(first.result.failures), None) if first is not None else None
+    bad = result.failed + result.errors + result.inconclusive
+    lines = [
+        f"{result.op} {result.dtype}: {result.verdict.value}, {bad} of "
+        f"{plural(result.cases, 'case')}{'; changed since' if outdated else ''}"
+    ]
+    if first is not None and reason is not None:
+        shapes = " ".join(f"{i.name}{list(i.shape)}" for i in first.case.inputs)
+        lines += [f"{reason.message}", f"smallest: {shapes}, strategy {first.case.strategy}"]
+        lines.append(f"seed: {first.case.seed}; {first.reproduce}")
+    elif result.reason:
+        lines.append(result.reason)
+    level = INFORMATION if outdated else _LEVELS[result.verdict]
+    code = reason.kind.value if reason is not None else result.verdict.value
+    text = printable("\n".join(lines))[:MAX_MESSAGE]
+    return Finding(table.place, level, code, text, op=table.name)

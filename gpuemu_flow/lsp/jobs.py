@@ -1,0 +1,143 @@
+"""Commands in processes of their own: what they say, how far they are, and how they are stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_S = 6 * 3600.0
+PATIENCE_S = 5.0
+"""Seconds that a command is given to end after each signal."""
+
+MAX_OUTPUT = 32 << 20
+MAX_ERRORS = 256 << 10
+
+_PROGRESS = re.compile(r"progress (\d+)/(\d+) (\S+) (\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a command is: tasks finished and to do, and the cases of the task under way."""
+
+    finished: int
+    todo: int
+    task: str
+    done: int
+    total: int
+
+    @property
+    def percent(self) -> int:
+        """Whole per cent of the tasks, the one under way in part."""
+        part = self.done / self.total if self.total else 0.0
+        return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
+
+    @property
+    def text(self) -> str:
+        """In a few words."""
+        cases = f" {self.done}/{self.total}" if self.total else ""
+        return f"{self.finished}/{self.todo} tasks" + (
+            f", {self.task}{cases}" if self.task != "-" else ""
+        )
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What came of a command; `code` is negative when a signal ended it."""
+
+    code: int
+    out: str
+    err: str
+    timed_out: bool = False
+
+
+async def run_command(
+    arguments: Sequence[str],
+    *,
+    root: Path,
+    environ: Mapping[str, str],
+    on_progress: Callable[[Progress], None],
+    limit_s: float = LIMIT_S,
+) -> Finished:
+    """Run ``gpuemu-flow`` with `arguments` in a workspace.
+
+    A cancelled call stops the command, and all that it started, before it returns.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gpuemu_flow",
+        *arguments,
+        cwd=root,
+        env={**environ, "GPUEMU_PROGRESS": "lines", "NO_COLOR": "1"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        limit=1 << 20,
+    )
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101 - for mypy
+    reading = asyncio.gather(
+        _read(process.stdout, MAX_OUTPUT), _follow(process.stderr, on_progress)
+    )
+    timed_out = False
+    try:
+        await asyncio.wait_for(asyncio.shield(process.wait()), limit_s)
+    except asyncio.TimeoutError:
+        timed_out = True
+    finally:
+        # Also on the way out of a cancelled call.
+        await _stop(process)
+        reading_ended = asyncio.wait_for(reading, PATIENCE_S)
+        out, err = "", ""
+        with contextlib.suppress(asyncio.TimeoutError):
+            out, err = await reading_ended
+    return Finished(process.returncode or 0, out, err, timed_out)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End a command: ask it twice, then end its whole session."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.returncode is not None:
+            break
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL:
+                os.killpg(process.pid, number)
+            else:
+                process.send_signal(number)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(process.wait()), PATIENCE_S)
+
+
+async def _read(stream: asyncio.StreamReader, most: int) -> str:
+    """The stream's first `most` bytes; the rest is thrown away, so that the writer never waits."""
+    kept = bytearray()
+    while chunk := await stream.read(1 << 16):
+        kept += chunk[: most - len(kept)]
+    return kept.decode("utf-8", "replace")
+
+
+async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress], None]) -> str:
+    """Hand on what the lines say of progress; the other ones are kept."""
+    kept: list[str] = []
+    size = 0
+    rest = b""
+    while chunk := await stream.read(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[-MAX_ERRORS:]
+        for line in lines:
+            text = line.decode("utf-8", "replace")
+            found = _PROGRESS.fullmatch(text)
+            if found is not None:
+                finished, todo, task, done, total = found.groups()
+                on_progress(Progress(int(finished), int(todo), task, int(done), int(total)))
+            elif size < MAX_ERRORS:
+                kept.append(text)
+                size += len(text)
+    return "\n".join([*kept, rest.decode("utf-8", "replace")]).strip("\n")

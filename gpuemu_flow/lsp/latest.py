@@ -1,0 +1,46 @@
+"""Background work of which only the latest matters: at most one at a time per subject."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+
+
+class Latest:
+    """Runs an action per key; asked again while it runs, it runs once more afterwards.
+
+    Parameters
+    ----------
+    on_error : callable
+        Told of what an action raises; nothing is lost by it but that action.
+    """
+
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+        self._again: set[Hashable] = set()
+
+    def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Have `action` run for `key` from a moment that is not before now."""
+        if key in self._running:
+            self._again.add(key)
+        else:
+            self._running[key] = asyncio.ensure_future(self._run(key, action))
+        return self._running[key]
+
+    def running(self, key: Hashable) -> asyncio.Task[None] | None:
+        """What runs for `key` now, if anything does; it ends after all that was asked so far."""
+        return self._running.get(key)
+
+    async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while True:
+                self._again.discard(key)
+                try:
+                    await action()
+                except Exception as error:  # an editor must not lose its server
+                    self._on_error(error)
+                if key not in self._again:
+                    return
+        finally:
+            del self._running[key]

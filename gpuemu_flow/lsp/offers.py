@@ -1,0 +1,82 @@
+"""What can be written at a place of gpuemu.toml: tables, keys and words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuemu_flow.config.keys import Section, Tables, plain
+from gpuemu_flow.config.lookup import key_at, section_at, words_of
+from gpuemu_flow.config.tables import FILE
+from gpuemu_flow.lsp.outline import Outline
+
+_HEADER = re.compile(r"\s*\[{1,2}[\w.-]*")
+_KEY = re.compile(r"\s*([\w.-]*)")
+_VALUE = re.compile(r"""\s*([\w.-]+)\s*=.*?(["'][^"']*|\w*)""")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One completion.
+
+    Attributes
+    ----------
+    text : str
+        What is inserted in place of the word before the cursor.
+    kind : str
+        ``table``, ``key`` or ``word``.
+    detail, doc : str
+    """
+
+    text: str
+    kind: str
+    detail: str = ""
+    doc: str = ""
+
+
+def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
+    """What can stand at a place, whatever was begun there."""
+    if not 0 <= line < len(outlined.lines):
+        return []
+    before = outlined.lines[line][:column]
+    if _HEADER.fullmatch(before):
+        return _tables()
+    table = outlined.table_at(line)
+    if _KEY.fullmatch(before):
+        section = section_at(table)
+        return _keys(section) if section is not None else []
+    value = _VALUE.fullmatch(before)
+    return (
+        _words((*table, *value[1].split(".")), quoted=value[2][:1] in ("'", '"')) if value else []
+    )
+
+
+def _tables() -> list[Offer]:
+    """Headers of the whole file, without their brackets, and of the tables within ops."""
+    found = []
+    for key in FILE.keys:
+        array = isinstance(key.type, Tables)
+        found.append(
+            Offer(key.name, "table", f"[[{key.name}]]" if array else f"[{key.name}]", key.doc)
+        )
+    found.append(Offer("ops.schema", "table", "[ops.schema]", "Dims, inputs and outputs."))
+    return found
+
+
+def _keys(section: Section) -> list[Offer]:
+    return [
+        Offer(key.name, "key", key.type.describe()[:120], plain(key.doc))
+        for key in section.keys
+        if not isinstance(key.type, Tables)
+    ]
+
+
+def _words(path: tuple[str, ...], *, quoted: bool) -> list[Offer]:
+    key = key_at(path)
+    found = words_of(key.type) if key is not None else ()
+    bare = ("true", "false")
+    return [
+        Offer(word if quoted or word in bare else f'"{word}"', "word")
+        for word in found
+        if not (quoted and word in bare)
+    ]

@@ -1,0 +1,154 @@
+"""Where the tables and keys of an edited gpuemu.toml stand, also while its text is broken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuemu_flow.config.positions import KeyPath, scan
+from gpuemu_flow.config.read import MAX_BYTES, parse_toml
+from gpuemu_flow.config.report import Reporter
+from gpuemu_flow.config.tables import FILE
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.:/-]+")
+_HEADER = re.compile(r"\s*\[{1,2}([^\[\]\n]+)\]{1,2}\s*(?:#.*)?")
+_NAME = re.compile(r"""(?<![\w-])["']?name["']?\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*')""")
+_OPS = re.compile(r"\s*\[\[\s*ops\s*\]\]\s*(?:#.*)?")
+_MAX_SPAN = 400
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of one line: 0-based line, and columns in characters, the last one excluded."""
+
+    line: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """One ``[[ops]]`` table.
+
+    Attributes
+    ----------
+    name : str
+        Empty while there is none.
+    header : int
+        0-based line of its header.
+    place : Span
+        Of the value of ``name``, or of the header.
+    """
+
+    name: str
+    header: int
+    place: Span
+
+
+@dataclass
+class Outline:
+    """An edited text with the lines of its keys.
+
+    Attributes
+    ----------
+    text : str
+    lines : list of str
+        Without line ends.
+    ops : list of OpTable
+    paths : mapping of int to list of key path
+        What begins on a line (0-based), in the order of the text.
+    """
+
+    text: str
+    lines: list[str]
+    ops: list[OpTable] = field(default_factory=list)
+    paths: dict[int, list[KeyPath]] = field(default_factory=dict)
+
+    def line_span(self, line: int) -> Span:
+        """A whole line (0-based, brought into the text) without the white space around it."""
+        line = min(max(line, 0), len(self.lines) - 1)
+        text = self.lines[line]
+        start = len(text) - len(text.lstrip())
+        end = max(len(text.rstrip()), start)
+        return Span(line, start, min(end, start + _MAX_SPAN))
+
+    def tokens(self, line: int) -> Iterator[tuple[str, Span]]:
+        """Bare words of a line, those within quotes too."""
+        if 0 <= line < len(self.lines):
+            for match in _TOKEN.finditer(self.lines[line]):
+                yield match.group(), Span(line, match.start(), match.end())
+
+    def path_at(self, line: int, column: int) -> KeyPath:
+        """The key path that a place is about; empty when it is about none."""
+        here = self.paths.get(line, [])
+        for word, span in self.tokens(line):
+            if span.start <= column <= span.end:
+                named = [path for path in here if path[-1] == word]
+                if named:
+                    return named[-1]
+                # A dotted key is one word, and each of its prefixes a path of its own.
+                last = word.rpartition(".")[2]
+                named = [path for path in here if path[-1] == last]
+                if named:
+                    return named[-1]
+        return here[0] if here else ()
+
+    def table_at(self, line: int) -> tuple[str, ...]:
+        """Names of the table that a new line would stand in; empty at the top of the file."""
+        for above in range(min(line, len(self.lines)) - 1, -1, -1):
+            # By its looks alone: what is being typed may leave a bracket open above it.
+            found = _HEADER.fullmatch(self.lines[above])
+            if found:
+                path = tuple(part.strip().strip("\"'") for part in found[1].split("."))
+                if path[0] in FILE.by_name:
+                    return path
+        return ()
+
+
+def outline(text: str) -> Outline:
+    """Look over a text; never fails, whatever it holds."""
+    found = Outline(text, [line.removesuffix("\r") for line in text.split("\n")])
+    if len(text) > MAX_BYTES:
+        return found
+    scanned = scan(text)
+    lines = scanned.lines
+    for path, line in lines.items():
+        found.paths.setdefault(line - 1, []).append(path)
+    index = 0
+    while ("ops", index) in lines:
+        header = lines["ops", index] - 1
+        named_at = lines.get(("ops", index, "name"))
+        name, place = "", found.line_span(header)
+        if named_at is not None:
+            name, place = _name(found, named_at - 1)
+        found.ops.append(OpTable(name, header, place))
+        index += 1
+    if scanned.unclosed:
+        found.ops += _ops_by_looks(found, scanned.unclosed)
+    return found
+
+
+def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
+    """Tables behind a bracket or quote that is open while somebody types."""
+    header = -1
+    for line in range(start, len(found.lines)):
+        if _HEADER.fullmatch(found.lines[line]):
+            header = line if _OPS.fullmatch(found.lines[line]) else -1
+        elif header >= 0:
+            name, place = _name(found, line)
+            if name:
+                yield OpTable(name, header, place)
+                header = -1
+
+
+def _name(found: Outline, line: int) -> tuple[str, Span]:
+    """The op's name on the line of its key, and where it stands."""
+    whole = found.line_span(line)
+    text = found.lines[whole.line]
+    match = _NAME.search(text)
+    if match is None:
+        return "", whole
+    parsed = parse_toml(f"name = {match[1]}", Reporter("")) or {}
+    name = parsed.get("name")
+    return (name if isinstance(name, str) else ""), Span(line, match.start(1) + 1, match.end(1) - 1)

@@ -1,0 +1,182 @@
+"""The language server: keeps open texts checked, and answers an editor's questions about them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+from gpuemu_flow import __version__
+from gpuemu_flow.engine.last_results import NOTHING, LastResults, last_results
+from gpuemu_flow.lsp.documents import Document, is_config, path_of, to_column, to_range
+from gpuemu_flow.lsp.findings import Finding, result_findings, text_findings
+from gpuemu_flow.lsp.latest import Latest
+from gpuemu_flow.lsp.outline import Outline, outline
+
+T = TypeVar("T")
+SOURCE = "gpuemu-flow"
+WATCHED = ("**/.gpuemu-cache/graph.json", "**/*.py", "**/gpuemu.toml")
+"""Files whose change may make results new or outdated."""
+
+
+class ConfigServer(LanguageServer):
+    """A server for open texts of gpuemu.toml.
+
+    All that takes time runs in threads or in processes of its own; the loop only passes messages.
+
+    Attributes
+    ----------
+    documents : dict of str to Document
+        By URI; only those that are configurations.
+    last : dict of Path to LastResults
+        By the folder of a workspace.
+    """
+
+    def __init__(self) -> None:
+        # Whole texts: an edit in places would need both sides to agree on what ends a line.
+        full = types.TextDocumentSyncKind.Full
+        super().__init__(SOURCE, __version__, text_document_sync_kind=full)
+        self.documents: dict[str, Document] = {}
+        self.last: dict[Path, LastResults] = {}
+        self._languages: dict[str, str] = {}
+        self._checks = Latest(self.tell_error)
+        self._reads = Latest(self.tell_error)
+        self._threads = ThreadPoolExecutor(3, "gpuemu-lsp")
+
+    def environ(self, path: Path | None = None) -> dict[str, str]:
+        """The environment in which `path` is the configuration."""
+        kept = {name: value for name, value in os.environ.items() if name != "GPUEMU_CONFIG"}
+        if path is not None and path.name != "gpuemu.toml":
+            kept["GPUEMU_CONFIG"] = path.name
+        return kept
+
+    def tell_error(self, error: Exception) -> None:
+        """Put an error of ours into the editor's log."""
+        message = f"{type(error).__name__}: {error}"
+        self.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run `work` where it blocks nobody."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def opened(self, item: types.TextDocumentItem) -> None:
+        """A text was opened."""
+        self._languages[item.uri] = item.language_id
+        self.changed(item.uri, item.text, item.version)
+        document = self.documents.get(item.uri)
+        if document is not None:
+            self.refresh(document)
+
+    def changed(self, uri: str, text: str, version: int | None) -> None:
+        """An open text is another one now."""
+        before = self.documents.get(uri)
+        if uri not in self._languages or not is_config(uri, self._languages[uri], text):
+            if before is not None:
+                self._forget(uri)
+            return
+        findings = before.findings if before is not None else []
+        self.documents[uri] = Document(uri, path_of(uri), text, version, findings=findings)
+        self._checks.ask(uri, lambda: self._check(uri))
+
+    def saved(self, uri: str) -> None:
+        """A text was saved, and maybe the files that it names were, too."""
+        document = self.documents.get(uri)
+        if document is not None:
+            self._checks.ask(uri, lambda: self._check(uri))
+            self.refresh(document)
+
+    def closed(self, uri: str) -> None:
+        """A text is no longer open."""
+        self._languages.pop(uri, None)
+        if uri in self.documents:
+            self._forget(uri)
+
+    def _forget(self, uri: str) -> None:
+        del self.documents[uri]
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+
+    def refresh(self, document: Document) -> asyncio.Task[None] | None:
+        """Read the last results of a document's workspace again."""
+        root = document.root
+        return None if root is None else self._reads.ask(root, lambda: self._read(root))
+
+    def refresh_all(self) -> None:
+        """Read the last results of every workspace that has an open document."""
+        for document in tuple(self.documents.values()):
+            self.refresh(document)
+
+    async def outlined(self, document: Document) -> Outline:
+        """The document's outline."""
+        if document.outline is None:
+            document.outline = await self.in_thread(lambda: outline(document.text))
+        return document.outline
+
+    async def settled(self, uri: str) -> Document | None:
+        """An open document once its newest text is checked."""
+        task = self._checks.running(uri)
+        if task is not None:
+            await asyncio.shield(task)
+        return self.documents.get(uri)
+
+    async def _check(self, uri: str) -> None:
+        document = self.documents.get(uri)
+        if document is None:
+            return
+        outlined = await self.outlined(document)
+        environ = self.environ()
+        found = await self.in_thread(lambda: text_findings(outlined, document.path, environ))
+        if self.documents.get(uri) is document:
+            document.findings, document.checked = found, True
+            self._publish(document, outlined)
+
+    async def _read(self, root: Path) -> None:
+        self.last[root] = await self.in_thread(lambda: last_results(root.resolve()))
+        for document in tuple(self.documents.values()):
+            # The end of a check publishes the results too.
+            if document.root == root and document.checked:
+                self._publish(document, await self.outlined(document))
+        workspace = self.client_capabilities.workspace
+        lenses = workspace.code_lens if workspace is not None else None
+        if lenses is not None and lenses.refresh_support:
+            self.workspace_code_lens_refresh(None)
+
+    def results(self, document: Document) -> LastResults:
+        """What is known of the results of a document's workspace."""
+        return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
+
+    def all_findings(self, document: Document, outlined: Outline) -> list[Finding]:
+        """Of the text, and of the last results."""
+        return [*document.findings, *result_findings(outlined, self.results(document))]
+
+    def range_of(self, finding: Finding, outlined: Outline) -> types.Range:
+        """Where a finding stands, in the client's units."""
+        last = len(outlined.lines) - 1
+        span = finding.span if finding.span.line <= last else outlined.line_span(last)
+        return to_range(span, outlined.lines, self.workspace.position_codec)
+
+    def column(self, position: types.Position, outlined: Outline) -> int:
+        """A client's column in characters."""
+        return to_column(position, outlined.lines, self.workspace.position_codec)
+
+    def diagnostic(self, finding: Finding, outlined: Outline) -> types.Diagnostic:
+        """A finding as the protocol has it."""
+        return types.Diagnostic(
+            range=self.range_of(finding, outlined),
+            message=finding.message,
+            severity=types.DiagnosticSeverity(finding.level),
+            code=finding.code,
+            source=SOURCE,
+        )
+
+    def _publish(self, document: Document, outlined: Outline) -> None:
+        found = self.all_findings(document, outlined)
+        diagnostics = [self.diagnostic(finding, outlined) for finding in found]
+        self.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(document.uri, diagnostics, document.version)
+        )
