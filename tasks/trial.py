@@ -261,19 +261,16 @@ class Trials:
     def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> Trial:
         """Run both programs beside each other, then judge where the reference is."""
         arena = self._op.arena()
-        # Guards and decoys need the op's own process to make the inputs: the buffers are its own.
-        by_op = inputs is None and (checks.decoy or checks.guards)
         files = self._files([case]) if inputs is None else {}
-        about = CasesAtHand([case], inputs, arena, give=inputs is None and not by_op, **files)
+        about = CasesAtHand([case], inputs, arena, give=inputs is None, **files)
         question = Question(self._setup, about)
         try:
             self._reference.begin_work(question)
-            if inputs is not None or by_op:
-                given: Case | Arrays | Laid = case if inputs is None else inputs
-            else:
+            if inputs is None:
                 question.wait_prepared()
-                given = self._given_by(about)
-            about.give = False
+                about.give = False
+            given = self._given_by(about) if inputs is None else inputs
+            # Guards and decoys need the op's own process to lay the inputs out.
             stands_for = case if checks.decoy or checks.guards else None
             self._op.begin(given, checks=checks, index=case.index, seed=case.seed, case=stands_for)
             actual, outcome = self._op.finish()

@@ -192,7 +192,12 @@ POLICIES = Section(
 CI = Section(
     (
         Key("quick_dtypes", DTYPE_LIST, "Dtypes of `quick`.", ["float32"]),
-        Key("quick_shapes", ListOf(SHAPE, 0, 1000), "Shapes of `quick`.", [[2, 128]]),
+        Key(
+            "quick_shapes",
+            ListOf(SHAPE, 0, 1000),
+            "Accepted; a quick run takes the cases of `run`.",
+            [[2, 128]],
+        ),
         Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
         Key(
             "parallel_jobs",
@@ -201,12 +206,12 @@ CI = Section(
             1,
             aliases=("parallel",),
         ),
-        Key("fuzz_iterations", CASES, "Cases per op of `ci`.", 200),
+        Key("fuzz_iterations", CASES, "Accepted; `ci` judges the cases of `run`.", 200),
         Key(
             "quick",
             Section(
                 (
-                    Key("fuzz_iterations", CASES, "Cases per op of a quick run.", 10),
+                    Key("fuzz_iterations", CASES, "Accepted; `ci` judges the cases of `run`.", 10),
                     Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`, and over it."),
                 ),
                 "a table",

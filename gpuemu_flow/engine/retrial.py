@@ -18,7 +18,13 @@ from gpuemu_flow.types import Case, CheckResult
 
 Arrays = Mapping[str, NDArray[Any]]
 
-_WATCHED = ("InputModified", "NonDeterministic", "OutputNotWritten", "OutOfBoundsWrite")
+_WATCHED = (
+    "OutOfBoundsRead",
+    "InputModified",
+    "NonDeterministic",
+    "OutputNotWritten",
+    "OutOfBoundsWrite",
+)
 
 
 class Setting(enum.Enum):

@@ -105,10 +105,19 @@ def _figures(result: KernelResult, entry: Mapping[str, Json], style: Style) -> l
             f"{figure('instructions')} instructions, {figure('declared_registers')} virtual "
             f"registers, {figure('max_live')} live at most, {figure('local_bytes')} local bytes",
         ),
-        ("mix", _mix(metrics["families"])),
+        ("PTX mix", _mix(metrics["families"])),
+        *_machine_rows(metrics["sass"]),
     ]
     lines = [f"{style.paint(printable(title), '1')}  {source}"]
     return lines + [f"  {name:14}{printable(str(value))}" for name, value in rows if value]
+
+
+def _machine_rows(sass: Mapping[str, Json] | None) -> list[tuple[str, str]]:
+    """Machine instructions and who listed them; none where no disassembler was there."""
+    if sass is None:
+        return []
+    total = f"{plural(sass['instructions'], 'instruction')}, listed by {sass['source']}"
+    return [("machine code", total), ("machine mix", _mix(sass["families"]))]
 
 
 def _occupancy(reached: Mapping[str, Json] | None) -> str:

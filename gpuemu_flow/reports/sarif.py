@@ -66,7 +66,7 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
 def _result(
     found: Mapping[str, Json], entry: Mapping[str, Json], index: Mapping[str, int]
 ) -> dict[str, Json]:
-    location = _location(found["file"] or entry["file"], found["line"])
+    location = physical_location(found["file"] or entry["file"], found["line"])
     location["logicalLocations"] = [{"name": entry["name"], "kind": "function"}]
     result: dict[str, Json] = {
         "ruleId": found["rule"],
@@ -81,7 +81,8 @@ def _result(
     return result
 
 
-def _location(file: str, line: int) -> dict[str, Json]:
+def physical_location(file: str, line: int) -> dict[str, Json]:
+    """A file by its URI, and a line when it is known."""
     path = PurePath(file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     physical: dict[str, Json] = {"artifactLocation": {"uri": uri}}
@@ -96,5 +97,5 @@ def _notice(problem: Problem) -> dict[str, Json]:
         "message": {"text": f"{problem.slug}: {problem.message}"},
     }
     if problem.file:
-        notice["locations"] = [_location(problem.file, problem.line)]
+        notice["locations"] = [physical_location(problem.file, problem.line)]
     return notice

@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.cases.features import group
+from gpuemu_flow.reports.causes import causes
 from gpuemu_flow.reports.model import CaseFailure, KernelResult, OpResult, RunReport
 from gpuemu_flow.tasks.verdicts import STDERR
-from gpuemu_flow.types import Case, Json, Verdict, number_from_json
+from gpuemu_flow.types import Json, Verdict, number_from_json
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -22,7 +22,7 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 _VALUE_WIDTH = 70
-_DIGITS = re.compile(r"\d+")
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
 _SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
@@ -45,7 +45,7 @@ class Style:
 
 def printable(text: str) -> str:
     """Text of unknown origin without control characters, so that it cannot move the cursor."""
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+    return _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else f"\\x{ord(c[0]):02x}", text)
 
 
 def number(value: float) -> str:
@@ -97,7 +97,7 @@ def _row(result: OpResult) -> list[str]:
         f"{result.passed}/{result.cases}",
         *errors,
         duration(result.duration_s),
-        "cached" if result.cached else "run",
+        result.reason or ("cached" if result.cached else "run"),
     ]
 
 
@@ -213,7 +213,7 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             by_op.setdefault(result.op, []).append(result)
     lines = []
     for op, same in by_op.items():
-        for members, feature in _causes(same):
+        for members, feature in causes(same):
             smallest = members[0]
             first = smallest.result.failures[0] if smallest.result.failures else None
             kind = first.kind.value if first is not None else "no verdict"
@@ -224,32 +224,6 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             lines += [f"  {line}" for line in _case_lines(smallest)]
             lines.append("")
     return lines
-
-
-def _causes(results: Sequence[OpResult]) -> list[tuple[list[CaseFailure], str]]:
-    """One op's failing cases by cause, smallest case first, and what each cause's cases share."""
-    failures = [failure for result in results for failure in result.failures]
-    passing = [case for result in results for case in result.passing]
-    found: list[tuple[list[CaseFailure], str]] = []
-    unlike: dict[tuple[str, str], list[CaseFailure]] = {}
-    wrong: dict[Case, CaseFailure] = {}
-    for failure in failures:
-        if failure.result.verdict is Verdict.FAILED:
-            wrong[failure.case] = failure
-        else:
-            first = failure.result.failures[0] if failure.result.failures else None
-            # Messages that differ only in their numbers have one cause.
-            detail = _DIGITS.sub("#", first.message) if first is not None else ""
-            unlike.setdefault((failure.result.verdict.value, detail), []).append(failure)
-    kinds = ((case, failure.result.failures[0].kind) for case, failure in wrong.items())
-    for cause in group(kinds, passing):
-        sentence = cause.feature.sentence if cause.feature is not None else ""
-        found.append(([wrong[case] for case in cause.members], sentence))
-    found += [
-        (sorted(members, key=lambda f: (f.case.numel, f.case.index)), "")
-        for members in unlike.values()
-    ]
-    return found
 
 
 def _case_lines(failure: CaseFailure) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from gpuemu_flow.client import Client
 from gpuemu_flow.daemon.control import running, stop_daemon
+from gpuemu_flow.wire.address import read_info
 
 CONFIG = """\
 [project]
@@ -39,15 +42,15 @@ class Place:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUEMU", "XDG", "RUST"))}
         self.environ = {**kept, "HOME": str(folder / "home")}
 
-    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+    def popen(self, *arguments: str, group: str = "daemon") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "gpuemu_flow", "daemon", *arguments],
+            [sys.executable, "-m", "gpuemu_flow", *([group] if group else []), *arguments],
             cwd=self.root, env=self.environ, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.popen(*arguments)
+    def run(self, *arguments: str, code: int = 0, group: str = "daemon") -> str:
+        process = self.popen(*arguments, group=group)
         out, err = process.communicate(timeout=60)
         assert process.returncode == code, out + err
         assert "Traceback" not in err
@@ -87,6 +90,33 @@ def test_start_status_restart_stop(place: Place) -> None:
     assert place.pid() not in (0, first)
     assert str(place.pid()) in place.run("stop")
     assert place.pid() == 0
+
+
+def test_the_workspace_status_names_the_daemon(place: Place) -> None:
+    """Its first line is what an editor extension reads."""
+    first, second, *_ = place.run("status", group="").splitlines()
+    assert first.startswith("v") and "daemon stopped" in first
+    assert "gpuemu-flow daemon start --background" in first
+    assert "running" not in first
+    assert second.startswith("workspace ")
+    place.run("start", "-b")
+    with Client(workspace=place.root, socket_path=running_socket(place)) as client:
+        client.list_results()
+        client.list_failures()
+    line = place.run("status", group="").splitlines()[0]
+    assert re.match(r"v\d+\.\d+\.\d+ daemon running, uptime \d+s, since 20\d\d-", line)
+    assert f"process {place.pid()}, 2 requests, socket {running_socket(place)}" in line
+    found = json.loads(place.run("status", "--format", "json", group=""))["daemon"]
+    assert (found["running"], found["answers"], found["requests"]) == (True, True, 2)
+    place.run("stop")
+    found = json.loads(place.run("status", "--format", "json", group=""))["daemon"]
+    assert found == {"running": False, "answers": False}
+
+
+def running_socket(place: Place) -> str:
+    info = read_info(place.root, place.environ)
+    assert info is not None
+    return str(info["socket"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

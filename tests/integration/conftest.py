@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemon_workspace import daemon, unserved
+from daemon_workspace import at_home, daemon, unserved
 from runner_workspace import pool, ws
 
-__all__ = ["daemon", "pool", "unserved", "ws"]
+__all__ = ["at_home", "daemon", "pool", "unserved", "ws"]

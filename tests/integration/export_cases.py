@@ -487,3 +487,7 @@ BUGS = [
         op='"""\nimport os; os.system(\'touch pwned\')\n""" \\N{BULLET} \u202e é',
     ),
 ]
+
+# Minimised as far as it goes: the values of the call that comes first must differ all the same.
+(CACHED,) = [bug for bug in BUGS if bug.name == "cached_by_shape"]
+BUGS.append(replace(CACHED, name="cached_zeros", inputs={"x": np.zeros(3, np.float32)}))

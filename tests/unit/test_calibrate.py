@@ -19,26 +19,52 @@ from gpuemu_flow.numerics.calibrate import (
     to_toml,
     tolerances,
 )
+from gpuemu_flow.types import Tolerance
 
 
-def observed(
-    errors: list[float], largest: float = 1.0, dtype: str = "float32"
-) -> list[Observation]:
-    return [Observation(dtype, error, largest) for error in errors]
+def observed(errors: list[float], exponent: int = 0, dtype: str = "float32") -> list[Observation]:
+    """Cases whose values lie at 2**exponent and err by so much there."""
+    return [Observation(dtype, e, {exponent: e / 2.0**exponent}) for e in errors]
 
 
 def test_one_and_a_half_times_the_95th_percentile() -> None:
     errors = [i * 1e-4 for i in range(1, 101)]
     (found,) = calibrate(observed(errors))
     assert found.error == pytest.approx(MARGIN * 96e-4)
-    assert found.atol == pytest.approx(MARGIN * 96e-4)
+    assert found.rtol == pytest.approx(MARGIN * 96e-4)
+    assert found.atol == pytest.approx(2.0**-126, rel=0.01)
     assert (found.cases, found.worst, found.above) == (100, pytest.approx(1e-2), 0)
     assert found.notes == ()
 
 
+def test_errors_of_small_values_beside_large_ones_are_absolute() -> None:
+    """A sum that cancels errs by its terms' rounding, however small it comes out."""
+    cases = [Observation("float32", 1e-6, {0: 1e-6, -10: 1e-6 * 2**10})] * 30
+    (found,) = calibrate(cases)
+    assert found.rtol == pytest.approx(1.5e-6)
+    assert 1.5e-6 <= found.atol <= 3.1e-6
+    assert found.above == 0
+
+
+def test_an_error_where_zero_is_expected_is_absolute() -> None:
+    (found,) = calibrate([Observation("float32", 1e-5, {3: 0.0}, at_zero=1e-5)] * 30)
+    assert (found.atol, found.rtol) == (pytest.approx(1.5e-5), pytest.approx(2.0**-22, rel=0.01))
+
+
+def test_a_right_half_precision_op_with_large_values_keeps_small_ones_tight() -> None:
+    """Rounded once, values up to 1000: an absolute tolerance for them would let all else pass."""
+    values = np.linspace(0.001, 1000, 4001)
+    seen = [o for _ in range(30) for o in observe({"y": values.astype("f2")}, {"y": values})]
+    (found,) = calibrate(seen)
+    assert found.worst > 0.2
+    assert found.rtol == pytest.approx(2 * 2.0**-10, rel=0.01)
+    assert found.atol < 1e-4
+    assert found.above == 0
+
+
 def test_one_outlier_in_a_hundred_does_not_widen_it_but_is_named() -> None:
     (found,) = calibrate(observed([1e-4] * 99 + [1.0]))
-    assert found.atol == pytest.approx(1.5e-4)
+    assert found.rtol == pytest.approx(1.5e-4)
     assert found.above == 1
     assert "1 of 100 cases lie beyond it (worst 1)" in found.notes
 
@@ -47,20 +73,21 @@ def test_one_outlier_in_a_hundred_does_not_widen_it_but_is_named() -> None:
     ("dtype", "eps"), [("float32", 2.0**-23), ("float16", 2.0**-10), ("bfloat16", 2.0**-7)]
 )
 def test_an_exact_implementation_gets_two_ulp(dtype: str, eps: float) -> None:
-    (found,) = calibrate(observed([0.0] * 30, largest=5.0, dtype=dtype))
-    assert found.floor == 2 * 4 * eps
-    assert 2 * 4 * eps <= found.atol < 2 * 4 * eps * 1.01
+    (found,) = calibrate(observed([0.0] * 30, dtype=dtype))
+    assert 2 * eps <= found.rtol < 2 * eps * 1.01
+    assert 0 < found.atol < 1e-4
 
 
 def test_few_cases_are_taken_at_their_worst_and_said_to_be_few() -> None:
     (found,) = calibrate(observed([1e-4, 5e-4, 2e-4]))
-    assert found.atol == pytest.approx(7.5e-4)
+    assert found.rtol == pytest.approx(7.5e-4)
     assert "only 3 cases" in found.notes[0]
 
 
 def test_each_dtype_for_itself() -> None:
     both = [*observed([1e-6] * 30), *observed([1e-2] * 30, dtype="float16")]
-    assert tolerances(calibrate(both)) == {"float32": 1.5e-6, "float16": 0.015}
+    found = tolerances(calibrate(both))
+    assert {dtype: t.rtol for dtype, t in found.items()} == {"float32": 1.5e-6, "float16": 0.015}
     assert calibrate([]) == []
 
 
@@ -78,8 +105,9 @@ def test_observing_takes_the_largest_finite_error_of_all_outputs() -> None:
         "n": np.array([9]),
     }
     found = {o.dtype: o for o in observe(actual, expected)}
-    assert found["float32"] == Observation("float32", 0.5, 10.0, mismatches=1)
-    assert found["float16"] == Observation("float16", 0.0, 2.0)
+    relative = {0: 0.0, 2: 0.125, 3: 0.025}
+    assert found["float32"] == Observation("float32", 0.5, relative, mismatches=1)
+    assert found["float16"] == Observation("float16", 0.0, {1: 0.0})
     assert set(found) == {"float32", "float16"}
     assert "NaN or Inf on one side" in calibrate(found.values())[0].notes[1]
 
@@ -100,10 +128,11 @@ def test_rounding_up_to_three_digits(value: float) -> None:
 
 
 def test_the_suggestion_as_toml() -> None:
-    text = to_toml(calibrate([*observed([1e-6] * 30), *observed([1e-2] * 30, dtype="float16")]))
+    found = calibrate([*observed([1e-6] * 30), *observed([1e-2] * 30, dtype="float16")])
+    text = to_toml(found)
     assert tomli.loads("[[ops]]\n" + text)["ops"][0]["tolerances"] == {
-        "float32": 1.5e-6, "float16": 0.015,
-    }  # fmt: skip
+        c.dtype: {"atol": c.atol, "rtol": c.rtol} for c in found
+    }
     assert "# 30 cases, worst 1e-06" in text
 
 
@@ -137,6 +166,11 @@ t = ["softmax"]
 """
 
 
+def write(text: str, op: str, atol: dict[str, float], file: str = "") -> str:
+    """Absolute tolerances alone."""
+    return write_tolerances(text, op, {d: Tolerance(a, 0.0) for d, a in atol.items()}, file)
+
+
 def ops(text: str) -> dict[str, dict[str, object]]:
     return {op["name"]: op for op in tomli.loads(text)["ops"]}
 
@@ -149,7 +183,7 @@ def unchanged_lines(before: str, after: str) -> bool:
 
 @pytest.mark.parametrize("op", ["softmax", "matmul"])
 def test_a_table_is_added_at_the_end_of_the_op(op: str) -> None:
-    after = write_tolerances(PLAIN, op, {"float32": 1.5e-6, "float16": 2e-3})
+    after = write(PLAIN, op, {"float32": 1.5e-6, "float16": 2e-3})
     assert ops(after)[op]["tolerances"] == {"float32": 1.5e-6, "float16": 0.002}
     assert unchanged_lines(PLAIN, after)
     assert len(after.splitlines()) == len(PLAIN.splitlines()) + 3
@@ -159,9 +193,9 @@ def test_a_table_is_added_at_the_end_of_the_op(op: str) -> None:
 
 
 def test_writing_twice_changes_nothing_and_new_values_only_their_lines() -> None:
-    once = write_tolerances(PLAIN, "softmax", {"float32": 1.5e-6, "float16": 2e-3})
-    assert write_tolerances(once, "softmax", {"float32": 1.5e-6}) == once
-    again = write_tolerances(once, "softmax", {"float16": 3e-3})
+    once = write(PLAIN, "softmax", {"float32": 1.5e-6, "float16": 2e-3})
+    assert write(once, "softmax", {"float32": 1.5e-6}) == once
+    again = write(once, "softmax", {"float16": 3e-3})
     assert again == once.replace("float16 = 0.002", "float16 = 0.003")
 
 
@@ -203,19 +237,39 @@ OP = '[[ops]]\nname = "a"\n'
     ],
 )
 def test_every_spelling_is_edited_in_place(before: str, after: str) -> None:
-    assert write_tolerances(before, "a", {"float32": 1e-6}) == after
+    assert write(before, "a", {"float32": 1e-6}) == after
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        OP,
+        f"{OP}[ops.tolerances]\nf32 = 1e-3 # why\n",
+        f"{OP}[ops.tolerances]\nfloat32 = {{ atol = 1, rtol = 1 }}\n",
+        f"{OP}tolerances = {{ f32 = 7 }}\n",
+        f"{OP}tolerances.f32 = 7\n",
+        f"{OP}[ops.tolerances.f32]\nrtol = 1 # r\n",
+        f"{OP}[ops.tolerances.f32]\natol = 2\n",
+        f"{OP}tolerances.f32.rtol = 2\n",
+    ],
+)
+def test_a_relative_part_is_written_too(before: str) -> None:
+    after = write_tolerances(before, "a", {"float32": Tolerance(1e-6, 0.25)})
+    (written,) = ops(after)["a"]["tolerances"].values()  # type: ignore[attr-defined]
+    assert written == {"atol": 1e-6, "rtol": 0.25}
+    assert write_tolerances(after, "a", {"float32": Tolerance(1e-6, 0.25)}) == after
 
 
 def test_a_member_that_would_be_inherited_is_written_out() -> None:
-    after = write_tolerances(f"{OP}[ops.tolerances.f32]\natol = 2\n", "a", {"float32": 1e-6})
+    after = write(f"{OP}[ops.tolerances.f32]\natol = 2\n", "a", {"float32": 1e-6})
     assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
-    after = write_tolerances(f"{OP}tolerances.f32.rtol = 2\n", "a", {"float32": 1e-6})
+    after = write(f"{OP}tolerances.f32.rtol = 2\n", "a", {"float32": 1e-6})
     assert ops(after)["a"]["tolerances"] == {"f32": {"atol": 1e-6, "rtol": 0.0}}
 
 
 def test_a_file_that_cannot_be_edited_says_what_to_add() -> None:
     with pytest.raises(ConfigError) as caught:
-        write_tolerances('ops = [{ name = "a" }]\n', "a", {"float32": 1e-6}, "gpuemu.toml")
+        write('ops = [{ name = "a" }]\n', "a", {"float32": 1e-6}, "gpuemu.toml")
     assert caught.value.slug == "config-not-editable"
     assert "tolerances = { float32 = 1e-06 }" in caught.value.problems[0].hint
     assert caught.value.problems[0].file == "gpuemu.toml"
@@ -224,12 +278,12 @@ def test_a_file_that_cannot_be_edited_says_what_to_add() -> None:
 @pytest.mark.parametrize("text", ["[[ops]\n", "a = 1\na = 2\n", "x = [" * 5000])
 def test_broken_files_are_problems(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        write_tolerances(text, "a", {"float32": 1e-6})
+        write(text, "a", {"float32": 1e-6})
     assert caught.value.slug == "config-syntax"
 
 
 @pytest.mark.parametrize("text", ["", "ops = 3\n", "[ops]\nname = 'a'\n", OP])
 def test_an_unknown_op_is_named(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        write_tolerances(text, "softmax", {"float32": 1e-6})
+        write(text, "softmax", {"float32": 1e-6})
     assert caught.value.slug == "unknown-op"

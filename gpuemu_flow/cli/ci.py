@@ -1,0 +1,82 @@
+"""``gpuemu-flow ci``: check everything in one process and write what CI services read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuemu_flow.cli.options import wants_color
+from gpuemu_flow.cli.report_output import (
+    FORMATS,
+    check_outputs,
+    output_option,
+    publish,
+    report_format_option,
+    tell_ci,
+    wants_pictures,
+)
+
+
+@click.command(short_help="Check everything, for a CI service.")
+@click.argument("words", nargs=-1, metavar="[run] [quick|thorough|OP|TASK|GROUP|TARGET]...")
+@click.option("--quick", is_flag=True, help="Only the dtypes of ci.quick_dtypes.")
+@click.option("--baseline", metavar="TAG", help="Compare with a baseline, or with its file.")
+@click.option(
+    "--parallel", type=click.IntRange(0, 4096), metavar="N", help="Tasks at a time; 0: one per CPU."
+)
+@click.option(
+    "--fail-on-regression/--no-fail-on-regression",
+    default=None,
+    help="Exit 1 when something got worse; default: as in [policies], with a baseline.",
+)
+@click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
+@report_format_option(*FORMATS)
+@output_option
+def ci(
+    words: tuple[str, ...],
+    quick: bool,
+    baseline: str | None,
+    parallel: int | None,
+    fail_on_regression: bool | None,
+    allow_empty: bool,
+    output_format: str,
+    outputs: tuple[Path, ...],
+) -> None:
+    """Check everything without a daemon; with words, that part only.
+
+    What takes longer than ci.thorough_timeout is cut off and shown as skipped. Several files can
+    be written at once: -o results.xml -o report.html -o report.md
+    """
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine.ci import THOROUGH, Request, check  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    chosen = words[1:] if words[:1] == ("run",) else words
+    if chosen == ("quick",):
+        chosen, quick = (), True
+    if quick and chosen == (THOROUGH,):
+        raise click.UsageError("choose one of quick and thorough")
+    if len(chosen) > 1 and THOROUGH in chosen:
+        raise click.UsageError("thorough means everything; leave out the other words")
+    check_outputs(outputs)
+    workspace = Workspace()
+    request = Request(
+        chosen,
+        quick=quick,
+        baseline=baseline,
+        jobs=parallel,
+        fail_on_regression=fail_on_regression,
+        pictures=wants_pictures(outputs, output_format),
+    )
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        report = check(workspace, request, listener)
+    publish(
+        report,
+        outputs,
+        output_format,
+        warn_threshold=float(workspace.settings["warn_threshold"]),
+    )
+    tell_ci(report)
+    code = report.exit_code
+    raise SystemExit(0 if code == 4 and allow_empty else code)

@@ -1,0 +1,144 @@
+"""``gpuemu-flow report``: what is known of the workspace, as a file to read or to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.report_output import (
+    FORMATS,
+    check_outputs,
+    format_of,
+    output_option,
+    publish,
+    render,
+    report_format_option,
+    wants_pictures,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from gpuemu_flow.reports.document import Report
+
+DEFAULT_KEY = Path("gpuemu-report-key")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group(invoke_without_command=True, short_help="Report what is known, as a file.")
+@report_format_option(*FORMATS)
+@output_option
+@click.option(
+    "--since-hours", "--since_hours", type=click.FloatRange(0, min_open=True), metavar="N",
+    help="Only what was checked in the last N hours.",
+)  # fmt: skip
+@click.option("--include-lint", "--include_lint", is_flag=True, help="Kernels too.")
+@click.option(
+    "--include-artifacts", "--include_artifacts", "tag", is_flag=False, flag_value="",
+    metavar="[TAG]", help="Kernels against a baseline; without TAG, the newest.",
+)  # fmt: skip
+@click.option("--sign", "key_file", type=_FILE, metavar="KEY", help="Sign with this private key.")
+@click.option("--open", "show", is_flag=True, help="Show the HTML report in a browser.")
+@click.pass_context
+def report(
+    context: click.Context,
+    output_format: str,
+    outputs: tuple[Path, ...],
+    since_hours: float | None,
+    include_lint: bool,
+    tag: str | None,
+    key_file: Path | None,
+    show: bool,
+) -> None:
+    """Report what the last runs found; no op is checked anew.
+
+    For HTML, the worst failing cases are run again, to draw them. Exit code 4 when nothing has
+    been validated yet, else 0, whatever was found: `ci` is the command that judges.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from gpuemu_flow.engine.reporting import Asked, current  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+
+    check_outputs(outputs)
+    signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
+    workspace = Workspace()
+    if show and not any(format_of(path, output_format) == "html" for path in outputs):
+        outputs = (*outputs, workspace.cache.folder / "report.html")
+    pictures = wants_pictures(outputs, output_format)
+    found = current(workspace, Asked(since_hours, include_lint, tag, pictures))
+    warn = float(workspace.settings["warn_threshold"])
+    if signer is not None:
+        signer.write(found, outputs, output_format)
+    else:
+        publish(found, outputs, output_format, warn_threshold=warn)
+    if show:
+        _open(next(p for p in outputs if format_of(p, output_format) == "html"))
+    raise SystemExit(4 if found.exit_code == 4 else 0)
+
+
+class _Signer:
+    """Writes signed files: HTML holds its signature, others have it beside them."""
+
+    def __init__(self, key_file: Path, outputs: tuple[Path, ...], output_format: str) -> None:
+        from gpuemu_flow.reports import signature  # noqa: PLC0415
+
+        if not outputs and output_format != "html":
+            raise click.UsageError("--sign needs a file to sign: -o FILE, or --format html")
+        self._key, problems = signature.load_private(key_file)
+        for problem in problems:
+            click.echo(str(problem), err=True)
+
+    def write(self, found: Report, outputs: tuple[Path, ...], output_format: str) -> None:
+        """Write what is signed; without files, signed HTML goes to standard output."""
+        from gpuemu_flow.reports import signature  # noqa: PLC0415
+
+        for path in outputs:
+            name = format_of(path, output_format)
+            if name == "html":
+                write_file(path, self._html(found))
+                continue
+            text = render(found, name)
+            write_file(path, text)
+            beside = path.with_name(path.name + signature.SUFFIX)
+            write_file(beside, signature.sign_detached(text.encode("utf-8", "replace"), self._key))
+        if not outputs:
+            click.echo(self._html(found), nl=False)
+
+    def _html(self, found: Report) -> str:
+        from gpuemu_flow.reports import html_writer, signature  # noqa: PLC0415
+
+        mark = signature.fingerprint(self._key.public_key())
+        return signature.sign_html(html_writer.report_to_html(found, mark), self._key)
+
+
+def _open(path: Path) -> None:
+    import webbrowser  # noqa: PLC0415 - slow to import, and seldom needed
+
+    if not webbrowser.open(path.resolve().as_uri()):
+        click.echo(f"no browser could be started; the report is {path}", err=True)
+
+
+@report.command(short_help="Check a signed report.")
+@click.argument("file", type=_FILE)
+@click.option("--pubkey", type=_FILE, required=True, metavar="PEM", help="The public key.")
+def verify(file: Path, pubkey: Path) -> None:
+    """Check that a report is as it was signed, and by whom; exit code 1 when it is not."""
+    from gpuemu_flow.reports import signature  # noqa: PLC0415
+
+    found = signature.verify(file, signature.load_public(pubkey))
+    click.echo(f"{file}: signed by {found.key}, sha256 {found.sha256}")
+
+
+@report.command(short_help="Make a pair of keys for signing.")
+@click.option(
+    "-o", "--output", type=_FILE, default=DEFAULT_KEY, show_default=True, help="The private key."
+)
+def keygen(output: Path) -> None:
+    """Write a private key that only its owner can read, and its public key beside it as .pub."""
+    from gpuemu_flow.reports import signature  # noqa: PLC0415
+
+    public = signature.make_key(output)
+    mark = signature.fingerprint(signature.load_public(public))
+    click.echo(f"private key {output}\npublic key {public}\nsha256 {mark}")

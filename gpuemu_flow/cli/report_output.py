@@ -1,0 +1,194 @@
+"""Writing a report: formats by name and by a file's ending, and what CI services are told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import F, wants_color
+from gpuemu_flow.errors import Problem, UsageError
+
+if TYPE_CHECKING:
+    from gpuemu_flow.reports.document import Report
+
+FORMATS = ("text", "json", "junit", "sarif", "markdown", "html")
+ALIASES = {"xml": "junit", "md": "markdown", "pr-comment": "markdown", "pr_comment": "markdown"}
+ENDINGS = {
+    ".txt": "text", ".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown",
+    ".markdown": "markdown", ".html": "html", ".htm": "html",
+}  # fmt: skip
+
+
+class FormatChoice(click.Choice[str]):
+    """The formats by their names, and by names that other tools give them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The canonical name."""
+        return str(super().convert(ALIASES.get(value.lower(), value.lower()), param, ctx))
+
+
+def report_format_option(*names: str) -> Callable[[F], F]:
+    """``--format``, the first of `names` being the default."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=FormatChoice(names),
+        default=names[0],
+        show_default=True,
+        help="What to print, and to write to files without a known ending.",
+    )
+
+
+def output_option(function: F) -> F:
+    """``-o``, which may be repeated."""
+    return click.option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Also write this file, its format by its ending; may be repeated.",
+    )(function)
+
+
+def format_of(path: Path, default: str) -> str:
+    """The format that a file is written in."""
+    return ENDINGS.get(path.suffix.lower(), default)
+
+
+def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
+    """Whether anything is written that shows drawings of failures."""
+    return "html" in {output_format, *(format_of(path, output_format) for path in outputs)}
+
+
+def check_outputs(outputs: Sequence[Path]) -> None:
+    """Complain of files that could not be written before an hour of work is done for them.
+
+    Raises
+    ------
+    UsageError
+        ``report-not-writable``.
+    """
+    problems = []
+    for path in outputs:
+        folder = path.resolve().parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            problems.append(_not_writable(path, "there is no folder that can be written"))
+    if problems:
+        raise UsageError(*problems)
+
+
+def _not_writable(path: Path, reason: str) -> Problem:
+    return Problem("report-not-writable", f"cannot write the report: {reason}", "", str(path))
+
+
+def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
+    """A report in one format; text may be coloured."""
+    if name == "json":
+        from gpuemu_flow.reports import json_writer, report_json  # noqa: PLC0415
+
+        return json_writer.dumps(report_json.report_to_json(report)) + "\n"
+    if name == "junit":
+        from gpuemu_flow.reports import junit  # noqa: PLC0415
+
+        return junit.report_to_junit(report)
+    if name == "sarif":
+        from gpuemu_flow.reports import json_writer, report_sarif  # noqa: PLC0415
+
+        return json_writer.dumps(report_sarif.report_to_sarif(report)) + "\n"
+    if name == "markdown":
+        from gpuemu_flow.reports import markdown  # noqa: PLC0415
+
+        return markdown.report_to_markdown(report)
+    if name == "html":
+        from gpuemu_flow.reports import html_writer  # noqa: PLC0415
+
+        return html_writer.report_to_html(report)
+    from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
+
+    style = text.Style(color)
+    return report_text.render_report(report, style, warn_threshold=warn_threshold) + "\n"
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a report whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        ``report-not-writable``.
+    """
+    from gpuemu_flow.errors import StoreError  # noqa: PLC0415
+    from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
+
+    data = text.encode("utf-8", "replace")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or /dev/stdout is no file to replace
+            path.write_bytes(data)
+            return
+        write_atomic(path, data)
+        # Unlike the cache's files, which are the user's alone, reports are read by others.
+        mask = os.umask(0)
+        os.umask(mask)
+        path.chmod(0o666 & ~mask)
+    except (OSError, StoreError) as error:
+        raise UsageError(_not_writable(path, str(error))) from None
+
+
+def publish(
+    report: Report,
+    outputs: Sequence[Path],
+    output_format: str,
+    *,
+    warn_threshold: float,
+    to_text: Callable[[Report], str] | None = None,
+) -> None:
+    """Write the files, then print: text when the format asked for went into a file.
+
+    Parameters
+    ----------
+    to_text : callable, optional
+        What is printed as text, in place of the usual.
+    """
+    written = set()
+    for path in outputs:
+        name = format_of(path, output_format)
+        write_file(path, render(report, name, warn_threshold=warn_threshold))
+        written.add(name)
+    shown = "text" if output_format in written else output_format
+    if shown == "text" and to_text is not None:
+        out = to_text(report)
+    else:
+        color = shown == "text" and wants_color()
+        out = render(report, shown, color=color, warn_threshold=warn_threshold)
+    click.echo(out, nl=not out.endswith("\n"))
+
+
+def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
+    """Annotations and the job summary, where a GitHub workflow runs.
+
+    Annotations go to standard error, which GitHub reads too: standard output may hold JSON.
+    """
+    from gpuemu_flow.reports import github, markdown  # noqa: PLC0415
+
+    if environ.get("GITHUB_ACTIONS") == "true":
+        sys.stdout.flush()
+        for line in github.workflow_commands(report):
+            click.echo(line, err=True)
+    summary = environ.get("GITHUB_STEP_SUMMARY")
+    if summary:
+        text = markdown.report_to_markdown(report, limit=github.MAX_SUMMARY_BYTES)
+        # A summary is a courtesy: that it cannot be written is no reason to fail.
+        with contextlib.suppress(OSError), Path(summary).open("ab") as file:
+            file.write(b"\n" + text.encode("utf-8", "replace"))

@@ -1,0 +1,64 @@
+"""``gpuemu-flow test``: check ops as an editor or a person at work does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import SEED, split_words, wants_color
+from gpuemu_flow.cli.report_output import (
+    FORMATS,
+    check_outputs,
+    output_option,
+    publish,
+    report_format_option,
+    wants_pictures,
+)
+
+if TYPE_CHECKING:
+    from gpuemu_flow.reports.document import Report
+
+
+@click.command(short_help="Check ops, one line each.")
+@click.option("--quick", is_flag=True, help="Only the dtypes of ci.quick_dtypes.")
+@click.option("--thorough", is_flag=True, help="Everything; the default.")
+@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@click.option("--op", "ops", multiple=True, help="Only this op; may be repeated.")
+@click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
+@report_format_option(*FORMATS)
+@output_option
+def test(
+    quick: bool,
+    thorough: bool,
+    seed: int | None,
+    ops: tuple[str, ...],
+    kernels: tuple[str, ...],
+    output_format: str,
+    outputs: tuple[Path, ...],
+) -> None:
+    """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
+    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.engine.ci import Request, check  # noqa: PLC0415
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+    from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
+
+    if quick and thorough:
+        raise click.UsageError("choose one of --quick and --thorough")
+    check_outputs(outputs)
+    workspace = Workspace(overrides=Overrides(seed=seed))
+    names = (*split_words(ops), *split_words(kernels))
+    request = Request(
+        names, quick=quick, limited=False, pictures=wants_pictures(outputs, output_format)
+    )
+    with make_listener(live=wants_color() and output_format == "text") as listener:
+        report = check(workspace, request, listener)
+    warn = float(workspace.settings["warn_threshold"])
+
+    def shown(found: Report) -> str:
+        return report_text.render_test(found, text.Style(wants_color()), warn_threshold=warn)
+
+    publish(report, outputs, output_format, warn_threshold=warn, to_text=shown)
+    raise SystemExit(report.exit_code)

@@ -1,0 +1,219 @@
+"""Geometry of the drawings in an HTML report: numbers and paths only, never text of a user."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.reports.document import LEVELS, SHARES, HistoryPoint, Picture
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Paths by level, in units of one cell."""
+
+    columns: int
+    rows: int
+    cell: float
+    paths: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Error against magnitude: paths by shade (1 to 4) and by whether elements fail.
+
+    Ticks are (place, label).
+    """
+
+    width: float
+    height: float
+    paths: tuple[tuple[int, bool, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: label, count, length from 0 to 1, beyond the tolerance or not."""
+
+    label: str
+    count: int
+    length: float
+    failing: bool
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Worst error over runs: a line, and the runs that did not pass."""
+
+    width: float
+    height: float
+    line: str
+    failing: tuple[Point, ...]
+    last: Point
+    label: str
+
+
+def heat_map(picture: Picture) -> HeatMap:
+    """Cells as strokes, one path per level; neighbours in a row are one piece."""
+    columns = max((len(row) for row in picture.rows), default=0)
+    pieces: dict[str, list[str]] = {level: [] for level in LEVELS}
+    for y, row in enumerate(picture.rows):
+        x = 0
+        while x < len(row):
+            end = x
+            while end < len(row) and row[end] == row[x]:
+                end += 1
+            pieces[row[x]].append(f"M{x} {y}.5h{end - x}")
+            x = end
+    size = min(24.0, max(6.0, 416 / max(1, columns)))
+    paths = tuple((level, "".join(found)) for level, found in pieces.items() if found)
+    return HeatMap(columns, len(picture.rows), size, paths)
+
+
+_GUTTER = 6.0
+_PLOT = (240.0, 170.0)
+"""Width and height of the plot, about."""
+_MOST = (28, 22)
+"""Cells to the right and upward; where there are more half decades, a cell holds several."""
+_LARGEST_STEP = 26.0
+_GAPS = (36.0, 18.0)
+"""How far apart labels must be."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Half decades of one axis: where each cell lies, and how large a cell is."""
+
+    step: float
+    width: int
+    places: Mapping[int, float]
+
+    def cell(self, value: int) -> int:
+        """The cell that a half decade falls into."""
+        return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
+
+
+def scatter(picture: Picture) -> Scatter:
+    """Dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
+    x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
+    y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
+    cells: dict[tuple[int, int], list[int]] = {}
+    for x, y, count, bad in picture.scatter:
+        cell = cells.setdefault((x_axis.cell(x), y_axis.cell(y)), [0, 0])
+        cell[0] += count
+        cell[1] += bad
+    most = max((count for count, _ in cells.values()), default=1)
+    width = max(x_axis.places.values(), default=0.0) + x_axis.step
+    height = max(y_axis.places.values(), default=0.0) + y_axis.step
+    paths: dict[tuple[int, bool], list[str]] = {}
+    for (x, y), (count, bad) in sorted(cells.items()):
+        shade = 1 + math.floor(3 * math.log(count) / math.log(most)) if most > 1 else 4
+        left, top = x_axis.places[x], height - y_axis.step - y_axis.places[y]
+        piece = f"M{left:g} {top:g}h{x_axis.step:g}v{y_axis.step:g}h-{x_axis.step:g}z"
+        paths.setdefault((shade, bad > 0), []).append(piece)
+    return Scatter(
+        width,
+        height,
+        tuple((shade, bad, "".join(pieces)) for (shade, bad), pieces in sorted(paths.items())),
+        _ticks(x_axis, _GAPS[0]),
+        tuple((height - at, text) for at, text in _ticks(y_axis, _GAPS[1])),
+    )
+
+
+_ZERO, _SPECIAL = -80, 80
+
+
+def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
+    """Cells from the smallest to the largest value, those without elements in between included."""
+    found = set(values)
+    finite = sorted(v for v in found if _ZERO < v < _SPECIAL)
+    width = 1
+    between = range(0)
+    if finite:
+        width = max(1, math.ceil((finite[-1] - finite[0] + 1) / most))
+        between = range(finite[0] // width * width, finite[-1] + 1, width)
+    count = len(between) + len(found & {_ZERO, _SPECIAL})
+    step = round(min(_LARGEST_STEP, length / max(1, count)), 1)
+    places, at = {}, 0.0
+    if _ZERO in found:
+        places[_ZERO] = at
+        at += step + _GUTTER
+    for value in between:
+        places[value] = round(at, 1)
+        at += step
+    if _SPECIAL in found:
+        places[_SPECIAL] = round(at + (_GUTTER if places else 0.0), 1)
+    return _Axis(step, width, places)
+
+
+def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
+    """Places and labels of whole decades, so far apart that labels do not overlap."""
+    shown: list[tuple[float, str]] = []
+    for value, at in axis.places.items():
+        special = value in (_ZERO, _SPECIAL)
+        middle = round(at + axis.step / 2 if special else at, 1)
+        far = not shown or middle - shown[-1][0] >= gap
+        if special or (value % 2 == 0 and far):
+            shown.append((middle, _tick(value)))
+    return tuple(shown)
+
+
+def _tick(value: int) -> str:
+    if value == _ZERO:
+        return "0"
+    return "NaN/Inf" if value == _SPECIAL else f"1e{value // 2}"
+
+
+def histogram(picture: Picture) -> tuple[Bar, ...]:
+    """Bars from nothing of the tolerance to far beyond it; empty ends are left out."""
+    labels = [_share(share) for share in SHARES] + ["more"]
+    most = max(picture.histogram, default=0) or 1
+    bars = [
+        Bar(label, count, math.sqrt(count / most), number > SHARES.index(1.0))
+        for number, (label, count) in enumerate(zip(labels, picture.histogram, strict=True))
+    ]
+    last = max((n for n, bar in enumerate(bars) if bar.count), default=0)
+    return tuple(bars[: max(last, SHARES.index(1.0)) + 1])
+
+
+def _share(value: float) -> str:
+    if value == 0:
+        return "exact"
+    return f"≤ {value * 100:g} %" if value <= 1 else f"≤ {value:g} ×"
+
+
+TREND_WIDTH, TREND_HEIGHT = 120.0, 26.0
+TREND_POINTS = 30
+
+
+def trend(points: Sequence[HistoryPoint]) -> Trend | None:
+    """The worst error of the last runs on a logarithmic scale; None when there are too few."""
+    shown = list(points)[-TREND_POINTS:]
+    if len(shown) < 2:
+        return None
+    logs = [math.log10(p.max_abs) if 0 < p.max_abs < math.inf else None for p in shown]
+    known = [v for v in logs if v is not None] or [0.0]
+    low, high = min(known), max(known)
+    span = (high - low) or 1.0
+
+    def place(number: int) -> Point:
+        value, error = logs[number], shown[number].max_abs
+        share = (value - low) / span if value is not None else 0.0 if error == 0 else 1.0
+        if high == low and value is not None:
+            share = 0.5
+        x = 4 + (TREND_WIDTH - 8) * number / (len(shown) - 1)
+        return round(x, 1), round(TREND_HEIGHT - 4 - (TREND_HEIGHT - 8) * share, 1)
+
+    places = [place(number) for number in range(len(shown))]
+    line = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
+    wrong = tuple(p for p, s in zip(places, shown, strict=True) if s.verdict != "passed")
+    first, last = shown[0], shown[-1]
+    label = (
+        f"worst error over {len(shown)} runs, from {first.max_abs:.2e} to {last.max_abs:.2e}; "
+        f"{len(wrong)} did not pass"
+    )
+    return Trend(TREND_WIDTH, TREND_HEIGHT, line, wrong, places[-1], label)

@@ -1,0 +1,110 @@
+"""What GitHub shows of a report: annotations at lines, and the summary of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuemu_flow.reports.document import Report
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.types import Verdict
+
+MAX_ANNOTATIONS = 10
+"""GitHub shows no more per step."""
+MAX_SUMMARY_BYTES = 1 << 20
+_MAX_MESSAGE = 600
+
+
+def workflow_commands(report: Report) -> list[str]:
+    """Workflow commands, worst first; what is too much is counted in the last one."""
+    cut = "what was cut off by ci.thorough_timeout was not checked; see the report"
+    last = [f"::warning title=gpuemu-flow::{cut}"] if report.timed_out else []
+    found = list(_all(report))
+    if len(found) + len(last) > MAX_ANNOTATIONS:
+        kept = found[: MAX_ANNOTATIONS - 1 - len(last)]
+        more = f"::error title=gpuemu-flow::{len(found) - len(kept)} more; see the report"
+        found = [*kept, more]
+    return [*found, *last]
+
+
+def _all(report: Report) -> Iterator[str]:
+    """One per op, dtype and kind of failure: cases with one cause lie on the same line."""
+    seen: dict[tuple[str, str], int] = {}
+    firsts: dict[tuple[str, str], CaseFailure] = {}
+    for failure in report.worst_first():
+        if failure.result.verdict not in (Verdict.FAILED, Verdict.ERROR):
+            continue
+        first = failure.result.failures[0] if failure.result.failures else None
+        key = (failure.op, first.kind.value if first is not None else "error")
+        seen[key] = seen.get(key, 0) + 1
+        firsts.setdefault(key, failure)
+    for key, failure in firsts.items():
+        op, kind = key
+        first = failure.result.failures[0] if failure.result.failures else None
+        text = first.message if first is not None else failure.result.verdict.value
+        cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
+        message = f"{op}: {kind} in {cases}: {_short(text)}\n{failure.reproduce}"
+        yield _command(report, op, f"{op}: {kind}", message)
+    for result in report.run.results:
+        if result.verdict is Verdict.ERROR and not result.cases:
+            yield _command(report, result.op, f"{result.op}: error", _short(result.reason))
+    yield from _lints(report)
+    if report.fail_on_regression:
+        for sentence in report.regressions:
+            op = sentence.split(" ", 1)[0]
+            yield _command(report, op, "regression", _short(sentence))
+    for problem in report.run.problems:
+        if not problem.warning:
+            yield _error(problem.file, problem.line, problem.slug, _short(str(problem)))
+
+
+def _lints(report: Report) -> Iterator[str]:
+    shown = set()
+    for kernel in report.run.kernels:
+        for entry in kernel.entries:
+            for v in entry["violations"]:
+                if v["severity"] != "error" or "allowed" in v:
+                    continue
+                place = report.places.get(f"kernel:{kernel.kernel}")
+                file = place.file if place is not None else ""
+                if v["file"]:
+                    file = f"{report.prefix}/{v['file']}" if report.prefix else v["file"]
+                text = f"{entry['name']}: {_short(v['message'])}"
+                line = _error(file, v["line"], v["rule"], text)
+                if line not in shown:
+                    shown.add(line)
+                    yield line
+        if kernel.verdict is Verdict.ERROR and not kernel.entries:
+            text = f"{kernel.kernel}: {_short(kernel.reason)}"
+            yield _command(report, f"kernel:{kernel.kernel}", "kernel", text)
+
+
+def _command(report: Report, subject: str, title: str, message: str) -> str:
+    place = report.places.get(subject)
+    return _error(
+        place.file if place is not None else "",
+        place.line if place is not None else 0,
+        title,
+        message,
+    )
+
+
+def _error(file: str, line: int, title: str, message: str) -> str:
+    properties = [("file", file)] if file else []
+    properties += [("line", str(line))] if file and line else []
+    properties.append(("title", f"gpuemu-flow: {title}"))
+    words = ",".join(f"{name}={_property(value)}" for name, value in properties)
+    return f"::error {words}::{_data(message)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 3] + "..."
+
+
+def _data(text: str) -> str:
+    """Escaped as workflow commands want it; other control characters are dropped."""
+    kept = "".join(c for c in text if c.isprintable() or c in "\r\n\t")
+    return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,94 @@
+"""The task graph as a drawing: one row per op and dtype or kernel, one column per stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.reports.document import TaskState
+
+MAX_ROWS = 120
+_COLUMNS = {
+    "generate": 0, "build": 0, "op": 1, "reference": 1, "compare": 2, "lint": 2, "diff": 3,
+}  # fmt: skip
+_LIFT = {"op": -8.0, "reference": 8.0}
+LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
+RADIUS = 5.0
+HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lint", 2), ("diff", 3))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A task: where, what became of it, its name."""
+
+    x: float
+    y: float
+    status: str
+    name: str
+
+
+@dataclass(frozen=True)
+class GraphChart:
+    """Nodes, all edges as one path, and a label for each row."""
+
+    width: float
+    height: float
+    nodes: tuple[Node, ...]
+    edges: str
+    labels: tuple[tuple[float, str], ...]
+    headings: tuple[tuple[float, str], ...]
+    hidden: int
+
+
+def chart(tasks: Sequence[TaskState], edges: Sequence[tuple[str, str]]) -> GraphChart:
+    """Lay the tasks out; what is beyond `MAX_ROWS` rows is counted only."""
+    rows: dict[tuple[str, str], int] = {}
+    for task in tasks:
+        if task.stage != "diff":
+            rows.setdefault((task.subject, task.part), len(rows))
+    of_subject: dict[str, list[int]] = {}
+    for (subject, _), row in rows.items():
+        of_subject.setdefault(subject, []).append(row)
+    places: dict[str, tuple[float, float]] = {}
+    nodes = []
+    for task in tasks:
+        at = of_subject.get(task.subject, [0])
+        if task.stage != "diff":
+            at = [rows[task.subject, task.part]]
+        if max(at) >= MAX_ROWS:
+            continue
+        x = LEFT + STEP * _COLUMNS.get(task.stage, 0)
+        y = TOP + ROW * (sum(at) / len(at) + 0.5) + _LIFT.get(task.stage, 0.0)
+        places[task.name] = (x, y)
+        nodes.append(Node(x, y, task.status or "unknown", task.name))
+    path = "".join(_edge(places[a], places[b]) for a, b in edges if a in places and b in places)
+    labels = tuple(
+        (TOP + ROW * (row + 0.5), f"{subject} {rest}".rstrip())
+        for (subject, rest), row in rows.items()
+        if row < MAX_ROWS
+    )
+    return GraphChart(
+        width=LEFT + STEP * 3 + 40,
+        height=TOP + ROW * min(len(rows), MAX_ROWS) + 8,
+        nodes=tuple(nodes),
+        edges=path,
+        labels=labels,
+        headings=tuple((LEFT + STEP * column, text) for text, column in HEADINGS),
+        hidden=len(tasks) - len(nodes),
+    )
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
+    (x1, y1), (x2, y2) = start, end
+    middle = (x1 + x2) / 2
+    return f"M{x1:g} {y1:g}C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}"
+
+
+STATUS_WORDS: Mapping[str, str] = {
+    "ran": "ran",
+    "restored": "restored from the action cache",
+    "current": "current, nothing to do",
+    "failed": "could not do its work",
+    "pending": "not reached",
+    "unknown": "not run by this report",
+}

@@ -1,0 +1,209 @@
+"""A report as JUnit XML in the shape of pytest's ``xunit2``, which CI services read."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from xml.sax.saxutils import escape, quoteattr
+
+from gpuemu_flow.reports.document import CheckedCase, Report
+from gpuemu_flow.reports.model import KernelResult
+from gpuemu_flow.reports.text import note_lines, number, share
+from gpuemu_flow.types import Verdict
+
+MAX_MESSAGE = 400
+MAX_NAME = 500
+MAX_BODY = 8000
+BODIES_BUDGET = 12_000_000
+"""Characters of all bodies together: some services refuse files above 30 MB."""
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
+
+
+@dataclass(frozen=True)
+class _Test:
+    """One ``testcase``; `element` is ``failure``, ``error``, ``skipped`` or empty."""
+
+    classname: str
+    name: str
+    seconds: float = 0.0
+    element: str = ""
+    kind: str = ""
+    message: str = ""
+    body: str = ""
+
+
+def clean(text: str) -> str:
+    """Text without the characters that XML 1.0 cannot hold; each is shown by its number."""
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def clip(text: str, limit: int) -> str:
+    """At most `limit` characters, saying how many are left out."""
+    if len(text) <= limit:
+        return text
+    note = f"... [{len(text) - limit} more characters]"
+    return text[: max(0, limit - len(note))] + note
+
+
+def report_to_junit(report: Report) -> str:
+    """The whole file."""
+    suites = [
+        ("validation", [*_cases(report), *_ops_without_cases(report)]),
+        ("lint", list(_lints(report))),
+        ("regressions", list(_regressions(report))),
+        ("problems", list(_problems(report))),
+    ]
+    tests = [test for _, members in suites for test in members]
+    wrong = sum(bool(test.body) for test in tests)
+    limit = min(MAX_BODY, BODIES_BUDGET // max(1, wrong))
+    names: dict[tuple[str, str], int] = {}
+    # A report without a single test is still a valid file that readers accept.
+    shown = [(name, members) for name, members in suites if members] or [("validation", [])]
+    lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites {_counts(tests, report)}>"]
+    for name, members in shown:
+        stamp = f" timestamp={_attribute(report.created.removesuffix('Z'))}"
+        attributes = f'name="gpuemu-flow.{name}" {_counts(members, None)}{stamp}'
+        lines.append(f"<testsuite {attributes}>")
+        lines += [_testcase(test, limit, names) for test in members]
+        lines.append("</testsuite>")
+    return "\n".join([*lines, "</testsuites>", ""])
+
+
+def _counts(tests: list[_Test], report: Report | None) -> str:
+    errors, failures, skipped = (
+        sum(test.element == element for test in tests)
+        for element in ("error", "failure", "skipped")
+    )
+    seconds = report.run.duration_s if report is not None else sum(t.seconds for t in tests)
+    # The common XSD allows no `skipped` on the outermost element.
+    skips = "" if report is not None else f' skipped="{skipped}"'
+    name = 'name="gpuemu-flow" ' if report is not None else ""
+    return (
+        f'{name}errors="{errors}" failures="{failures}"{skips} tests="{len(tests)}" '
+        f'time="{seconds:.3f}"'
+    )
+
+
+def _testcase(test: _Test, limit: int, names: dict[tuple[str, str], int]) -> str:
+    classname, name = (clip(clean(word), MAX_NAME) for word in (test.classname, test.name))
+    again = names[classname, name] = names.get((classname, name), 0) + 1
+    if again > 1:  # some readers keep only the first of a name
+        name = f"{name}#{again}"
+    head = (
+        f"<testcase classname={_attribute(classname)} name={_attribute(name)} "
+        f'time="{test.seconds:.3f}"'
+    )
+    if not test.element:
+        return f"{head}/>"
+    message = _attribute(clip(clean(test.message), MAX_MESSAGE))
+    kind = f" type={_attribute(clean(test.kind))}" if test.kind else ""
+    body = escape(clip(clean(test.body or test.message), limit))
+    return f"{head}><{test.element}{kind} message={message}>{body}</{test.element}></testcase>"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(text, {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+
+
+def _cases(report: Report) -> Iterator[_Test]:
+    seconds = {(r.op, r.dtype): r.duration_s / max(1, r.cases) for r in report.run.results}
+    for checked in report.cases:
+        result = checked.result
+        took = seconds.get((checked.op, checked.case.dtype), 0.0)
+        if result.verdict is Verdict.PASSED:
+            yield _Test(f"ops.{checked.op}", checked.name, took)
+            continue
+        first = result.failures[0] if result.failures else None
+        kind = first.kind.value if first is not None else result.verdict.value
+        message = f"{kind}: {first.message}" if first is not None else result.verdict.value
+        element = _ELEMENTS.get(result.verdict, "skipped")
+        body = "\n".join(_body(report, checked, message))
+        yield _Test(f"ops.{checked.op}", checked.name, took, element, kind, message, body)
+
+
+def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
+    """The message again, as some services show the body only, and all that helps to see why."""
+    case, result, stats = checked.case, checked.result, checked.result.stats
+    failure = checked.failure
+    yield message
+    yield f"Reproduce: {failure.reproduce}"
+    yield f"Op: {checked.op}  Seed: {case.seed}"
+    shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
+    yield f"DType: {case.dtype}  Shape: {shapes}"
+    yield f"Layout: {case.layout}  Strategy: {case.strategy}  Shape class: {case.shape_class}"
+    yield (
+        f"Max diff: {number(stats.max_abs)}  Max rel diff: {number(stats.max_rel)}  "
+        f"Of tolerance: {share(stats.tolerance_used)}"
+    )
+    place = report.places.get(checked.op)
+    if place is not None:
+        yield f"At: {place.file}:{place.line}"
+    cause = report.causes.get(report.key(failure))
+    if cause:
+        yield f"Cause: {cause}"
+    for other in result.failures[1:]:
+        yield f"{other.kind.value}: {other.message}"
+    for note in result.notes:
+        yield from note_lines(note)
+
+
+def _ops_without_cases(report: Report) -> Iterator[_Test]:
+    """Ops that were skipped or broke, and passed cases that only clients know one by one."""
+    listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
+    for result in report.run.results:
+        if result.cases:
+            if result.passed and not listed[result.op, result.dtype] - len(result.failures):
+                note = f"{result.op}[{result.dtype}-{result.passed} submitted]"
+                yield _Test(f"ops.{result.op}", note, result.duration_s)
+            continue
+        element = "error" if result.verdict is Verdict.ERROR else "skipped"
+        kind = "Error" if element == "error" else ""
+        name = f"{result.op}[{result.dtype}]"
+        yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
+
+
+def _lints(report: Report) -> Iterator[_Test]:
+    for kernel in report.run.kernels:
+        name = f"{kernel.kernel}[{kernel.arch}]" if kernel.arch else kernel.kernel
+        if kernel.verdict is Verdict.PASSED:
+            yield _Test("kernels", name)
+        elif kernel.verdict is Verdict.SKIPPED:
+            yield _Test("kernels", name, 0.0, "skipped", "", kernel.reason)
+        else:
+            yield _lint(kernel, name)
+
+
+def _lint(kernel: KernelResult, name: str) -> _Test:
+    found = [
+        f"{v['file']}:{v['line']}: {v['rule']}: {entry['name']}: {v['message']}"
+        for entry in kernel.entries
+        for v in entry["violations"]
+        if v["severity"] == "error" and "allowed" not in v
+    ]
+    figures = [
+        f"{entry['name']}: "
+        + ", ".join(f"{k} {v}" for k, v in entry["metrics"].items() if isinstance(v, int))
+        for entry in kernel.entries
+        if entry["metrics"]
+    ]
+    message = found[0] if found else kernel.reason or kernel.verdict.value
+    element = _ELEMENTS.get(kernel.verdict, "skipped")
+    return _Test("kernels", name, 0.0, element, "Lint", message, "\n".join([*found, *figures]))
+
+
+def _regressions(report: Report) -> Iterator[_Test]:
+    """Only where they fail the run: elsewhere they would make a green job look red."""
+    if report.fail_on_regression:
+        for sentence in report.regressions:
+            name = sentence.partition(":")[0]
+            yield _Test("regressions", name, 0.0, "failure", "Regression", sentence)
+
+
+def _problems(report: Report) -> Iterator[_Test]:
+    for problem in report.run.problems:
+        if not problem.warning:
+            yield _Test("problems", problem.slug, 0.0, "error", problem.slug, str(problem))

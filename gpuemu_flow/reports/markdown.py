@@ -1,0 +1,237 @@
+"""A report as Markdown for a comment on a pull request, or the summary of a job."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.reports.document import Report, kind_of
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.reports.report_text import counts
+from gpuemu_flow.reports.text import duration, note_lines, number, printable, share
+from gpuemu_flow.types import Json, Verdict, number_from_json
+
+MARKER = "<!-- gpuemu-flow report -->"
+"""First line of every report: a bot finds its own comment by it, and edits it in place."""
+
+MAX_COMMENT = 65_000
+"""Bytes; GitHub refuses comments of 65,536 characters."""
+
+MAX_CELL = 160
+MAX_ROWS, MAX_DETAILS = 100, 20
+"""Of one table in a comment, so that the next one has room; a longer text may have more."""
+
+_RUNS = re.compile("`+")
+_ICONS = {
+    "passed": "✅", "failed": "❌", "error": "💥", "nothing validated": "⚠️", "interrupted": "⏹️",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A table, or blocks of their own; what does not fit is counted."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[str]
+    most: int = MAX_ROWS
+
+
+def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
+    """The whole text, at most `limit` bytes of UTF-8; worst things first."""
+    lines = [MARKER, *_head(report)]
+    # Room for the lines that say what was left out, and for the footer.
+    room = limit - 1000 - _size(lines)
+    for section in _sections(report):
+        if not section.rows:
+            continue
+        head = ["", f"### {section.title}", "", *section.head]
+        room -= _size(head)
+        kept = []
+        for row in section.rows[: section.most * max(1, limit // MAX_COMMENT)]:
+            if room - _size([row]) < 0:
+                break
+            room -= _size([row])
+            kept.append(row)
+        if kept:
+            lines += [*head, *kept]
+        if len(kept) < len(section.rows):
+            more = len(section.rows) - len(kept)
+            lines += ["", f"… {more} more in “{section.title}”; see the full report."]
+    lines += ["", f"<sub>gpuemu-flow {code_free(report.version)}, {report.created}</sub>", ""]
+    return "\n".join(lines)
+
+
+def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
+    """Hostile text as a code span: nothing in it is markup.
+
+    Parameters
+    ----------
+    cell : bool
+        It stands in a table, where a pipe would begin the next cell even within code.
+    """
+    flat = " ".join(printable(text[: 4 * limit]).split()) or " "
+    if len(flat) > limit:
+        flat = flat[: limit - 1] + "…"
+    fence = "`" * (1 + max((len(run) for run in _RUNS.findall(flat)), default=0))
+    padded = f" {flat} " if flat[0] == "`" or flat[-1] == "`" else flat
+    span = f"{fence}{padded}{fence}"
+    return span.replace("|", "\\|") if cell else span
+
+
+def code_free(text: str) -> str:
+    """Text outside of code: HTML and Markdown signs are escaped."""
+    flat = html.escape(" ".join(printable(text).split()), quote=False)
+    return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", flat)
+
+
+def _size(lines: Iterable[str]) -> int:
+    return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
+
+
+def _head(report: Report) -> Iterator[str]:
+    totals = report.totals
+    icon = _ICONS.get(report.verdict, "")
+    project = f" of {code(report.project, cell=False)}" if report.project else ""
+    yield f"## {icon} gpuemu-flow correctness report{project}: {report.verdict}"
+    yield ""
+    parts = [f"**{count}** {word}" for word, count in counts(totals)] or ["nothing checked"]
+    took = f", {duration(report.run.duration_s)}" if report.run.duration_s else ""
+    yield f"{', '.join(parts)}; mode {code(report.mode, cell=False)}{took}."
+    if report.timed_out:
+        yield ""
+        yield "The time limit was reached: what was cut off is counted as skipped."
+
+
+def _sections(report: Report) -> Iterator[_Section]:
+    yield _Section(
+        "Failing cases",
+        ("| op | dtype | kind | max abs | of tolerance | seed |", "|---|---|---|---:|---:|---|"),
+        [_failure_row(failure) for failure in report.representatives()],
+    )
+    if report.fail_on_regression or report.baseline is not None:
+        yield _Section(
+            "Regressions", (), [f"- {code(s, 400, cell=False)}" for s in report.regressions]
+        )
+    yield _Section(
+        "Kernels",
+        (
+            "| kernel | rule | finding | registers | spills | occupancy |",
+            "|---|---|---|---:|---:|---:|",
+        ),
+        list(_kernel_rows(report)),
+    )
+    problems = [p for p in report.run.problems if not p.warning]
+    yield _Section("Problems", (), [f"- {code(str(p), 400, cell=False)}" for p in problems])
+    yield _Section(
+        "Details",
+        (),
+        [_details(report, f) for f in report.representatives()],
+        MAX_DETAILS,
+    )
+    yield _Section(
+        "Recorded before, not seen by this run",
+        ("| op | dtype | kind | seed | source |", "|---|---|---|---|---|"),
+        [
+            "| "
+            + " | ".join(code(r[name]) for name in ("op", "dtype", "kind", "seed_str", "source"))
+            + " |"
+            for r in report.recorded
+        ],
+    )
+    skipped = [r for r in report.run.results if r.verdict is Verdict.SKIPPED]
+    yield _Section(
+        "Skipped",
+        (),
+        [
+            f"- {code(f'{r.op} {r.dtype}', cell=False)}: {code(r.reason, cell=False)}"
+            for r in skipped
+        ],
+    )
+    warnings = [p for p in report.run.problems if p.warning]
+    yield _Section("Warnings", (), [f"- {code(str(p), 400, cell=False)}" for p in warnings])
+    yield _Section(
+        "All ops",
+        (
+            "| op | dtype | verdict | cases | max abs | of tolerance |",
+            "|---|---|---|---:|---:|---:|",
+        ),
+        [
+            f"| {code(r.op)} | {r.dtype} | {r.verdict.value} | {r.passed}/{r.cases} | "
+            f"{number(r.max_abs)} | {share(r.tolerance_used)} |"
+            for r in report.run.results
+            if r.cases
+        ],
+    )
+
+
+def _failure_row(failure: CaseFailure) -> str:
+    stats = failure.result.stats
+    cells = (
+        code(failure.op),
+        failure.case.dtype,
+        kind_of(failure),
+        number(stats.max_abs),
+        share(stats.tolerance_used),
+        code(str(failure.case.seed)),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _details(report: Report, failure: CaseFailure) -> str:
+    """One failure to unfold; in a code block nothing is markup but its own fence."""
+    case, result = failure.case, failure.result
+    shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
+    lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
+    lines.append(f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}")
+    known = report.known.get(report.key(failure))
+    cause = report.causes.get(report.key(failure))
+    if cause:
+        lines.append(f"cause: {cause}")
+    if known is not None and known.minimized is not None:
+        smallest = " ".join(f"{n}{shape}" for n, shape in known.minimized["shapes"].items())
+        lines.append(f"minimized: {smallest}  id {known.minimized['id']}")
+    for note in result.notes:
+        lines += note_lines(note)
+    place = report.places.get(failure.op)
+    if place is not None:
+        lines.append(f"at {place.file}:{place.line}")
+    lines.append(failure.reproduce)
+    text = printable("\n".join(lines))[:2000]
+    fence = "`" * max(3, 1 + max((len(run) for run in _RUNS.findall(text)), default=0))
+    title = html.escape(" ".join(printable(f"{failure.op} {case.dtype}").split())[:MAX_CELL])
+    summary = f"<details><summary>{title}: {kind_of(failure)}</summary>"
+    return f"{summary}\n\n{fence}text\n{text}\n{fence}\n\n</details>"
+
+
+def _kernel_rows(report: Report) -> Iterator[str]:
+    for kernel in report.run.kernels:
+        if kernel.verdict in (Verdict.ERROR, Verdict.SKIPPED) and not kernel.entries:
+            reason = code(kernel.reason)
+            yield f"| {code(kernel.kernel)} | {kernel.verdict.value} | {reason} | | | |"
+        for entry in kernel.entries:
+            for found in entry["violations"]:
+                if found["severity"] == "error" and "allowed" not in found:
+                    yield _kernel_row(entry, found)
+
+
+def _kernel_row(entry: Json, found: Json) -> str:
+    metrics = entry["metrics"]
+    occupancy = metrics["occupancy"]
+
+    def figure(name: str) -> str:
+        value = metrics[name]
+        return "-" if value is None else str(number_from_json(value))
+
+    reached = f"{occupancy['fraction']:.0%}" if occupancy else "-"
+    cells = (
+        code(f"{entry['name']} {entry['arch']}"),
+        found["rule"],
+        code(found["message"]),
+        figure("registers"),
+        figure("spill_instructions"),
+        reached,
+    )
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,73 @@
+"""A report as JSON; its schema is ``schemas/report.schema.json``."""
+
+from __future__ import annotations
+
+from gpuemu_flow.reports.document import REPORT_VERSION, CheckedCase, Report
+from gpuemu_flow.reports.json_writer import failure_record, run_to_json
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.types import Json, number_to_json
+
+
+def report_to_json(report: Report) -> dict[str, Json]:
+    """A report as plain JSON; non-finite numbers are strings, seeds are there as strings too."""
+    run = run_to_json(report.run)
+    totals = report.totals
+    return {
+        **run,
+        "schema_version": REPORT_VERSION,
+        "tool": {"name": "gpuemu-flow", "version": report.version},
+        "project": report.project,
+        "mode": report.mode,
+        "created": report.created,
+        "verdict": report.verdict,
+        "exit_code": report.exit_code,
+        "total_tests": totals["total"],
+        "passed": totals["passed"],
+        "failed": totals["failed"],
+        "errors": totals["errors"],
+        "inconclusive": totals["inconclusive"],
+        "skipped": totals["skipped"],
+        "duration_ms": round(report.run.duration_s * 1000),
+        "timed_out": report.timed_out,
+        "failures": [_failure(report, failure) for failure in report.run.failures],
+        "recorded": [dict(record) for record in report.recorded],
+        "cases": [_case(case) for case in report.cases],
+        "baseline": None if report.baseline is None else dict(report.baseline),
+        "regressions": list(report.regressions),
+        "fail_on_regression": report.fail_on_regression,
+    }
+
+
+def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
+    known = report.known.get(report.key(failure))
+    place = report.places.get(failure.op)
+    return {
+        **failure_record(failure),
+        "name": CheckedCase(failure.op, failure.case, failure.result).name,
+        "id": None if known is None else known.id,
+        "cause": report.causes.get(report.key(failure), ""),
+        "time": None if known is None else known.time,
+        "minimized": None
+        if known is None or known.minimized is None
+        else dict(known.minimized)["id"],
+        "file": "" if place is None else place.file,
+        "line": 0 if place is None else place.line,
+    }
+
+
+def _case(checked: CheckedCase) -> dict[str, Json]:
+    case, stats = checked.case, checked.result.stats
+    return {
+        "name": checked.name,
+        "op": checked.op,
+        "dtype": case.dtype,
+        "shapes": {i.name: list(i.shape) for i in case.inputs},
+        "shape_class": case.shape_class,
+        "layout": case.layout,
+        "strategy": case.strategy,
+        "seed": case.seed,
+        "seed_str": str(case.seed),
+        "verdict": checked.result.verdict.value,
+        "max_abs": number_to_json(stats.max_abs),
+        "tolerance_used": number_to_json(stats.tolerance_used),
+    }

@@ -1,0 +1,187 @@
+"""A report as SARIF 2.1.0: one result per op and kind of failure, at the line of the op's source.
+
+Source: OASIS, "Static Analysis Results Interchange Format (SARIF) Version 2.1.0".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from gpuemu_flow.reports.document import Place, Report
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
+from gpuemu_flow.reports.text import number, plural, printable
+from gpuemu_flow.types import FailureKind, Json, Verdict
+
+MAX_RESULTS = 25_000
+"""Per run; GitHub refuses more, and shows 5,000 of them."""
+MAX_TEXT = 1000
+MAX_SEEDS = 10
+
+_RULES = {
+    FailureKind.TOLERANCE: "an element differs from the reference by more than its tolerance",
+    FailureKind.NAN: "NaN where the reference has a number, or the reverse",
+    FailureKind.INF: "Inf where the reference has a finite number, or the reverse",
+    FailureKind.SHAPE: "an output is missing, unexpected or of another shape",
+    FailureKind.DTYPE: "an output has another dtype",
+    FailureKind.INVARIANT: "an invariant of the op does not hold",
+    FailureKind.REFERENCE: "the reference failed, so that nothing is known of the op",
+    FailureKind.EXECUTION: "the op crashed, ended in an error or took too long",
+    FailureKind.INPUT_MODIFIED: "the op changed an input that it may not change",
+    FailureKind.UNWRITTEN: "the op did not write all of its output",
+    FailureKind.OUT_OF_BOUNDS: "the op wrote outside of its output",
+    FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
+}
+"""What each rule ``validation/KIND`` is about."""
+
+
+def report_to_sarif(report: Report) -> dict[str, Json]:
+    """One SARIF run with failing ops, lint findings and regressions."""
+    whole = lint_to_sarif(report.run)
+    (run,) = whole["runs"]
+    lints = run["results"]
+    for result in lints:
+        result["message"]["text"] = _text(result["message"]["text"])
+        logical = result["locations"][0]["logicalLocations"][0]
+        logical["name"] = _text(logical["name"])
+        artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+        artifact["uri"] = _in_repository(report, artifact["uri"])
+    rules = [
+        {
+            "id": f"validation/{kind.value}",
+            "name": kind.value,
+            "shortDescription": {"text": text[0].upper() + text[1:]},
+            "defaultConfiguration": {"level": "error"},
+        }
+        for kind, text in _RULES.items()
+    ]
+    rules.append(
+        {
+            "id": "regression",
+            "name": "Regression",
+            "shortDescription": {"text": "Something got worse"},
+            "defaultConfiguration": {"level": "error"},
+        }
+    )
+    for notice in run["invocations"][0]["toolExecutionNotifications"]:
+        notice["message"]["text"] = _text(notice["message"]["text"])
+    driver = run["tool"]["driver"]
+    driver["rules"] = [*driver["rules"], *rules]
+    index = {rule["id"]: number for number, rule in enumerate(driver["rules"])}
+    found = [*_failures(report), *_without_cases(report), *lints, *_regressions(report)]
+    for result in found:
+        if result["ruleId"] in index:
+            result["ruleIndex"] = index[result["ruleId"]]
+    run["results"] = found[:MAX_RESULTS]
+    _fingerprint(run["results"])
+    if len(found) > MAX_RESULTS:
+        text = f"{len(found) - MAX_RESULTS} more results were left out"
+        run["invocations"][0]["toolExecutionNotifications"].append(
+            {"level": "warning", "message": {"text": text}}
+        )
+    run["automationDetails"] = {"id": f"gpuemu-flow/{printable(report.mode)[:100]}/"}
+    run["properties"] = {"verdict": report.verdict, "created": report.created}
+    return whole
+
+
+def _in_repository(report: Report, uri: str) -> str:
+    """A lint's URI, which is relative to the workspace, as one that the service can find."""
+    if not report.prefix or "://" in uri or uri.startswith("/"):
+        return uri
+    return f"{quote(report.prefix)}/{uri}"
+
+
+def _failures(report: Report) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, str], list[CaseFailure]] = {}
+    for failure in report.worst_first():
+        first = failure.result.failures[0] if failure.result.failures else None
+        if failure.result.verdict in (Verdict.FAILED, Verdict.ERROR):
+            kind = first.kind if first is not None else FailureKind.EXECUTION
+            groups.setdefault((failure.op, kind.value), []).append(failure)
+    return [_group(report, op, kind, members) for (op, kind), members in groups.items()]
+
+
+def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> dict[str, Any]:
+    worst = members[0]
+    first = worst.result.failures[0] if worst.result.failures else None
+    said = first.message if first is not None else worst.result.verdict.value
+    dtypes = list(dict.fromkeys(m.case.dtype for m in members))
+    text = (
+        f"{op}: {said} ({plural(len(members), 'case')} in {', '.join(dtypes)}; "
+        f"seed {worst.case.seed}, max abs {number(worst.result.stats.max_abs)}; "
+        f"{worst.reproduce})"
+    )
+    return {
+        "ruleId": f"validation/{kind}",
+        "level": "error",
+        "message": {"text": _text(text)},
+        "locations": [_location(report.places.get(op), op)],
+        "occurrenceCount": len(members),
+        "properties": {
+            "op": _text(op),
+            "dtypes": dtypes,
+            "seeds": [str(m.case.seed) for m in members[:MAX_SEEDS]],
+            "reproduce": _text(worst.reproduce),
+        },
+    }
+
+
+def _without_cases(report: Report) -> list[dict[str, Any]]:
+    return [
+        {
+            "ruleId": f"validation/{FailureKind.EXECUTION.value}",
+            "level": "error",
+            "message": {"text": _text(f"{r.op} {r.dtype}: {r.reason}")},
+            "locations": [_location(report.places.get(r.op), r.op)],
+        }
+        for r in report.run.results
+        if r.verdict is Verdict.ERROR and not r.cases
+    ]
+
+
+def _regressions(report: Report) -> list[dict[str, Any]]:
+    level = "error" if report.fail_on_regression else "warning"
+    return [
+        {
+            "ruleId": "regression",
+            "level": level,
+            "message": {"text": _text(sentence)},
+            "locations": [_location(report.places.get(sentence.split(" ", 1)[0]), "regression")],
+        }
+        for sentence in report.regressions
+    ]
+
+
+def _text(text: str) -> str:
+    flat = printable(text[: MAX_TEXT + 1])
+    return flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"
+
+
+def _location(place: Place | None, name: str) -> dict[str, Json]:
+    """Where it is; code review services show nothing without a file."""
+    at = place or Place("gpuemu.toml")
+    found = physical_location(at.file, at.line)
+    found["logicalLocations"] = [{"name": _text(name), "kind": "function"}]
+    return found
+
+
+def _fingerprint(results: Iterable[dict[str, Any]]) -> None:
+    """A name that a finding keeps while lines move: rule, subject, and its number among such."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for result in results:
+        location = result["locations"][0]
+        subject = _subject(location)
+        uri = location["physicalLocation"]["artifactLocation"]["uri"]
+        key = (result["ruleId"], subject, uri)
+        counts[key] = counts.get(key, 0) + 1
+        text = "\0".join((*key, str(counts[key])))
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+        result["partialFingerprints"] = {"gpuemuFlow/v1": digest}
+
+
+def _subject(location: Mapping[str, Any]) -> str:
+    names = location.get("logicalLocations") or [{"name": ""}]
+    return str(names[0]["name"])

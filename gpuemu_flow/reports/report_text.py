@@ -1,0 +1,133 @@
+"""A report as lines for people, and in the form that editors read from ``test``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpuemu_flow.reports.document import Report
+from gpuemu_flow.reports.failure_text import failure_row
+from gpuemu_flow.reports.model import KernelResult, OpResult
+from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
+from gpuemu_flow.types import Verdict
+
+_WORDS = {
+    Verdict.PASSED: "PASS",
+    Verdict.FAILED: "FAIL",
+    Verdict.ERROR: "ERROR",
+    Verdict.INCONCLUSIVE: "UNSURE",
+    Verdict.SKIPPED: "SKIP",
+}
+MAX_RECORDED = 10
+MAX_FAIL_LINES = 3
+"""Failing cases of one op and dtype that ``test`` names one by one."""
+
+
+def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
+    """What ``run`` prints, then the comparison with a baseline and one line of totals."""
+    lines = [render_run(report.run, style, warn_threshold=warn_threshold)]
+    lines += list(_after(report))
+    return "\n".join(lines)
+
+
+def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
+    """One line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
+
+    Editors search these lines for an op's name with ``FAIL``: none of an op that passed has it.
+    """
+    checks = len(report.run.results) + len(report.run.kernels)
+    lines = [f"{plural(checks, 'check')}, mode {printable(report.mode)}"]
+    for result in report.run.results:
+        lines += _op_lines(result, style)
+    lines += [_kernel_line(kernel, style) for kernel in report.run.kernels]
+    close = [
+        r
+        for r in report.run.results
+        if r.verdict is Verdict.PASSED and r.tolerance_used > warn_threshold
+    ]
+    lines += [
+        f"warning: {printable(r.op)} {r.dtype} used {r.tolerance_used:.0%} of its tolerance"
+        for r in close
+    ]
+    lines += [printable(str(problem)) for problem in report.run.problems]
+    lines += list(_after(report))
+    return "\n".join(lines)
+
+
+def _after(report: Report) -> Iterator[str]:
+    if report.recorded:
+        yield f"{plural(len(report.recorded), 'recorded failure')} besides, newest first:"
+        yield from (f"  {failure_row(record)}" for record in report.recorded[:MAX_RECORDED])
+    if report.baseline is not None:
+        about = report.baseline["baseline"]
+        count = len(report.regressions)
+        yield (
+            f"against baseline {printable(about['tag'])}: "
+            f"{plural(count, 'regression') if count else 'nothing got worse'}"
+        )
+    if report.baseline is not None or report.fail_on_regression:
+        yield from (f"regression: {printable(sentence)}" for sentence in report.regressions)
+    yield totals_line(report)
+
+
+def totals_line(report: Report) -> str:
+    """The verdict, and cases by verdict."""
+    words = ", ".join(f"{n} {word}" for word, n in counts(report.totals)) or "nothing checked"
+    took = f" in {duration(report.run.duration_s)}" if report.run.duration_s else ""
+    return f"{report.verdict.upper()}: {words}{took}"
+
+
+def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The totals that are not zero, each with the word for it."""
+    return [
+        ("in error" if name == "errors" else name, count)
+        for name, count in totals.items()
+        if name != "total" and count
+    ]
+
+
+def _word(verdict: Verdict, style: Style) -> str:
+    painted = style.verdict(verdict)
+    return f"[{painted.replace(verdict.value, _WORDS[verdict])}]"
+
+
+def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
+    name = printable(result.op)
+    word = _word(result.verdict, style)
+    if not result.cases:
+        yield f"{word} {name} {result.dtype}: {printable(result.reason)}".rstrip(": ")
+        return
+    if result.verdict is Verdict.PASSED:
+        yield (
+            f"{word} {name} {result.dtype}: {result.passed}/{result.cases} cases, "
+            f"max abs {number(result.max_abs)}, {share(result.tolerance_used)} of the tolerance, "
+            f"{duration(result.duration_s)}"
+        )
+        return
+    failing = [f for f in result.failures if f.result.verdict in (Verdict.FAILED, Verdict.ERROR)]
+    for failure in failing[:MAX_FAIL_LINES]:
+        first = failure.result.failures[0] if failure.result.failures else None
+        message = failure.result.verdict.value if first is None else first.message
+        kind = "" if first is None else f" [{first.kind.value}]"
+        text = " ".join(printable(message).split())
+        # An error is FAIL here too: it is the only word that editors know.
+        yield (
+            f"{_word(Verdict.FAILED, style)} {name} (seed: {failure.case.seed}): {text}{kind} "
+            f"dtype: {failure.case.dtype}"
+        )
+    more = len(failing) - MAX_FAIL_LINES
+    counts = f"{result.passed}/{result.cases} cases passed"
+    rest = f", {more} more like these" if more > 0 else ""
+    yield f"{word} {name} {result.dtype}: {counts}{rest}"
+
+
+def _kernel_line(kernel: KernelResult, style: Style) -> str:
+    found = [
+        v
+        for entry in kernel.entries
+        for v in entry["violations"]
+        if v["severity"] == "error" and "allowed" not in v
+    ]
+    why = found[0]["message"] if found else kernel.reason
+    name = printable(f"{kernel.kernel} {kernel.arch}".rstrip())
+    text = f"{_word(kernel.verdict, style)} kernel {name}"
+    return f"{text}: {printable(why)}" if why else text

@@ -1,0 +1,258 @@
+"""Signed reports: ed25519 over the SHA-256 of the bytes, inside an HTML file or beside any other.
+
+Source: RFC 8032, "Edwards-Curve Digital Signature Algorithm (EdDSA)". The signature is over the
+32 bytes of the digest, so that ``openssl pkeyutl -verify -rawin`` can check it too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gpuemu_flow.errors import Problem, RunnerError, UsageError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+MARKER = b"<!-- gpuemu-signature -->\n"
+SUFFIX = ".sig"
+MAX_FILE_BYTES = 64 << 20
+MAX_KEY_BYTES = 1 << 16
+_TITLE = "gpuemu-flow signed report"
+_BLOCK = re.compile(
+    rf"{_TITLE}\nsha256: ([0-9a-f]{{64}})\ned25519: ([A-Za-z0-9+/]{{86}}==)\n"
+    r"key: ([0-9a-f]{64})\n"
+)
+_COMMENT = re.compile(rb"<!--\n([\x20-\x7e\n]{1,1000})-->\n")
+
+
+class SignatureError(RunnerError):
+    """A signature that is absent or does not hold: a check that failed."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A signature that holds: the digest of what it is over, and of the key."""
+
+    sha256: str
+    key: str
+
+
+def make_key(path: Path) -> Path:
+    """Write a new private key, readable by its owner only from the first moment, and ``.pub``.
+
+    Returns
+    -------
+    Path
+        The public key's file.
+
+    Raises
+    ------
+    UsageError
+        ``sign-key-exists``, ``sign-key-not-writable``.
+    RunnerError
+        ``sign-extra-missing``.
+    """
+    ed25519, serialization = _library()
+    key = ed25519.Ed25519PrivateKey.generate()
+    public = path.with_name(path.name + ".pub")
+    for file in (path, public):
+        if file.exists() or file.is_symlink():
+            hint = "name another file with -o"
+            raise UsageError(Problem("sign-key-exists", "is there already", hint, str(file)))
+    private_pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public_pem = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    try:
+        _create(path, private_pem, 0o600)
+        _create(public, public_pem, 0o644)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(Problem("sign-key-not-writable", reason, "", str(path))) from None
+    return public
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+
+
+def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
+    """A private key, and a warning when others can read it.
+
+    Raises
+    ------
+    UsageError
+        ``sign-bad-key``.
+    RunnerError
+        ``sign-extra-missing``.
+    """
+    ed25519, serialization = _library()
+    data = _read_key(path)
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, _unsupported()):
+        key = None
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise UsageError(_bad_key(path, "is no unencrypted ed25519 private key in PEM"))
+    problems = []
+    with contextlib.suppress(OSError):
+        if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            message, hint = "can be read by others", f"chmod 600 {path}"
+            problems.append(Problem("sign-key-open", message, hint, str(path), warning=True))
+    return key, problems
+
+
+def load_public(path: Path) -> Ed25519PublicKey:
+    """A public key; the private one's file serves too.
+
+    Raises
+    ------
+    UsageError
+        ``sign-bad-key``.
+    RunnerError
+        ``sign-extra-missing``.
+    """
+    ed25519, serialization = _library()
+    data = _read_key(path)
+    try:
+        found = serialization.load_pem_public_key(data)
+    except (ValueError, TypeError, _unsupported()):
+        found = None
+    if not isinstance(found, ed25519.Ed25519PublicKey):
+        raise UsageError(_bad_key(path, "is no ed25519 public key in PEM"))
+    return cast("Ed25519PublicKey", found)
+
+
+def _bad_key(path: Path, reason: str) -> Problem:
+    hint = "`gpuemu-flow report keygen` makes a pair"
+    return Problem("sign-bad-key", reason, hint, str(path))
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_KEY_BYTES + 1)
+    except OSError as error:
+        raise UsageError(_bad_key(path, error.strerror or str(error))) from None
+    if len(data) > MAX_KEY_BYTES:
+        raise UsageError(_bad_key(path, "is too large for a key"))
+    return data
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """SHA-256 of the raw 32 bytes, in hex."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
+def sign_html(text: str, key: Ed25519PrivateKey) -> str:
+    """The page with its signature as a comment at the end."""
+    signed = text.encode("utf-8") + MARKER
+    return signed.decode() + f"<!--\n{_block(signed, key)}-->\n"
+
+
+def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
+    """The content of the ``.sig`` file beside a file."""
+    return _block(data, key)
+
+
+def _block(data: bytes, key: Ed25519PrivateKey) -> str:
+    digest = hashlib.sha256(data)
+    signature = base64.b64encode(key.sign(digest.digest())).decode()
+    mark = fingerprint(key.public_key())
+    return f"{_TITLE}\nsha256: {digest.hexdigest()}\ned25519: {signature}\nkey: {mark}\n"
+
+
+def verify(path: Path, key: Ed25519PublicKey) -> Verified:
+    """Check a file against its signature, inside it or in ``FILE.sig``.
+
+    Raises
+    ------
+    UsageError
+        ``report-not-readable``.
+    SignatureError
+        ``sign-not-signed``, ``sign-does-not-hold``.
+    """
+    data = _read(path)
+    start = data.rfind(MARKER)
+    beside = path.with_name(path.name + SUFFIX)
+    if start >= 0 and path.suffix.lower() in (".html", ".htm"):
+        comment = _COMMENT.fullmatch(data, start + len(MARKER))
+        block, signed = comment[1] if comment else b"", data[: start + len(MARKER)]
+    elif beside.is_file():
+        block, signed = _read(beside), data
+    else:
+        message = f"holds no signature, and there is no {beside.name} beside it"
+        raise SignatureError(Problem("sign-not-signed", message, "", str(path)))
+    return _check(path, block, signed, key)
+
+
+def _check(path: Path, block: bytes, signed: bytes, key: Ed25519PublicKey) -> Verified:
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - an extra
+
+    def refuse(reason: str) -> SignatureError:
+        return SignatureError(Problem("sign-does-not-hold", reason, "", str(path)))
+
+    found = _BLOCK.fullmatch(block.decode("ascii", "replace"))
+    if found is None:
+        raise refuse("its signature is damaged, or something was added after it")
+    digest = hashlib.sha256(signed)
+    if found[1] != digest.hexdigest():
+        raise refuse("it was changed after it was signed")
+    if found[3] != fingerprint(key):
+        raise refuse(f"it was signed with another key, {found[3]}")
+    try:
+        key.verify(base64.b64decode(found[2], validate=True), digest.digest())
+    except (InvalidSignature, binascii.Error):
+        raise refuse("the signature is not the key's") from None
+    return Verified(found[1], found[3])
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(Problem("report-not-readable", reason, "", str(path))) from None
+    if len(data) > MAX_FILE_BYTES:
+        reason = f"is larger than {MAX_FILE_BYTES >> 20} MiB"
+        raise UsageError(Problem("report-not-readable", reason, "", str(path)))
+    return data
+
+
+def _library() -> tuple[Any, Any]:
+    """The two modules of the library that is used, when it is installed."""
+    try:
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
+    except ImportError:
+        message = "signing needs the package cryptography"
+        hint = "pip install 'gpuemu-flow[sign]'"
+        raise RunnerError(Problem("sign-extra-missing", message, hint)) from None
+    return ed25519, serialization
+
+
+def _unsupported() -> type[Exception]:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+
+    return UnsupportedAlgorithm

@@ -1,0 +1,275 @@
+"""Reports made by hand for the tests of their writers: plain, hostile, and very large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.reports.document import (
+    CheckedCase,
+    HistoryPoint,
+    KnownFailure,
+    Picture,
+    Place,
+    Report,
+    TaskState,
+)
+from gpuemu_flow.reports.model import KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    ErrorStats,
+    Failure,
+    FailureKind,
+    InputSpec,
+    Verdict,
+)
+
+HOSTILE = (
+    "<script>alert('x')</script>]]>&amp;|`x`|<!-- --> \x1b[31m\x00\x07\ufffe \u202e @everyone\r\n"
+    "::error::fake %0A,line=9 --- ### [a](javascript:b) </td></details> \U0001f600"
+)
+CONTROLS = "\x1b\x00\x07"
+
+
+def case(op_seed: int, **values: Any) -> Case:
+    """A case of one input; `values` replace its own."""
+    shape = values.pop("shape", (3, 5))
+    dtype = values.pop("dtype", "float32")
+    own: dict[str, Any] = {
+        "index": 0,
+        "seed": op_seed,
+        "dtype": dtype,
+        "layout": "contiguous",
+        "strategy": "uniform",
+        "inputs": (InputSpec("x", shape, dtype),),
+        "shape_class": "tail",
+    }
+    return Case(**{**own, **values})
+
+
+def passed(op: str, seed: int, **values: Any) -> CheckedCase:
+    stats = ErrorStats(count=15, max_abs=1e-7, max_rel=1e-6, tolerance_used=0.25)
+    return CheckedCase(op, case(seed, **values), CheckResult(Verdict.PASSED, stats=stats))
+
+
+def failed(
+    op: str,
+    seed: int,
+    message: str = "3 of 15 elements of 'output' exceed the tolerance",
+    *,
+    kind: FailureKind = FailureKind.TOLERANCE,
+    verdict: Verdict = Verdict.FAILED,
+    used: float = 1234.5,
+    notes: tuple[str, ...] = (),
+    **values: Any,
+) -> CheckedCase:
+    stats = ErrorStats(
+        count=15, num_exceeding=3, max_abs=0.5, max_rel=0.25, max_ulp=9.0, tolerance_used=used,
+        worst_index=(1, 2), worst_expected=2.0, worst_actual=2.5,
+    )  # fmt: skip
+    failure = Failure(kind, message, "output", (1, 2), 2.0, 2.5)
+    return CheckedCase(op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes))
+
+
+def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
+    """The summaries that the engine would make of such cases."""
+    groups: dict[tuple[str, str], list[CheckedCase]] = {}
+    for one in cases:
+        groups.setdefault((one.op, one.case.dtype), []).append(one)
+    found = []
+    for (op, dtype), members in groups.items():
+        by = {v: [m for m in members if m.result.verdict is v] for v in Verdict}
+        verdict = next(
+            v
+            for v in (Verdict.FAILED, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.PASSED)
+            if by[v]
+        )
+        found.append(
+            OpResult(
+                op, dtype, verdict, cases=len(members), passed=len(by[Verdict.PASSED]),
+                failed=len(by[Verdict.FAILED]), errors=len(by[Verdict.ERROR]),
+                inconclusive=len(by[Verdict.INCONCLUSIVE]),
+                max_abs=max(m.result.stats.max_abs for m in members),
+                max_rel=max(m.result.stats.max_rel for m in members),
+                max_ulp=max(m.result.stats.max_ulp for m in members),
+                tolerance_used=max(m.result.stats.tolerance_used for m in members),
+                duration_s=0.5,
+                failures=tuple(m.failure for m in members if m.result.verdict != Verdict.PASSED),
+                passing=tuple(m.case for m in by[Verdict.PASSED]),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def report_of(cases: list[CheckedCase], **values: Any) -> Report:
+    """A report of such cases; `values` replace its own."""
+    run = RunReport(
+        TaskCounts(total=4, ran=4), ("compare:softmax:float32",), results_of(cases), duration_s=1.5
+    )
+    own: dict[str, Any] = {
+        "run": run,
+        "project": "sample",
+        "created": "2026-01-02T03:04:05Z",
+        "version": "1.2.3",
+        "cases": tuple(cases),
+        "places": {"softmax": Place("scripts/softmax.py", 7)},
+    }
+    return Report(**{**own, **values})
+
+
+KERNEL = KernelResult(
+    "softmax_kernel", "sm_80", Verdict.FAILED,
+    entries=(
+        {
+            "name": "softmax_kernel", "file": "scripts/softmax.ptx", "arch": "sm_80",
+            "metric_source": "cubin",
+            "metrics": {
+                "registers": 40, "spill_instructions": 2, "spill_bytes": 16, "stack_bytes": 0,
+                "local_bytes": 16, "shared_bytes": 1024, "declared_registers": None,
+                "max_live": None, "instructions": 200, "families": {"fma": 10},
+                "occupancy": {
+                    "blocks": 8, "warps": 32, "fraction": 0.5, "limited_by": ["registers"],
+                    "threads": 128,
+                },
+            },
+            "violations": [
+                {
+                    "rule": "register-limit", "severity": "error",
+                    "message": "40 registers, the limit is 32", "file": "scripts/softmax.cu",
+                    "line": 12, "actual": 40, "limit": 32,
+                }
+            ],
+            "unchecked": [], "verdict": "failed",
+        },
+    ),
+)  # fmt: skip
+
+
+def sample() -> Report:
+    """A bit of everything: passed, failed, in error, inconclusive, skipped, kernels, a baseline."""
+    cases = [
+        passed("softmax", 11),
+        failed("softmax", 12, shape=(2, 3), notes=("wrong in the last column",)),
+        failed("softmax", 13, shape=(7, 9), used=2.0),
+        failed(
+            "silu", 14, "exit code 1", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR, used=0.0,
+            notes=("stderr:\nTraceback\nRuntimeError: no",),
+        ),
+        passed("silu", 15),
+        failed("argmax", 16, "too close to call", verdict=Verdict.INCONCLUSIVE, used=0.0),
+        passed("gelu", (1 << 64) - 1, dtype="float16"),
+    ]  # fmt: skip
+    report = report_of(cases)
+    skipped = OpResult("matmul", "bfloat16", Verdict.SKIPPED, reason="no program for this machine")
+    problem = Problem("cache-damaged", "a blob was damaged", "nothing", "x.bin", 0, warning=True)
+    run = replace(
+        report.run, results=(*report.run.results, skipped), kernels=(KERNEL,), problems=(problem,)
+    )
+    minimized = {
+        "id": "min1", "shapes": {"x": [1, 1]}, "message": "1 of 1", "kind": "ToleranceExceeded",
+        "reproduce": "gpuemu-flow reproduce min1",
+    }  # fmt: skip
+    picture = Picture(
+        output="output", shape=(2, 3), rows=("016", "230"), fold="2 downward, 3 to the right",
+        scatter=((0, -14, 4, 0), (1, -2, 2, 2), (-80, -80, 1, 0), (80, 80, 1, 1)),
+        histogram=(2, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 2), elements=6, failing=2,
+        inputs={"x": "[[1. 2.]]"},
+    )  # fmt: skip
+    history = tuple(
+        HistoryPoint(1000.0 + n, "softmax", "float32", "passed" if n else "failed", 10.0**-n, 0.1)
+        for n in range(4)
+    )
+    diff = {
+        "kernel": "softmax_kernel", "name": "softmax_kernel", "arch": "sm_80", "status": "changed",
+        "changes": [
+            {"metric": "registers", "old": 32, "new": 40, "delta": 8, "percent": 25.0},
+            {"metric": "shared_bytes", "old": 2048, "new": 1024, "delta": -1024, "percent": -50.0},
+        ],
+        "judgements": [{"kind": "regression", "metric": "registers", "message": "32 -> 40"}],
+    }  # fmt: skip
+    return replace(
+        report,
+        run=run,
+        places={**report.places, "kernel:softmax_kernel": Place("scripts/softmax.cu")},
+        known={
+            ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized),
+            ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),
+        },
+        pictures={("softmax", 12, "float32"): picture},
+        history=history,
+        baseline={
+            "baseline": {"tag": "v1", "created": "2026-01-01T00:00:00.000000Z"},
+            "has_regressions": True, "kernels": [diff], "results": [],
+        },
+        regressions=("softmax float32: verdict passed -> failed against v1",),
+        fail_on_regression=True,
+        tasks=(
+            TaskState("generate:softmax:float32", "generate", "softmax", "float32", "current"),
+            TaskState("op:softmax:float32", "op", "softmax", "float32", "ran"),
+            TaskState("reference:softmax:float32", "reference", "softmax", "float32", "current"),
+            TaskState("compare:softmax:float32", "compare", "softmax", "float32", "ran"),
+            TaskState("diff:softmax", "diff", "softmax", "", "failed"),
+        ),
+        edges=(
+            ("generate:softmax:float32", "op:softmax:float32"),
+            ("op:softmax:float32", "compare:softmax:float32"),
+            ("compare:softmax:float32", "diff:softmax"),
+        ),
+    )  # fmt: skip
+
+
+def hostile() -> Report:
+    """Names, messages, notes and files that are attacks."""
+    cases = [
+        failed(HOSTILE, 1, HOSTILE, notes=(f"stderr:\n{HOSTILE}",)),
+        failed(HOSTILE, 1, HOSTILE, notes=(HOSTILE,)),  # the very same name again
+        passed(HOSTILE, 2),
+    ]
+    problem = Problem("task-broke", HOSTILE, HOSTILE, HOSTILE, 3)
+    report = report_of(cases, project=HOSTILE, mode=HOSTILE, regressions=(HOSTILE,))
+    entry = {
+        **KERNEL.entries[0], "name": HOSTILE,
+        "violations": [
+            {**KERNEL.entries[0]["violations"][0], "message": HOSTILE, "file": HOSTILE}
+        ],
+    }  # fmt: skip
+    kernels = (
+        KernelResult(HOSTILE, "sm_80", Verdict.FAILED, entries=(entry,)),
+        KernelResult(HOSTILE, HOSTILE, Verdict.ERROR, reason=HOSTILE),
+    )
+    skipped = OpResult(HOSTILE, "float16", Verdict.SKIPPED, reason=HOSTILE)
+    run = replace(
+        report.run,
+        problems=(problem,),
+        kernels=kernels,
+        results=(
+            *report.run.results,
+            skipped,
+            OpResult("gone", "int8", Verdict.ERROR, reason=HOSTILE),
+        ),
+    )
+    return replace(
+        report,
+        run=run,
+        places={HOSTILE: Place(HOSTILE, 3)},
+        fail_on_regression=True,
+        pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE, inputs={HOSTILE: HOSTILE})},
+        tasks=(TaskState(HOSTILE, "op", HOSTILE, HOSTILE, "ran"),),
+        recorded=(
+            {
+                "id": "x", "op": HOSTILE, "dtype": HOSTILE, "kind": HOSTILE, "shape": [1],
+                "seed": 1, "seed_str": "1", "source": HOSTILE, "time": HOSTILE, "max_abs": 0.0,
+                "message": HOSTILE, "reproduce": HOSTILE,
+            },
+        ),
+    )  # fmt: skip
+
+
+def huge(ops: int = 5000, noise: int = 1_000_000) -> Report:
+    """Many failing ops with hostile names, and one that wrote very much to standard error."""
+    cases = [failed(f"{HOSTILE} {n}", n, f"{HOSTILE} {n}") for n in range(ops - 1)]
+    notes = (f"stderr:\n{CONTROLS}" + "x" * noise,)
+    cases.append(failed("noisy", 7, "y" * noise, notes=notes))
+    return report_of(cases)

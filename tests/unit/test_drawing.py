@@ -1,0 +1,80 @@
+"""From outputs to figures: the worst of what a cell holds is shown, and nothing is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuemu_flow.engine import drawing
+from gpuemu_flow.engine.drawing import draw, heat_map, histogram, scatter
+from gpuemu_flow.numerics.checked_output import Policy
+from gpuemu_flow.reports.document import SHARES
+from gpuemu_flow.tasks.judge import Terms
+from gpuemu_flow.types import Tolerance
+
+TERMS = Terms({"float32": Tolerance(1e-3, 0.0)}, Policy(), {"y": "float32"})
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "columns"),
+    [((), 1, 1), ((5,), 1, 5), ((1000,), 16, 64), ((1 << 20,), 32, 64), ((3, 4), 3, 4),
+     ((2, 3, 4), 6, 4), ((5, 17, 129), 32, 64), ((100_000, 1), 32, 1), ((1, 1, 1, 7), 1, 7)],
+)  # fmt: skip
+def test_every_shape_folds_and_its_worst_element_is_seen(
+    shape: tuple[int, ...], rows: int, columns: int
+) -> None:
+    for place in {0, np.prod(shape, dtype=int) // 2, np.prod(shape, dtype=int) - 1}:
+        share = np.full(shape, 0.05)
+        share.reshape(-1)[place] = 5000.0
+        found, words = heat_map(share)
+        assert (len(found), {len(row) for row in found}) == (rows, {columns})
+        assert "".join(found).count("6") == 1
+        assert set("".join(found)) <= {"0", "1", "6"}
+        assert words
+
+
+def test_levels_end_where_they_say() -> None:
+    share = np.array([0.0, 0.1, 0.11, 0.5, 1.0, 1.0001, 10.0, 1000.0, 1001.0, np.inf])
+    assert heat_map(share)[0] == ("0122344566",)
+
+
+def test_the_histogram_counts_all_and_keeps_what_fails_apart() -> None:
+    share = np.array([0.0, 0.5, 1.0, np.nextafter(1.0, 2.0), 1e9, np.inf])
+    bars = histogram(share)
+    assert sum(bars) == share.size
+    assert sum(bars[SHARES.index(1.0) + 1 :]) == 3
+    assert bars[0] == 1
+
+
+def test_the_scatter_counts_every_element_once() -> None:
+    expected = np.array([0.0, 1.0, 1.5, -100.0, np.nan, 1e-320])
+    error = np.array([0.0, 1e-3, 1.2e-3, np.inf, np.inf, 1e300])
+    failed = np.array([False, False, True, True, True, True])
+    cells = scatter(expected, error, failed)
+    assert sum(count for _, _, count, _ in cells) == 6
+    assert sum(bad for *_, bad in cells) == 4
+    assert (-80, -80, 1, 0) in cells
+    assert (0, -6, 2, 1) in cells
+    assert (4, 80, 1, 1) in cells
+
+
+def test_a_drawing_agrees_with_the_verdict() -> None:
+    expected = np.arange(12, dtype=np.float32).reshape(3, 4)
+    actual = expected.copy()
+    actual[1, 2] += 0.5
+    actual[2, 3] = np.nan
+    actual[0, 1] += 5e-4
+    found = draw("y", {"y": actual}, {"y": expected}, {}, TERMS)
+    assert (found.elements, found.failing) == (12, 2)
+    assert found.rows == ("0200", "0050", "0006")
+    assert sum(found.histogram[SHARES.index(1.0) + 1 :]) == 2
+
+
+def test_what_cannot_be_drawn_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = np.zeros((0, 3), np.float32)
+    assert draw("y", {"y": nothing}, {"y": nothing}, {}, TERMS).note == (
+        "an output without elements"
+    )
+    monkeypatch.setattr(drawing, "MAX_ELEMENTS", 5)
+    many = np.zeros(6, np.float32)
+    assert "too many to draw" in draw("y", {"y": many}, {"y": many}, {}, TERMS).note

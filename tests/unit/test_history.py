@@ -1,0 +1,72 @@
+"""The history of worst errors: it survives torn lines, forgets the oldest, and stays small."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_samples import report_of, sample
+
+from gpuemu_flow.engine import history
+from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> WorkspaceCache:
+    found = WorkspaceCache(tmp_path / "cache")
+    found.create()
+    return found
+
+
+def run_with(error: float) -> RunReport:
+    run = sample().run
+    return replace(run, results=(replace(run.results[0], max_abs=error),))
+
+
+def test_what_was_found_comes_back_in_order(cache: WorkspaceCache) -> None:
+    assert history.read(cache) == []
+    history.append(cache, run_with(2.0), when=20.0)
+    history.append(cache, run_with(math.inf), when=10.0)
+    history.append(cache, run_with(math.nan), when=30.0)
+    points = history.read(cache)
+    assert [p.time for p in points] == [10.0, 20.0, 30.0]
+    assert [points[0].max_abs, points[1].max_abs] == [math.inf, 2.0]
+    assert math.isnan(points[2].max_abs)
+    assert (points[0].op, points[0].dtype, points[0].verdict) == ("softmax", "float32", "failed")
+
+
+def test_skipped_ops_and_interrupted_runs_leave_nothing(cache: WorkspaceCache) -> None:
+    run = sample().run
+    history.append(cache, replace(run, results=run.results[-1:]))
+    history.append(cache, replace(run, interrupted=True))
+    history.append(cache, report_of([]).run)
+    assert not (cache.folder / history.NAME).exists()
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"{", b"[]\n", b'{"version": 2, "time": 1, "results": []}\n', b"\xff\xfe\n", b"null\n",
+     b'{"version": 1, "time": "x", "results": []}\n',
+     b'{"version": 1, "time": 1, "results": [["a", "b", "flown", 1, 1]]}\n'],
+)  # fmt: skip
+def test_rubbish_is_left_out(cache: WorkspaceCache, rubbish: bytes) -> None:
+    path = cache.folder / history.NAME
+    history.append(cache, run_with(1.0), when=1.0)
+    with path.open("ab") as file:
+        file.write(rubbish)
+    history.append(cache, run_with(2.0), when=2.0)
+    assert [p.max_abs for p in history.read(cache)] == [1.0, 2.0]
+
+
+def test_only_the_newest_are_kept(cache: WorkspaceCache) -> None:
+    many = history.KEPT_RUNS + history.SLACK_RUNS + 5
+    for n in range(many):
+        history.append(cache, run_with(float(n)), when=float(n))
+    lines = (cache.folder / history.NAME).read_bytes().splitlines()
+    assert history.KEPT_RUNS <= len(lines) <= history.KEPT_RUNS + history.SLACK_RUNS
+    points = history.read(cache)
+    assert len(points) == history.KEPT_RUNS
+    assert points[-1].max_abs == many - 1

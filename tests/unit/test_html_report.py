@@ -1,0 +1,212 @@
+"""The HTML report: one file that loads nothing, whose every value is text, small enough."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from report_samples import HOSTILE, failed, hostile, passed, report_of, sample
+
+from gpuemu_flow.reports import charts, graph_chart, html_writer
+from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
+from gpuemu_flow.reports.html_writer import report_to_html
+
+VOID = {"meta", "input", "link", "br", "img"}
+SIZE_LIMIT = 1_000_000
+
+
+class Reader(HTMLParser):
+    """Which elements there are, what they hold, and whether each is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text: list[str] = []
+        self.whole: dict[str, str] = {}
+        self.comments: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, f"</{tag}> within <{self.open[-1]}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("script", "style"):
+            self.whole[self.open[-1]] = data
+        else:
+            self.text.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_the_page_holds_what_the_report_says() -> None:
+    found = read(report_to_html(sample()))
+    text = " ".join(found.text)
+    for word in (
+        "softmax", "ToleranceExceeded", "gpuemu-flow reproduce 12 --op softmax", "[[1. 2.]]",
+        "wrong in the last column", "RuntimeError: no", "no program for this machine",
+        "40 registers, the limit is 32", "32 → 40", "+25.0 %", "50 %", "scripts/softmax.py:7",
+        "verdict passed -> failed against v1", "2 of 6 elements fail", "≤ 1000 ×",
+    ):  # fmt: skip
+        assert word in text, word
+    ids = [attributes["id"] for _, attributes in found.tags if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    links = [a["href"] for tag, a in found.tags if tag == "a"]
+    assert {link.removeprefix("#") for link in links} <= set(ids), "a link that leads nowhere"
+
+
+def test_it_loads_nothing_and_only_its_own_script_may_run() -> None:
+    page = report_to_html(hostile())
+    found = read(page)
+    assert not re.search(r"https?://|url\(|@import", page)
+    assert not {"img", "link", "iframe", "object", "form"} & {tag for tag, _ in found.tags}
+    for tag, attributes in found.tags:
+        assert "src" not in attributes, tag
+        assert "style" not in attributes, f"{tag}: the policy refuses inline styles"
+        assert not [name for name in attributes if name.startswith("on")], tag
+    (policy,) = [a["content"] for t, a in found.tags if a.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; ")
+    for name in ("script", "style"):
+        digest = base64.b64encode(hashlib.sha256(found.whole[name].encode()).digest()).decode()
+        assert f"{name}-src 'sha256-{digest}'" in policy
+
+
+def test_hostile_text_is_shown_as_it_is() -> None:
+    page = report_to_html(hostile())
+    found = read(page)
+    assert found.comments == []
+    assert "<script>alert" not in page
+    assert not any(c in page for c in "\x00\x07\x1b\ufffe")
+    assert "<script>alert('x')</script>]]>&amp;|`x`|<!-- -->" in "".join(found.text)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["ops"] == [html_writer.clean(HOSTILE)]
+
+
+def test_a_hundred_ops_with_failures_stay_below_a_megabyte() -> None:
+    classes = ("tail", "pow2", "pow2_plus_1", "one", "prime")
+    strategies = ("uniform", "normal", "small", "special", "wide", "ties")
+    cases, seed = [], 10**18
+    for op in range(100):
+        for dtype in ("float32", "float16"):
+            for n in range(24):
+                seed += 1
+                values = {
+                    "dtype": dtype, "shape_class": classes[n % 5], "strategy": strategies[n % 6],
+                    "shape": (17, 129),
+                }  # fmt: skip
+                make = failed if op % 4 == 0 and n % 3 == 0 else passed
+                cases.append(make(f"an_op_with_a_name_{op}", seed, **values))
+    report = report_of(cases)
+    rows = tuple("".join(str((x * y + x) % 7) for x in range(64)) for y in range(32))
+    scatter = tuple((x, x - 10 + x % 7, 5, x % 2) for x in range(-70, 70))
+    picture = Picture(
+        "output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400, {"x": "[1]" * 99}
+    )
+    drawn = {report.key(f): picture for f in report.representatives()[:20]}
+    history = tuple(
+        HistoryPoint(float(t), r.op, r.dtype, "passed", 10.0 ** -(t % 5), 0.5)
+        for t in range(100)
+        for r in report.run.results
+    )
+    tasks = tuple(
+        TaskState(f"{stage}:{r.op}:{r.dtype}", stage, r.op, r.dtype, "ran")
+        for r in report.run.results
+        for stage in ("generate", "op", "reference", "compare")
+    )
+    page = report_to_html(replace(report, pictures=drawn, history=history, tasks=tasks))
+    assert read(page)
+    assert len(page.encode()) < SIZE_LIMIT
+
+
+def test_a_report_on_nothing_is_a_page_too() -> None:
+    text = " ".join(read(report_to_html(report_of([]))).text)
+    assert "nothing validated" in text
+    assert "No op was checked." in text
+
+
+def test_the_matrix_counts_every_case_once() -> None:
+    report = sample()
+    found = html_writer.matrix(report)
+    assert sum(sum(cell[4:]) for cell in found["cells"]) == len(report.cases)
+    softmax = [c for c in found["cells"] if found["ops"][c[0]] == "softmax"]
+    assert [c[4:] for c in softmax] == [[1, 2, 0, 0]]
+
+
+def test_heat_maps_cover_each_cell_once() -> None:
+    picture = Picture(rows=("0011", "0666", "1010"))
+    drawn = charts.heat_map(picture)
+    seen: dict[tuple[int, int], str] = {}
+    for level, path in drawn.paths:
+        for x, y, width in re.findall(r"M(\d+) (\d+)\.5h(\d+)", path):
+            for column in range(int(x), int(x) + int(width)):
+                assert (column, int(y)) not in seen
+                seen[column, int(y)] = level
+    assert "".join(seen[x, y] for y in range(3) for x in range(4)) == "001106661010"
+
+
+def test_scatters_place_zero_below_and_nan_above() -> None:
+    picture = Picture(scatter=((-80, -80, 1, 0), (0, 2, 9, 0), (80, 80, 1, 1), (70, -60, 3, 3)))
+    drawn = charts.scatter(picture)
+    labels = [text for _, text in drawn.x_ticks]
+    assert labels[0] == "0"
+    assert labels[-1] == "NaN/Inf"
+    places = [place for place, _ in drawn.x_ticks]
+    assert places == sorted(places)
+    assert [place for place, _ in drawn.y_ticks] == sorted(
+        (p for p, _ in drawn.y_ticks), reverse=True
+    )
+    assert sum(path.count("M") for _, _, path in drawn.paths) == 4
+    assert sum(path.count("M") for _, bad, path in drawn.paths if bad) == 2
+    assert charts.scatter(Picture()).paths == ()
+
+
+def test_histograms_keep_what_is_beyond_apart() -> None:
+    bars = charts.histogram(Picture(histogram=(5, 0, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2)))
+    assert [bar.label for bar in bars if bar.count and not bar.failing] == ["exact", "≤ 100 %"]
+    assert [bar.label for bar in bars if bar.count and bar.failing] == ["≤ 2 ×", "more"]
+
+
+def test_trends_need_two_runs_and_stay_in_their_frame() -> None:
+    def points(*errors: float) -> list[HistoryPoint]:
+        return [HistoryPoint(n, "a", "f", "failed" if e > 1 else "passed", e, 0.0)
+                for n, e in enumerate(errors)]  # fmt: skip
+
+    assert charts.trend(points(1e-3)) is None
+    for errors in ((0.0, 0.0), (1e-3, 1e-3), (1e-9, 5.0, float("inf"), float("nan"), 0.0)):
+        drawn = charts.trend(points(*errors))
+        assert drawn is not None
+        numbers = [float(n) for n in re.findall(r"[\d.]+", drawn.line)]
+        assert all(0 <= n <= max(drawn.width, drawn.height) for n in numbers)
+        assert len(drawn.failing) == sum(e > 1 for e in errors)
+
+
+def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> None:
+    report = sample()
+    drawn = graph_chart.chart(report.tasks, report.edges)
+    assert [node.name for node in drawn.nodes] == [task.name for task in report.tasks]
+    assert drawn.edges.count("M") == len(report.edges)
+    many = [TaskState(f"op:{n}:f", "op", str(n), "f", "ran") for n in range(500)]
+    assert graph_chart.chart(many, []).hidden == 500 - graph_chart.MAX_ROWS
