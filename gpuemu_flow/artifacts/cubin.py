@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpuemu_flow.artifacts.elf import CorruptElfError, Elf, Section, Symbol
+from gpuemu_flow.artifacts.elf import SHT_NOBITS, CorruptElfError, Elf, Section, Symbol
 from gpuemu_flow.errors import Problem
 
 EM_CUDA = 190
 
+_LINE_TABLE = ".debug_line"
 _ELF_MAGIC = b"\x7fELF"
 _FORMAT_SIZED = 4
 _FORMATS_SHORT = frozenset({1, 2, 3})
@@ -144,6 +145,23 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
         return _Reader(elf).read()
     except CorruptElfError as error:
         return Problem("cubin-corrupt", f"a damaged cubin: {error}", "build it again", file)
+
+
+def without_line_table(data: bytes) -> bytes:
+    """A cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
+
+    ptxas writes the source's modification time into it. Nothing here reads it: source lines come
+    from the PTX. What is no intact ELF file is handed back as it is.
+    """
+    try:
+        lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]
+    except CorruptElfError:
+        return data
+    blank = bytearray(data)
+    for section in lines:
+        end = min(section.offset + section.size, len(data))
+        blank[section.offset : end] = bytes(max(end - section.offset, 0))
+    return bytes(blank)
 
 
 class _Reader:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.occupancy import STATIC_SHARED_LIMIT
-from gpuemu_flow.artifacts.patterns import matching_opcodes, matching_symbols
+from gpuemu_flow.artifacts.patterns import is_sass_pattern, matching_opcodes, matching_symbols
 from gpuemu_flow.artifacts.rules.debug_call import DEBUG_CALLS
 
 INSTRUCTION_TOLERANCE = 0.05
@@ -186,7 +186,8 @@ def _compare(
         *_tool_drift(old, new),
         *_judge_resources(old, new),
         *_judge_occupancy(old, new),
-        *_judge_instructions(old, new, forbidden, tolerance),
+        *_judge_instructions(old, new, tolerance),
+        *_judge_forbidden(old, new, forbidden),
     )
     limits = tuple(" and ".join(m.occupancy.limited_by) if m.occupancy else "" for m in (old, new))
     return KernelDiff(
@@ -226,6 +227,9 @@ def _changes(old: KernelMetrics, new: KernelMetrics) -> Iterator[MetricChange]:
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             yield MetricChange(name, before, after)
+    machine = (old.sass_instructions, new.sass_instructions)
+    if old.sass_tool == new.sass_tool and machine[0] != machine[1]:
+        yield MetricChange("sass_instructions", *machine)
     for name in ("blocks", "fraction"):
         before = getattr(old.occupancy, name, None)
         after = getattr(new.occupancy, name, None)
@@ -285,7 +289,7 @@ def _judge_occupancy(old: KernelMetrics, new: KernelMetrics) -> Iterator[Judgeme
 
 
 def _judge_instructions(
-    old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...], tolerance: float
+    old: KernelMetrics, new: KernelMetrics, tolerance: float
 ) -> Iterator[Judgement]:
     if old.instructions is None or new.instructions is None:
         return
@@ -300,9 +304,6 @@ def _judge_instructions(
         names = [callee for callee, name in DEBUG_CALLS.items() if name == written]
         before, after = (sum(m.calls.get(n, 0) for n in names) for m in (old, new))
         yield from _appears(written, f"calls of {written}", before, after)
-    for pattern in forbidden:
-        before, after = (_count_matches(pattern, m) for m in (old, new))
-        yield from _appears(pattern, f"forbidden {pattern} instructions", before, after)
     before, after = (m.families.get("tensor", 0) for m in (old, new))
     if before and not after:
         yield Judgement(REGRESSION, "tensor", f"{before} tensor-core instructions are gone")
@@ -314,6 +315,15 @@ def _judge_instructions(
         yield Judgement(INFO, "instructions", message)
 
 
+def _judge_forbidden(
+    old: KernelMetrics, new: KernelMetrics, forbidden: tuple[str, ...]
+) -> Iterator[Judgement]:
+    for pattern in forbidden:
+        before, after = (_count_matches(pattern, m) for m in (old, new))
+        if before is not None and after is not None:
+            yield from _appears(pattern, f"forbidden {pattern} instructions", before, after)
+
+
 def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgement]:
     if after and not before:
         yield Judgement(REGRESSION, metric, f"{after} {what}, none before")
@@ -321,7 +331,13 @@ def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgem
         yield Judgement(IMPROVEMENT, metric, f"no {what}, {before} before")
 
 
-def _count_matches(pattern: str, metrics: KernelMetrics) -> int:
+def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:
+    """Instructions that a pattern matches; None where there is no listing to look at."""
+    if is_sass_pattern(pattern):
+        sass = metrics.sass_opcodes
+        return None if sass is None else sum(sass[o] for o in matching_opcodes(pattern, sass))
+    if metrics.instructions is None:
+        return None
     opcodes = matching_opcodes(pattern, metrics.opcodes)
     calls = matching_symbols(pattern, metrics.calls)
     return sum(metrics.opcodes[o] for o in opcodes) + sum(metrics.calls[c] for c in calls)

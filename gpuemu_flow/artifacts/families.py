@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 from gpuemu_flow.artifacts.ptx.opcode import Opcode
@@ -90,8 +90,12 @@ def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
 
     Each opcode stands in exactly one family, so the counts add up to the instruction count.
     """
+    return in_order((family_of_text(text), count) for text, count in opcodes.items())
+
+
+def in_order(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Counts added up by family, in the order of `FAMILIES`."""
     counts: dict[str, int] = {}
-    for text, count in opcodes.items():
-        family = family_of_text(text)
+    for family, count in counted:
         counts[family] = counts.get(family, 0) + count
     return {family: counts[family] for family in FAMILIES if family in counts}

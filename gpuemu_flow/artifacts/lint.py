@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
+from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowances
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.errors import Problem, did_you_mean
@@ -124,6 +126,17 @@ def unknown_rules(policy: Policy) -> list[Problem]:
     ]
 
 
+def _sass_json(metrics: KernelMetrics) -> dict[str, Any] | None:
+    """Machine instructions with the disassembler that listed them."""
+    if metrics.sass_opcodes is None:
+        return None
+    return {
+        "source": metrics.sass_tool,
+        "instructions": metrics.sass_instructions,
+        "families": count_sass_families(metrics.sass_opcodes),
+    }
+
+
 def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
     """One kernel of the JSON that ``lint`` and ``artifacts`` show."""
     metrics = view.metrics
@@ -145,6 +158,7 @@ def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
             "instructions": metrics.instructions,
             "occupancy": None if reached is None else reached.to_json(),
             "families": dict(metrics.families),
+            "sass": _sass_json(metrics),
         },
         "violations": [violation.to_json() for violation in result.violations],
         "unchecked": [{"rule": u.rule, "reason": u.reason} for u in result.unchecked],

@@ -23,7 +23,7 @@ from gpuemu_flow.artifacts.metrics import (
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
 from gpuemu_flow.artifacts.ptxas import PtxasReport, errors_of
 from gpuemu_flow.artifacts.rules import RULES
-from gpuemu_flow.artifacts.sass import SassListing
+from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.errors import Problem
 
@@ -43,7 +43,8 @@ class Artifact:
         What ``ptxas -v`` said when it assembled this PTX.
     tool_version : str
         Of that ptxas.
-    sass : SassListing or None
+    sass : MachineCode or None
+        What a disassembler said of the cubin.
     assembly : dict of str to PtxasReport
         Reports for other wanted architectures.
     """
@@ -54,7 +55,7 @@ class Artifact:
     arch: str = ""
     ptxas: PtxasReport | None = None
     tool_version: str = ""
-    sass: SassListing | None = None
+    sass: MachineCode | None = None
     assembly: Mapping[str, PtxasReport] = field(default_factory=dict)
 
 
@@ -213,7 +214,6 @@ class _Builder:
             findings=_merge_findings(entry, called),
             opcode_places=_first(f.opcode_places for f in tree),
             call_places=_first(f.call_places for f in tree),
-            sass_opcodes=self._sass(function.name),
             unmet_bounds=(
                 artifact.ptxas.unmet_bounds.get(function.name, "") if artifact.ptxas else ""
             ),
@@ -233,7 +233,6 @@ class _Builder:
             arch=arch,
             metrics=self._metrics(name, arch, resources, bound),
             has_ptx=False,
-            sass_opcodes=self._sass(name),
         )
 
     def _resources(self, name: str) -> Resources | None:
@@ -248,24 +247,18 @@ class _Builder:
         self, name: str, arch: str, resources: Resources, max_threads: int
     ) -> KernelMetrics:
         launch = self._launches.get(name, self._launches.get("", Launch()))
+        sass = self._artifact.sass
+        listed = None if sass is None else sass.functions.get(name)
         return KernelMetrics(
             name=name,
             arch=arch,
             metric_source=resources.source,
-            tool_version=resources.tool_version,
-            registers=resources.registers,
-            spill_instructions=resources.spill_instructions,
-            spill_bytes=resources.spill_bytes,
-            stack_bytes=resources.stack_bytes,
-            shared_bytes=resources.shared_bytes,
+            **resources.figures(),
             dynamic_shared_bytes=launch.dynamic_shared_bytes,
-            barriers=resources.barriers,
             occupancy=kernel_occupancy(arch, resources, max_threads, launch),
+            sass_tool="" if sass is None or listed is None else sass.tool,
+            sass_opcodes=listed,
         )
-
-    def _sass(self, name: str) -> Mapping[str, int] | None:
-        sass = self._artifact.sass
-        return None if sass is None else sass.histogram(name)
 
     def _assembly(self) -> dict[str, str]:
         outcome = {}

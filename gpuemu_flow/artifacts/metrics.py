@@ -48,6 +48,10 @@ class Resources:
     shared_bytes: int | None = None
     barriers: int | None = None
 
+    def figures(self) -> dict[str, Any]:
+        """All but the source, under the names that `KernelMetrics` has for them."""
+        return {name: value for name, value in vars(self).items() if name != "source"}
+
 
 @dataclass(frozen=True)
 class KernelMetrics:
@@ -80,6 +84,11 @@ class KernelMetrics:
     occupancy : Occupancy or None
         None for an unknown architecture or register count.
     families, opcodes, calls : dict of str to int
+        Of the PTX.
+    sass_tool : str
+        Disassembler and version, ``nvdisasm 13.0.88``.
+    sass_opcodes : dict of str to int, or None
+        Machine instructions; None when no disassembler read the cubin.
     """
 
     name: str
@@ -103,11 +112,18 @@ class KernelMetrics:
     families: Mapping[str, int] = field(default_factory=dict)
     opcodes: Mapping[str, int] = field(default_factory=dict)
     calls: Mapping[str, int] = field(default_factory=dict)
+    sass_tool: str = ""
+    sass_opcodes: Mapping[str, int] | None = None
 
     @property
     def is_exact(self) -> bool:
         """Whether the resources are the compiler's own figures."""
         return self.metric_source != ESTIMATE
+
+    @property
+    def sass_instructions(self) -> int | None:
+        """Machine instructions without padding; None when no disassembler read the cubin."""
+        return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON; `from_json` is its inverse."""

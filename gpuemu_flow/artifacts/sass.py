@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gpuemu_flow.errors import Problem
 
@@ -46,9 +48,34 @@ class SassListing:
                 counts[instruction.opcode] = counts.get(instruction.opcode, 0) + 1
         return dict(sorted(counts.items()))
 
+    def histograms(self) -> dict[str, dict[str, int]]:
+        """`histogram` of every function."""
+        return {name: self.histogram(name) or {} for name in self.functions}
+
     def spills(self, name: str) -> int:
         """Instructions annotated as spills; 0 for a listing without annotations."""
         return sum(instruction.spill for instruction in self.functions.get(name, ()))
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """How often each machine opcode occurs in the functions of one cubin, and who says so.
+
+    Attributes
+    ----------
+    tool : str
+        Disassembler and version, ``nvdisasm 13.0.88``.
+    functions : mapping of str to mapping of str to int
+        Function to opcode to count, padding left out. Code that the compiler inlined into a
+        kernel's section counts as the kernel's.
+    """
+
+    tool: str
+    functions: Mapping[str, Mapping[str, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON: the arguments of this class."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

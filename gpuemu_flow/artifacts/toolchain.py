@@ -144,26 +144,34 @@ def find_tools(
     configured: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
+    *,
+    names: Sequence[str] = TOOL_NAMES,
 ) -> Toolchain:
     """Look for NVIDIA's tools: configured path, PATH, PyPI packages, Triton's own copy.
 
     Parameters
     ----------
     configured : mapping of str to str, optional
-        Tool name to path; a path that is no program is a problem, and the search goes on.
+        Tool name to path, or to the name of a program on ``PATH``; one that is not there is a
+        problem, and the search goes on.
     environment : mapping, optional
         Where ``PATH`` is taken from; `os.environ` by default.
     site_packages : sequence of Path, optional
         Folders with installed packages; this interpreter's by default.
+    names : sequence of str
+        Only these tools.
     """
-    environment = os.environ if environment is None else environment
-    if site_packages is None:
-        paths = sysconfig.get_paths()
-        site_packages = [Path(p) for p in dict.fromkeys((paths["purelib"], paths["platlib"]))]
     chain = Toolchain()
-    for name in TOOL_NAMES:
+    for name in names:
         seen: set[str] = set()
-        for path, origin in _candidates(name, configured or {}, environment, site_packages):
+        on_path = False
+        for path, origin in tool_places(name, configured, environment, site_packages):
+            if origin == "PATH":
+                if on_path:
+                    continue  # only the first one on PATH is what a user means
+                on_path = _is_program(path)
+            if origin != "configured" and not _is_program(path):
+                continue
             real = str(Path(path).resolve())
             if real in seen:
                 continue
@@ -176,25 +184,36 @@ def find_tools(
     return chain
 
 
-def _candidates(
+def tool_places(
     name: str,
-    configured: Mapping[str, str],
-    environment: Mapping[str, str],
-    site_packages: Sequence[Path],
+    configured: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    if name in configured:
-        found.append((configured[name], "configured"))
-    on_path = shutil.which(name, path=environment.get("PATH", ""))
-    if on_path:
-        found.append((on_path, "PATH"))
+    """Every path where a tool may lie, in order of preference, and its origin.
+
+    The files need not exist: that a tool appears at one of the places is noticed by looking there.
+    """
+    environment = os.environ if environment is None else environment
+    if site_packages is None:
+        paths = sysconfig.get_paths()
+        site_packages = [Path(p) for p in dict.fromkeys((paths["purelib"], paths["platlib"]))]
+    found = []
+    if configured and name in configured:
+        path = shutil.which(configured[name], path=environment.get("PATH", ""))
+        found.append((path or configured[name], "configured"))
+    for folder in environment.get("PATH", "").split(os.pathsep):
+        if folder:
+            found.append((str(Path(folder).absolute() / name), "PATH"))
     for site in site_packages:
-        for folder, origin in _SITE_FOLDERS:
+        for part, origin in _SITE_FOLDERS:
             for file in (name, *_OTHER_FILES.get(name, ())):
-                path = site / folder / file
-                if path.is_file() and os.access(path, os.X_OK):
-                    found.append((str(path), origin))
-    return found
+                found.append((str(site / part / file), origin))
+    return list(dict.fromkeys(found))
+
+
+def _is_program(path: str) -> bool:
+    return Path(path).is_file() and os.access(path, os.X_OK)
 
 
 def _identify(name: str, path: str, origin: str) -> Tool | Problem:
@@ -261,7 +280,11 @@ def run_tool(
     except (OSError, ValueError) as error:
         return ToolRun(127, b"", str(error).encode())
     with process:
-        output, stopped = _collect(process, timeout, max_output, cancel)
+        try:
+            output, stopped = _collect(process, timeout, max_output, cancel)
+        except BaseException:  # Ctrl-C: the program has a group of its own and would go on
+            _kill_group(process)
+            raise
         if stopped:
             _kill_group(process)
         status = process.wait()

@@ -14,7 +14,7 @@ from gpuemu_flow.artifacts.findings import Finding, Place
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.ptx.model import LaunchBounds
 
-VIEW_VERSION = 1
+VIEW_VERSION = 2
 """Part of the cache key: raise it when a view's content changes for the same artifact."""
 
 
@@ -37,8 +37,6 @@ class KernelView:
         By rule id: what the rules' ``find`` saw in the PTX.
     opcode_places, call_places : dict of str to Place
         First instruction of each PTX opcode, first call of each function.
-    sass_opcodes : dict of str to int, or None
-        Histogram of machine instructions; None when no disassembler was there.
     unmet_bounds : str
         What ptxas said about launch bounds that it ignored.
     assembly : dict of str to str
@@ -58,7 +56,6 @@ class KernelView:
     findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
     opcode_places: Mapping[str, Place] = field(default_factory=dict)
     call_places: Mapping[str, Place] = field(default_factory=dict)
-    sass_opcodes: Mapping[str, int] | None = None
     unmet_bounds: str = ""
     assembly: Mapping[str, str] = field(default_factory=dict)
     recursive: bool = False

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import click
 
-from gpuemu_flow.cli.lint import lint_report, print_json
+from gpuemu_flow.cli.lint import lint_report, print_json, split_words
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
 @click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
-@click.argument("words", nargs=-1, metavar="[KERNEL]...")
+@click.argument("words", nargs=-1, metavar="[FILE.ptx|FILE.cubin|KERNEL]...")
 @click.option("-k", "--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
 @format_option("text", "json")
 def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: str) -> None:
-    """Show the figures of the configured kernels for each architecture, built where needed."""
+    """Show the figures of the configured kernels for each architecture, built where needed.
+
+    Files that are named need no configuration.
+    """
     from gpuemu_flow.types import Verdict  # noqa: PLC0415
 
-    report = lint_report([], (*words, *kernels), output_format)
+    files, names = split_words(words)
+    report = lint_report(files, (*names, *kernels), output_format, listing=True)
     if output_format == "json":
         print_json(report)
     else:

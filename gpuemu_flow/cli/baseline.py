@@ -10,6 +10,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 if TYPE_CHECKING:
+    from gpuemu_flow.engine.baselines import Stored
     from gpuemu_flow.store.baselines import Baseline, BaselineStore
 
 
@@ -52,14 +53,15 @@ def store(tag: str, output_format: str) -> None:
         report = baselines.bring_up_to_date(workspace, listener)
     if report.interrupted:
         raise SystemExit(130)
-    made, replaced = baselines.store(workspace, tag, report)
+    made = baselines.store(workspace, tag, report)
     if output_format == "json":
-        _print_json({"baseline": _facts(made), "replaced": replaced})
+        facts = {"replaced": made.replaced, "dropped": made.dropped}
+        _print_json({"baseline": _facts(made.baseline), **facts})
         return
     for problem in report.problems:
         click.echo(text.printable(str(problem)), err=True)
-    word = "replaced" if replaced else "stored"
-    click.echo(f"{word} {_line(made)}; now {text.verdicts_line(report)}")
+    click.echo(f"{_stored_line(made)}; now {text.verdicts_line(report)}")
+    _say_dropped(made)
 
 
 @baseline.command("list")
@@ -126,8 +128,19 @@ def import_baseline(file: Path, tag: str) -> None:
     from gpuemu_flow.engine import baselines  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
-    made, replaced = baselines.import_file(Workspace(), file, tag)
-    click.echo(f"{'replaced' if replaced else 'stored'} {_line(made)}")
+    made = baselines.import_file(Workspace(), file, tag)
+    click.echo(_stored_line(made))
+    _say_dropped(made)
+
+
+def _stored_line(made: Stored) -> str:
+    return f"{'replaced' if made.replaced else 'stored'} {_line(made.baseline)}"
+
+
+def _say_dropped(made: Stored) -> None:
+    if made.dropped:
+        names = ", ".join(made.dropped)
+        click.echo(f"dropped, as storage.max_baselines leaves no room: {names}", err=True)
 
 
 def _open_store() -> BaselineStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,8 @@ def lint(
     if rule is not None:
         click.echo(explain_rule(rule), nl=False)
         return
-    named = [word for word in words if _is_file(word)]
-    names = (*kernels, *(word for word in words if not _is_file(word)))
-    report = lint_report([*map(Path, files), *map(Path, named)], names, output_format)
+    named, names = split_words(words)
+    report = lint_report([*map(Path, files), *named], (*kernels, *names), output_format)
     if output_format == "sarif":
         from gpuemu_flow.reports import json_writer, sarif  # noqa: PLC0415
 
@@ -50,20 +50,30 @@ def lint(
     raise SystemExit(report.exit_code)
 
 
-def _is_file(word: str) -> bool:
-    return Path(word).suffix in _FILE_SUFFIXES
+def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
+    """Words of a command line that are files by their suffix, and those that name kernels."""
+    files, names = [], []
+    for word in words:
+        if Path(word).suffix in _FILE_SUFFIXES:
+            files.append(Path(word))
+        else:
+            names.append(word)
+    return files, names
 
 
-def lint_report(files: list[Path], names: tuple[str, ...], output_format: str) -> RunReport:
-    """Lint files, else the workspace's kernels."""
+def lint_report(
+    files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
+) -> RunReport:
+    """Lint files, else the workspace's kernels; `listing`: with their machine instructions."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine import kernels  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
     sources = [path for path in files if path.suffix == ".cu"]
     if files and not sources:
-        with kernels.closing(kernels.open_workspace()) as found:
-            return kernels.lint_files(files, names, found)
+        from gpuemu_flow.engine.lint_files import lint_files  # noqa: PLC0415
+
+        return lint_files(files, names, kernels.open_workspace(), listing=listing)
     workspace = Workspace()
     names = (*names, *kernels.names_of_sources(workspace, files))
     with make_listener(live=wants_color() and output_format == "text") as listener:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.artifacts.lint import LINT_VERSION
-from gpuemu_flow.artifacts.policy import Policy, policy_from_tables
-from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_places
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
@@ -29,8 +27,16 @@ DEFAULT_ARCH = "sm_80"
 """For sources that must be compiled and name no architecture."""
 
 CUDA, GIVEN, COMMAND, TRITON = "cuda", "given", "command", "triton"
-_NEEDED = {CUDA: ("nvcc",), GIVEN: ("ptxas",), COMMAND: ("ptxas",), TRITON: ()}
-_SITE_FOLDERS = ("nvidia/cu13/bin", "nvidia/cuda_nvcc/bin", "triton/backends/nvidia/bin")
+_ALIASES = {
+    "max_local_memory": "max_local_memory_bytes",
+    "forbidden_patterns": "forbidden_instructions",
+}  # under which a limit may stand among those that a kernel gives
+_NEEDED = {
+    CUDA: ("nvcc", "nvdisasm"),
+    GIVEN: ("ptxas", "nvdisasm"),
+    COMMAND: ("ptxas", "nvdisasm"),
+    TRITON: ("nvdisasm",),
+}
 
 
 @dataclass
@@ -61,29 +67,28 @@ def kernel_tasks(config: Config, cache: WorkspaceCache, sources: SourceIndex) ->
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
     """Limits and severities of one kernel: its own go over those of ``[policies]``."""
-    tables: dict[str, Any] = {
-        "regression_threshold": policies.regression_threshold,
+    limits: dict[str, Any] = {
+        "max_registers": policies.registers.fail,
+        "registers_warn_above": policies.registers.warn,
+        "max_spills": policies.spills.fail,
+        "spills_warn_above": policies.spills.warn,
+        "max_local_memory_bytes": policies.local_memory.fail,
+        "local_memory_warn_above": policies.local_memory.warn,
     }
-    for name, key in (("registers", "max"), ("spills", "max"), ("local_memory", "max_bytes")):
-        limits = getattr(policies, name)
-        given = {key: limits.fail, "warn_above": limits.warn}
-        tables[name] = {word: value for word, value in given.items() if value is not None}
-    checks: dict[str, Any] = {"severity": dict(policies.rules)}
+    allow: dict[str, str] = {}
     archs: tuple[str, ...] = ()
     if kernel is not None:
         archs = kernel.build.arch
-        # Under an alias, too, a limit that the kernel names is among `given`.
-        own = kernel.checks
-        aliases = {
-            "max_local_memory": "max_local_memory_bytes",
-            "forbidden_patterns": "forbidden_instructions",
-        }
-        for name in sorted({aliases.get(word, word) for word in own.given}):
-            value = getattr(own, name)
-            if value is not None:
-                checks["expect_tensor_cores" if name == "tensor_cores" else name] = value
-        checks["allow"] = {allowed.rule: allowed.reason for allowed in kernel.allow}
-    return policy_from_tables(checks, tables, archs=archs)[0]
+        allow = {allowed.rule: allowed.reason for allowed in kernel.allow}
+        for written in kernel.checks.given:
+            name = _ALIASES.get(written, written)
+            own = getattr(kernel.checks, name)
+            if own is not None:
+                limits["expect_tensor_cores" if name == "tensor_cores" else name] = own
+    given = {name: value for name, value in limits.items() if value is not None}
+    return Policy(
+        **given, severities=policies.rules, allow=allow, archs=archs, explicit=frozenset(given)
+    )
 
 
 def still_holds(root: Path, basis: Mapping[str, Json]) -> bool:
@@ -96,24 +101,15 @@ def still_holds(root: Path, basis: Mapping[str, Json]) -> bool:
             for start, flags, found in basis["includes"]
         )
         and all((root / path).is_file() == there for path, there in basis["given"])
-        and tool_files(basis["tools"]) == basis["tool_files"]
+        and tool_files(basis["tools"], basis["configured"]) == basis["tool_files"]
         and basis["triton"] in (None, triton_version(basis["python"]))
     )
 
 
-def tool_files(names: Sequence[str]) -> list[list[Json]]:
+def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
     """Every place where a tool is looked for, with its stamp, or null where there is none."""
-    paths = sysconfig.get_paths()
-    folders = [folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
-    for site in dict.fromkeys((paths["purelib"], paths["platlib"])):
-        folders += [str(Path(site) / folder) for folder in _SITE_FOLDERS]
-    found: list[list[Json]] = []
-    for name in names:
-        for folder in dict.fromkeys(folders):
-            path = str(Path(folder).absolute() / name)
-            stamp = stamp_of(path)
-            found.append([path, None if stamp is None else list(stamp)])
-    return found
+    stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
+    return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
 
 def triton_version(python: str) -> str:
@@ -143,7 +139,8 @@ class _KernelCompiler:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
         tools = sorted({name for kind in kinds.values() for name in _NEEDED.get(kind, ())})
-        self._chain = find_tools() if tools else Toolchain()
+        configured = dict(self._config.execution.tools)
+        self._chain = find_tools(configured, names=tools) if tools else Toolchain()
         for kernel in self._config.kernels:
             kind = kinds[kernel.name]
             if not kind:
@@ -155,7 +152,8 @@ class _KernelCompiler:
             "includes": self._includes,
             "given": self._given,
             "tools": tools,
-            "tool_files": tool_files(tools),
+            "configured": configured,
+            "tool_files": tool_files(tools, configured),
             "triton": triton_version(self._python) if TRITON in kinds.values() else None,
             "python": self._python,
         }
@@ -224,6 +222,7 @@ class _KernelCompiler:
             "ptx": ptx,
             "cubin": cubin,
             "tools": [[tool.name, tool.version] for tool in tools],
+            "unusable": [problem.file for problem in self._chain.problems],
             "flags": list(kernel.build.flags),
         }
         if kind == COMMAND:
@@ -250,6 +249,7 @@ class _KernelCompiler:
             params=params,
             settings={
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
+                "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
             },
         )

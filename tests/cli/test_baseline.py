@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from mini_workspace import Mini
@@ -216,6 +217,24 @@ def test_a_hostile_file_is_refused(mini: Mini, content: str) -> None:
     done = mini.command("baseline", "import", "bad.json", code=2)
     assert "baseline-bad" in done.stderr
     assert "no baselines" in mini.command("baseline", "list").stdout
+
+
+def test_more_baselines_than_are_to_be_kept_drop_the_oldest(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", "[project]", "[storage]\nmax_baselines = 2\n[project]")
+    mini.command("baseline", "first")
+    mini.command("baseline", "export", "first", "first.json")
+    mini.command("baseline", "second")
+    done = mini.command("baseline", "store", "--format", "json", "third")
+    assert json.loads(done.stdout)["dropped"] == ["first"]
+    done = mini.command("baseline", "import", "first.json")  # old, and yet what is wanted now
+    assert "max_baselines" in done.stderr
+    assert "second" in done.stderr
+    shown = json.loads(mini.command("baseline", "list", "--format", "json").stdout)["baselines"]
+    assert [one["tag"] for one in shown] == ["third", "first"]
+    assert json.loads(mini.command("baseline", "store", "--format", "json", "third").stdout) == {
+        "schema_version": 1, "baseline": shown[0] | {"created": ANY}, "replaced": True,
+        "dropped": [],
+    }  # fmt: skip
 
 
 def test_a_damaged_baseline_is_set_aside_and_the_others_stay(workspace: Mini) -> None:

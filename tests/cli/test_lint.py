@@ -75,6 +75,8 @@ def test_files_need_no_workspace(empty: Mini) -> None:
 
 def test_a_ptx_alone_gives_estimates_that_are_called_so(empty: Mini) -> None:
     give(empty, "softmax")
+    path = empty.root / "k" / "softmax.ptx"  # of a version that no ptxas reads, found or not
+    path.write_text(path.read_text().replace(".version 9.0", ".version 99.0"))
     (kernel,) = lint(empty, "--ptx", "k/softmax.ptx")["kernels"]
     assert kernel["metric_source"] == "estimate"
     assert "~" in empty.command("lint", "k/softmax.ptx").stdout
@@ -98,6 +100,23 @@ def test_an_allowed_violation_is_shown_and_does_not_fail(kernels: Mini) -> None:
     found = lint(kernels)
     (violation,) = (v for k in found["kernels"] for v in k["violations"] if v.get("allowed"))
     assert violation["allowed"] == "measured, fine"
+
+
+def test_severities_of_the_workspace_decide(kernels: Mini) -> None:
+    rules = '[policies]\nrules = { generic-address = "error", scalar-acesses = "off" }\n'
+    kernels.edit("gpuemu.toml", "[targets]", rules + "[targets]")
+    found = lint(kernels, code=1)
+    errors = {v["rule"] for k in found["kernels"] for v in k["violations"] if is_error(v)}
+    assert errors == {"generic-address"}
+    assert {p["slug"] for p in found["problems"]} == {"lint-unknown-rule"}
+    assert "scalar-accesses" in found["problems"][0]["hint"]
+    kernels.edit("gpuemu.toml", 'generic-address = "error"', 'generic-address = "off"')
+    found = lint(kernels)
+    assert "generic-address" not in {v["rule"] for k in found["kernels"] for v in k["violations"]}
+
+
+def is_error(violation: dict[str, Any]) -> bool:
+    return bool(violation["severity"] == "error")
 
 
 def test_a_comment_in_the_source_allows_a_finding(kernels: Mini) -> None:

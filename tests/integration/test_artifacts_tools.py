@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +19,15 @@ from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.ptxas import PtxasReport, parse_ptxas_output
-from gpuemu_flow.artifacts.sass import SassListing, parse_nvdisasm_json, parse_resource_usage
+from gpuemu_flow.artifacts.sass import (
+    MachineCode,
+    SassListing,
+    parse_nvdisasm_json,
+    parse_resource_usage,
+)
+from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.toolchain import Tool, Toolchain, find_tools, run_tool
+from gpuemu_flow.tasks.assemble import assemble, disassemble
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
 COMMITTED = sorted(KERNELS.glob("sm_*/*.cubin"))
@@ -81,6 +90,27 @@ def test_committed_cubins_equal_cuobjdump(toolchain: Toolchain) -> None:
 def test_committed_cubins_equal_nvdisasm(toolchain: Toolchain) -> None:
     nvdisasm = need(toolchain, "nvdisasm")
     assert sum(assert_equal_to_nvdisasm(nvdisasm, path) for path in COMMITTED) > 500
+
+
+def test_the_listing_of_a_cubin_has_its_families(toolchain: Toolchain) -> None:
+    need(toolchain, "nvdisasm")
+    total = other = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("softmax", "forced_spills", "matmul_tensor", "histogram", "layernorm"):
+            path = KERNELS / "sm_90" / f"{name}.cubin"
+            data = path.read_bytes()
+            tools = toolchain.tools["nvdisasm"]
+            listed = disassemble(data, path.name, tools, Path(folder), threading.Event())
+            assert isinstance(listed, MachineCode)
+            for view in measure(Artifact(path.name, cubin=data, sass=listed)).kernels:
+                assert view.metrics.sass_tool.startswith("nvdisasm ")
+                families = count_sass_families(view.metrics.sass_opcodes or {})
+                assert families["local"] if view.metrics.spill_instructions else True
+                assert sum(families.values()) == view.metrics.sass_instructions
+                total += sum(families.values())
+                other += families.get("other", 0)
+    assert total > 1500
+    assert other < 0.01 * total
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +193,20 @@ def test_ptxas_reports_errors_with_lines(toolchain: Toolchain, tmp_path: Path) -
     assert not run.ok
     problem = parse_ptxas_output(run.stderr.decode(), "src/bad.ptx").problems[0]
     assert (problem.slug, problem.file, problem.line) == ("ptxas-error", "src/bad.ptx", 5)
+
+
+def test_ptx_that_calls_functions_of_other_files_is_assembled_all_the_same(
+    toolchain: Toolchain, tmp_path: Path
+) -> None:
+    need(toolchain, "ptxas")
+    ptx = (
+        b".version 8.0\n.target sm_80\n.address_size 64\n.extern .func elsewhere();\n"
+        b".visible .entry k() { call.uni elsewhere; ret; }\n"
+    )
+    made = assemble(ptx, "k.ptx", "", toolchain.tools["ptxas"], tmp_path, threading.Event())
+    assert made is not None
+    assert (made.error, made.problems) == ("", [])
+    assert list(kernels(made.cubin or b"")[1]) == ["k"]
 
 
 def test_committed_artifacts_are_those_of_their_sources(toolchain: Toolchain) -> None:

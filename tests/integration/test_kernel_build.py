@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -291,7 +292,8 @@ def test_a_triton_kernel_is_compiled_or_skipped_with_what_to_install(
     )
     report = mini.run(code=None)
     kernel = named(report, "add")
-    if kernel["verdict"] == "skipped":
+    if importlib.util.find_spec("triton") is None:
+        assert kernel["verdict"] == "skipped"
         assert "pip install triton" in kernel["reason"]
-        pytest.skip(kernel["reason"])
-    assert (kernel["verdict"], kernel["metric_source"]) == ("passed", "cubin")
+    else:
+        assert (kernel["verdict"], kernel["metric_source"]) == ("passed", "cubin")

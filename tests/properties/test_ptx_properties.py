@@ -1,8 +1,13 @@
-"""Hostile PTX and cubins: no crash, no hang, bounded diagnoses and bounded memory."""
+"""Hostile PTX and cubins: no crash, no hang, bounded diagnoses and bounded memory.
+
+The suite tries 20,000 mutations of a PTX file; ``PTX_MUTATIONS=100000`` in the environment is the
+full count, which `.ci/run` asks for.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import resource
 import struct
@@ -104,18 +109,22 @@ def read_everything(data: bytes) -> None:
         assert all(0 <= r < len(flow.names) for registers in flow.uses for r in registers)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_80_000_mutations_are_read_without_error(seed: int) -> None:
+MUTATIONS = int(os.environ.get("PTX_MUTATIONS", "20000"))
+SEEDS = 4  # of each kind of test: the work is spread over processes
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_mutations_are_read_without_error(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(10_000):
+    for _ in range(MUTATIONS * 4 // 5 // SEEDS):
         read_everything(mutated(rng, SMALL, SNIPPETS))
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_20_000_mutations_are_measured_and_linted(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_mutations_are_measured_and_linted(seed: int) -> None:
     rng = random.Random(100 + seed)
     linter = Linter(Policy(expect_tensor_cores=True, forbidden_instructions=("f64", "printf")))
-    for index in range(5_000):
+    for index in range(MUTATIONS // 5 // SEEDS):
         measured = measure(Artifact("m.ptx", mutated(rng, SMALL, SNIPPETS)))
         assert measured.kernels or measured.problems
         for view in measured.kernels:

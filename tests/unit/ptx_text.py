@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gpuemu_flow.artifacts.analysis import KernelAnalysis
@@ -60,6 +61,11 @@ def view_of(body: str, header: str = HEADER, **options: str) -> KernelView:
     """View of a kernel with this body."""
     (view,) = measure(Artifact("t.ptx", module(entry(body, **options), header))).kernels
     return view
+
+
+def with_sass(view: KernelView, opcodes: dict[str, int]) -> KernelView:
+    """The same view with a listing of its machine instructions."""
+    return replace(view, metrics=replace(view.metrics, sass_opcodes=opcodes))
 
 
 def kernel_views(name: str, arch: str = "sm_80") -> dict[str, KernelView]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -247,6 +249,27 @@ def test_a_program_that_hangs_is_stopped_with_its_children(tmp_path: Path) -> No
     if lock.exists():  # the child got so far: its lock is free only once it is gone
         with lock.open("r+") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
+
+
+def test_ctrl_c_ends_the_program_too(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    child = (
+        f"import fcntl, time; stream = open({str(lock)!r}, 'w');"
+        "fcntl.flock(stream, fcntl.LOCK_EX); stream.write('held'); stream.flush(); time.sleep(600)"
+    )
+    text = (
+        "import signal, sys; from gpuemu_flow.artifacts.toolchain import run_tool;"
+        # a shell that runs the tests in the background has them ignore it
+        "signal.signal(signal.SIGINT, signal.default_int_handler);"
+        f"run_tool([sys.executable, '-c', {child!r}])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text], stderr=subprocess.DEVNULL)
+    while not lock.exists() or not lock.read_text():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    with lock.open("r+") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # waits for the child to be gone
 
 
 def test_a_program_that_prints_without_end_is_stopped() -> None:

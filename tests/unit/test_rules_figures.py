@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ptx_text import broken_rules, kernel_views, lint, view_of
+from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
 from gpuemu_flow.artifacts.lint import kernel_json, unknown_rules
 from gpuemu_flow.artifacts.metrics import KernelMetrics
@@ -237,7 +237,7 @@ def test_forbidden_words_that_programmers_write() -> None:
 def test_forbidden_machine_instructions_need_a_listing() -> None:
     policy = Policy(forbidden_instructions=("STL",))
     assert "forbidden-instruction" in {u.rule for u in lint(view_of("ret;"), policy).unchecked}
-    listed = replace(view_of("ret;"), sass_opcodes={"STL.64": 2, "EXIT": 1})
+    listed = with_sass(view_of("ret;"), {"STL.64": 2, "EXIT": 1})
     found = [v for v in lint(listed, policy).violations if v.rule == "forbidden-instruction"]
     assert [v.actual for v in found] == [2]
 
@@ -269,7 +269,7 @@ def test_required_patterns(pattern: str, broken: bool) -> None:
 
 def test_required_machine_instructions() -> None:
     policy = Policy(required_patterns=("HMMA",))
-    listed = replace(view_of("ret;"), sass_opcodes={"FADD": 2})
+    listed = with_sass(view_of("ret;"), {"FADD": 2})
     assert "required-instruction" in broken_rules(listed, policy)
     assert "required-instruction" in {u.rule for u in lint(view_of("ret;"), policy).unchecked}
 
@@ -325,6 +325,7 @@ def test_json_of_a_kernel_has_the_documented_fields() -> None:
     assert set(data["metrics"]) == {
         "registers", "spill_instructions", "spill_bytes", "stack_bytes", "local_bytes",
         "shared_bytes", "declared_registers", "max_live", "instructions", "occupancy", "families",
+        "sass",
     }  # fmt: skip
     assert set(data["violations"][0]) == {
         "rule", "severity", "message", "file", "line", "actual", "limit",

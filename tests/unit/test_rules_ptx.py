@@ -1,11 +1,20 @@
-"""Rules that look into PTX: each has a kernel that triggers it and a close one that must not."""
+"""Rules that look into PTX: kernels that trigger them, and close ones that must not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from ptx_text import HEADER, broken_rules, entry, kernel_views, lint, module, view_of
+from ptx_text import (
+    HEADER,
+    broken_rules,
+    entry,
+    kernel_views,
+    lint,
+    module,
+    view_of,
+    with_sass,
+)
 
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.policy import Policy
@@ -335,10 +344,10 @@ def test_expected_tensor_cores() -> None:
 def test_expected_tensor_cores_in_machine_code() -> None:
     policy = Policy(expect_tensor_cores=True)
     view = replace(view_of("ret;"), has_ptx=False)
-    packed = replace(view, sass_opcodes={"HFMA2.MMA": 3, "FADD": 1})
+    packed = with_sass(view, {"HFMA2.MMA": 3, "FADD": 1})
     assert "missing-tensor-cores" in broken_rules(packed, policy)
     assert "missing-tensor-cores" not in broken_rules(
-        replace(view, sass_opcodes={"HMMA.16816.F32": 1}), policy
+        with_sass(view, {"HMMA.16816.F32": 1}), policy
     )
     assert "missing-tensor-cores" in {u.rule for u in lint(view, policy).unchecked}
 

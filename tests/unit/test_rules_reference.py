@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import pytest
+from config_workspace import ConfigWorkspace
 from ptx_text import REPOSITORY
 
 from gpuemu_flow.artifacts import rules
@@ -46,3 +49,28 @@ def test_documented_names_of_protocol_v1_are_kept() -> None:
 def test_the_page_is_the_one_that_the_rules_give() -> None:
     page = REPOSITORY / "docs" / "lint-rules.md"
     assert page.read_text(encoding="utf-8") == reference_page()
+
+
+def settings_shown() -> list[str]:
+    """What the page tells people to write into their configuration."""
+    page = reference_page()
+    kernel = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
+    blocks = [block for _, block in re.findall(r"```(toml)\n(.*?)```", page, re.DOTALL)]
+    blocks = [block.replace("softmax.cu", "k.cu") for block in blocks]
+    checks = re.findall(r"artifact_checks = (\{[^}]*\})", page)
+    lists = re.findall(r"(?:forbidden_instructions|required_patterns) = \[[^\]]*\]", page)
+    single = re.findall(r"`((?:max|min)_\w+ = \d+|\w+ = true)`", page)
+    tables = [*checks, *(f"{{ {text} }}" for text in (*lists, *single))]
+    return [*blocks, *(f"{kernel}artifact_checks = {table}\n" for table in tables)]
+
+
+@pytest.mark.parametrize("text", settings_shown())
+def test_settings_that_the_page_shows_are_accepted(text: str, tmp_path: Path) -> None:
+    workspace = ConfigWorkspace(tmp_path)
+    for name in ("k.ptx", "k.cu"):
+        workspace.write("", f"kernels/{name}")
+    assert workspace.check(f'[project]\nname = "p"\n{text}') == []
+
+
+def test_the_page_shows_settings() -> None:
+    assert len(settings_shown()) >= 8

@@ -26,7 +26,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
             if spills:
                 yield violation(view, ID, "error", "forbidden: spills", actual=spills, limit=0)
         elif is_sass_pattern(pattern):
-            sass = view.sass_opcodes or {}
+            sass = view.metrics.sass_opcodes or {}
             found = matching_opcodes(pattern, sass)
             if found:
                 count = sum(sass[opcode] for opcode in found)
@@ -67,7 +67,7 @@ def unchecked(view: KernelView, policy: Policy) -> str:
 
 def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
     """Why some patterns could not be looked for; empty when all could."""
-    if sass and view.sass_opcodes is None:
+    if sass and view.metrics.sass_opcodes is None:
         return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
     if ptx and not view.has_ptx:
         return f"{', '.join(ptx)}: needs the kernel's PTX"

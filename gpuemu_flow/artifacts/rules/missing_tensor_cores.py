@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.rules.base import Rule, violation
+from gpuemu_flow.artifacts.sass_families import count_sass_families
 from gpuemu_flow.artifacts.view import KernelView
 
 ID = "missing-tensor-cores"
@@ -17,11 +18,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
     if not policy.expect_tensor_cores or unchecked(view, policy):
         return
     in_ptx = view.metrics.families.get("tensor", 0)
-    in_sass = sum(
-        count
-        for opcode, count in (view.sass_opcodes or {}).items()
-        if opcode.partition(".")[0].endswith("MMA")
-    )
+    in_sass = count_sass_families(view.metrics.sass_opcodes or {}).get("tensor", 0)
     if not in_ptx and not in_sass:
         yield violation(
             view, ID, "error", "no tensor-core instruction, expected by the policy", actual=0
@@ -30,7 +27,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 def unchecked(view: KernelView, policy: Policy) -> str:
     """A cubin alone does not show its instructions."""
-    if policy.expect_tensor_cores and not view.has_ptx and view.sass_opcodes is None:
+    if policy.expect_tensor_cores and not view.has_ptx and view.metrics.sass_opcodes is None:
         return "needs the kernel's PTX, or nvdisasm"
     return ""
 
@@ -39,11 +36,11 @@ RULE = Rule(
     number=10,
     id=ID,
     severity="error",
-    what="With `expect_tensor_cores = true`: the kernel has no `mma`, `wmma.mma`, `wgmma` or "
+    what="With `tensor_cores = true`: the kernel has no `mma`, `wmma.mma`, `wgmma` or "
     "`tcgen05.mma`.",
     why="A matrix kernel that misses the tensor cores runs at a tenth of the speed; a dtype or a "
     "shape that does not fit makes a compiler fall back without a word.",
-    example="artifact_checks = { expect_tensor_cores = true }   # a float32 dot without tf32",
+    example="artifact_checks = { tensor_cores = true }   # a float32 dot without tf32",
     instead="Use dtypes and tile shapes that the tensor cores take (tf32, bf16, f16; multiples "
     "of 16).",
     check=check,

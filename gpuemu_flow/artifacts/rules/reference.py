@@ -10,15 +10,31 @@ _INTRODUCTION = """\
 <!-- Generated from gpuemu_flow/artifacts/rules; a test compares them. -->
 
 `gpuemu-flow lint` checks PTX and cubins by these rules; `gpuemu-flow lint --explain RULE` shows one
-of them. Severities: an **error** fails the kernel, a **warning** and **info** are shown. Change
-one in the configuration with `artifact_checks = { severity = { RULE = "off" } }`. Accept a
-violation with a reason in the source, on its line or above it:
+of them. Severities: an **error** fails the kernel, a **warning** and **info** are shown. A limit
+that you have not set yourself only warns. Change a rule's severity for the workspace:
+
+<!-- load -->
+```toml
+[policies]
+rules = { scalar-accesses = "off", debug-call = "error" }
+```
+
+Accept a violation with a reason in the source, on its line or above it,
 
 ```c++
 // gpuemu: allow debug-call reports overflow once, on purpose
 ```
 
-or for a whole kernel with `artifact_checks = { allow = { debug-call = "reports overflow" } }`.
+or for a whole kernel in the configuration:
+
+<!-- load -->
+```toml
+[[kernels]]
+name = "softmax_kernel"
+source = "kernels/softmax.cu"
+allow = { debug-call = "reports overflow once, on purpose" }
+```
+
 A rule that has nothing to look at (no PTX, no cubin) is listed as unchecked, never passed over.
 """
 

@@ -19,7 +19,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
     """One violation per pattern that nothing matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
-            sass = view.sass_opcodes
+            sass = view.metrics.sass_opcodes
             present = sass is None or bool(matching_opcodes(pattern, sass))
         else:
             present = not view.has_ptx or _is_present(view, pattern)
