@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from gpuemu_flow.engine.fuzz import Judged
 from gpuemu_flow.types import Verdict
 
-REDRAW_SECONDS = 0.1
+REDRAWS_PER_SECOND = 10
 
 
 class FuzzDisplay:
-    """Counts cases; shows nothing without a terminal."""
+    """Counts cases, and says so whenever it is asked: the time goes on while an op hangs."""
 
-    def __init__(self, live: Any = None) -> None:
-        self._live = live
+    def __init__(self) -> None:
         self._op = ""
         self._wanted: int | None = None
-        self._begin = self._drawn = 0.0
+        self._begin = 0.0
         self._done = self._failed = 0
         self._worst = 0.0
         self._classes: set[tuple[str, str, str]] = set()
@@ -43,26 +41,34 @@ class FuzzDisplay:
             self._worst = max(self._worst, result.stats.tolerance_used)
         case = judged.case
         self._classes.add((case.shape_class, case.layout, case.strategy))
-        now = time.monotonic()
-        if self._live is not None and now - self._drawn >= REDRAW_SECONDS:
-            self._drawn = now
-            elapsed = max(now - self._begin, 1e-9)
-            total = f"/{self._wanted}" if self._wanted else ""
-            self._live.update(
-                f"{self._op}  {self._done}{total} cases  {self._done / elapsed:.0f} cases/s  "
-                f"{elapsed:.1f} s  {self._failed} failures  worst margin {self._worst:.0%}  "
-                f"{len(self._classes)} combinations of shape, layout and values"
-            )
+
+    def line(self) -> str:
+        """How far the run is."""
+        if not self._op:
+            return ""
+        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        total = f"/{self._wanted}" if self._wanted else ""
+        return (
+            f"{self._op}  {self._done}{total} cases  {self._done / elapsed:.0f} cases/s  "
+            f"{elapsed:.1f} s  {self._failed} failures  worst margin {self._worst:.0%}  "
+            f"{len(self._classes)} combinations of shape, layout and values"
+        )
 
 
 @contextmanager
 def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
     """A display, live on a terminal."""
+    display = FuzzDisplay()
     if not live:
-        yield FuzzDisplay()
+        yield display
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.live import Live  # noqa: PLC0415
 
-    with Live(console=Console(), refresh_per_second=10, transient=True) as display:
-        yield FuzzDisplay(display)
+    with Live(
+        console=Console(),
+        get_renderable=display.line,
+        refresh_per_second=REDRAWS_PER_SECOND,
+        transient=True,
+    ):
+        yield display
