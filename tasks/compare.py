@@ -60,7 +60,14 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     expected_dtypes = manifests["reference"]["expected_dtypes"]
     pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])
     shared = digest_json(
-        [STAGE, VERSION, spec.params, expected_dtypes, context.environment.get("numpy")]
+        [
+            STAGE,
+            VERSION,
+            spec.params,
+            expected_dtypes,
+            context.environment.get("numpy"),
+            [case.identity() for case in sample_cases(cases)],  # they say what kind of op it is
+        ]
     )
     results: dict[int, CheckResult] = {}
     keys: dict[int, str] = {}

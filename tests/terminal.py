@@ -27,7 +27,9 @@ class Terminal:
     def __init__(self, mini: Mini, *arguments: str, columns: int = 120, **env: str) -> None:
         self._own, other = os.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        environment = {k: v for k, v in mini.environment().items() if not k.startswith("NO_")}
+        # COLUMNS and LINES, which pytest-xdist sets, would outrank the terminal's own size.
+        others = ("NO_", "COLUMNS", "LINES")
+        environment = {k: v for k, v in mini.environment().items() if not k.startswith(others)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gpuemu_flow", *arguments],
             cwd=mini.root,

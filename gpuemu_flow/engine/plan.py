@@ -105,6 +105,16 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
     return summary
 
 
+def is_damaged(plan_path: str) -> bool:
+    """Whether there is a plan whose bytes are not those that were written."""
+    try:
+        with open(plan_path, "rb") as file:  # noqa: PTH123 - as above
+            head, _, body = file.read().partition(b"\n")
+    except OSError:
+        return False
+    return head != f"{FORMAT} {_checksum(body)}".encode()
+
+
 def _listing(folder: str) -> set[str]:
     found = set()
     # By descriptor: the kernel then need not walk the whole path again for every file.

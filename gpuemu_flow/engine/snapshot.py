@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,10 +56,23 @@ def save(path: Path, snapshot: Snapshot) -> None:
     write_atomic(path, seal(content))
 
 
-def load(path: Path, root: Path) -> Snapshot | None:
-    """Read a snapshot; None when there is none, or it is damaged or of another version."""
+def load(
+    path: Path, root: Path, set_aside: Callable[[Path, str], None] = lambda *_: None
+) -> Snapshot | None:
+    """Read a snapshot; None when there is none, or it is damaged or of another version.
+
+    Parameters
+    ----------
+    path, root : Path
+    set_aside : callable
+        Told a damaged file and why.
+    """
     try:
-        content = unseal(path.read_bytes())
+        data = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        content = unseal(data)
         if content["format"] != FORMAT or content["tool"] != __version__:
             return None
         return Snapshot(
@@ -70,7 +82,8 @@ def load(path: Path, root: Path) -> Snapshot | None:
             FileTable(root, _entries(content["files"])),
             set(content["current"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError):
+    except (ValueError, KeyError, TypeError) as error:
+        set_aside(path, f"damaged graph: {error}")
         return None
 
 

@@ -60,10 +60,14 @@ class Workspace:
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
-        known = snapshot.load(self._snapshot_path, self.root)
+        known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
+        if plan.is_damaged(str(self._plan_path)):
+            self.cache.set_aside(self._plan_path, "damaged plan")
         try:
             if known is not None and known.settings["cache_dir"]:
+                problems = self.cache.problems
                 self.cache = WorkspaceCache(Path(known.settings["cache_dir"]))
+                self.cache.problems += problems
             if known is None or not self._still_holds(known):
                 known = self._compile(known)
         except (KeyError, TypeError, ValueError):  # sealed well, but not by this version

@@ -21,6 +21,7 @@ _MAGIC = b"gf1\n"
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
 _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
 
+MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
 T = TypeVar("T")
 
 
@@ -82,6 +83,7 @@ class JsonStore:
     ) -> None:
         self._folder = folder
         self._set_aside = set_aside
+        self._damaged = 0
         self._size_limit = size_limit
         self._policy = "least-recently-used" if evict else "none"
         self._cache = self._guarded(self._open)
@@ -124,17 +126,30 @@ class JsonStore:
             return action()
 
     def get(self, key: str) -> Json | None:
-        """The value, or None when there is none or it was damaged (then it is dropped)."""
+        """The value, or None when there is none or it was damaged (then it is set aside)."""
 
         def read() -> bytes | None:
             return self._cache.get(key)  # type: ignore[no-any-return]
 
+        record = None
         try:
             record = self._guarded(read)
             return None if record is None else unseal(record, key)
-        except (ForeignRecordError, ValueError):
+        except (ForeignRecordError, ValueError) as error:
+            self._keep_damaged(key, record, error)
             self.delete(key)
             return None
+
+    def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
+        """Leave a damaged record where somebody can look at it; a few tell enough."""
+        self._damaged += 1
+        if self._damaged > MAX_SHOWN:
+            return
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        path = self._folder / f"record-{name}"
+        with contextlib.suppress(OSError):
+            path.write_bytes(record or b"")
+            self._set_aside(path, f"damaged record {key[:80]!r}: {error}")
 
     def put(self, key: str, value: Json) -> None:
         """Store one value; it is there for the next process when this returns."""

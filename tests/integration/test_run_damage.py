@@ -72,9 +72,26 @@ def test_a_changed_graph_is_compiled_again(mini: Mini) -> None:
     mini.run("scale")
     path = cache_of(mini) / "graph.json"
     flip(path)
+    damaged = path.read_bytes()
     assert snapshot.load(path, mini.root) is None
-    assert mini.run("scale")["executed"] == []
+    report = mini.run("scale")
+    assert report["executed"] == []
+    assert [problem["slug"] for problem in report["problems"]] == ["cache-damaged"]
+    assert (cache_of(mini) / "quarantine" / "graph.json.1").read_bytes() == damaged
     assert snapshot.load(path, mini.root) is not None
+
+
+def test_a_changed_plan_is_set_aside(mini: Mini) -> None:
+    mini.run()
+    path = cache_of(mini) / "plan"
+    flip(path)
+    damaged = path.read_bytes()
+    report = mini.run()
+    assert report["executed"] == []
+    assert [problem["slug"] for problem in report["problems"]] == ["cache-damaged"]
+    assert (cache_of(mini) / "quarantine" / "plan.1").read_bytes() == damaged
+    mini.command("run")
+    assert mini.command("run").stdout.startswith("up to date")
 
 
 @pytest.mark.parametrize("database", ["state", "actions"])
@@ -108,6 +125,8 @@ def test_records_that_changed_are_dropped_one_by_one(mini: Mini, database: str) 
     report = mini.run("scale")
     assert verdicts(report) == undisturbed
     assert report["tasks"]["current"] < report["tasks"]["total"]
+    assert {problem["slug"] for problem in report["problems"]} == {"cache-damaged"}
+    assert list((cache_of(mini) / "quarantine").glob("record-*"))
     assert mini.run("scale")["executed"] == []
 
 

@@ -37,7 +37,7 @@ def test_no_file_anywhere_is_a_usage_error_that_says_where_to_begin(tmp_path: Pa
     with pytest.raises(UsageError) as raised:
         find_config(tmp_path, {})
     assert raised.value.slug == "config-not-found"
-    assert "README.md shows" in str(raised.value)
+    assert "`gpuemu-flow init` writes one" in str(raised.value)
     assert raised.value.exit_code == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def page_of(folder: Path, name: str) -> tuple[int, int]:
 
 def read_all(folder: Path, aside: Path) -> list[object]:
     """What a store says of each key; damage is moved to `aside`."""
-    store = JsonStore(folder, lambda path, reason: shutil.move(path, aside))
+    aside.mkdir()
+    names = count()
+    store = JsonStore(folder, lambda path, _: shutil.move(path, aside / str(next(names))))
     found: list[object] = []
     for key in KEYS:
         try:
