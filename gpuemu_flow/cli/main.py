@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -68,10 +69,14 @@ def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
         click.echo(str(problem), err=True)
 
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def run_cli() -> None:
     """Run the command line and leave with the documented exit code."""
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except FlowError as error:
         print_problems(error.problems)
         code = error.exit_code
@@ -87,4 +92,10 @@ def run_cli() -> None:
         # The reader went away (`| head`); what follows must not complain about it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 3
     sys.exit(code if isinstance(code, int) else 0)

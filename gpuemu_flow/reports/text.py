@@ -357,10 +357,11 @@ def reason_line(what: str, old: Json, new: Json) -> str:
         "output": "its output is not what it wrote",
         "stage": "new version of the stage",
         "state": "",
-        "forced": "forced",
     }
     if kind == "state":
         return str(old)
+    if kind == "forced":
+        return f"{new} was asked for"
     if kind == "follows":
         return f"may follow from {new}, which would run"
     label = f"{names.get(kind, kind)}{': ' + rest if rest else ''}"

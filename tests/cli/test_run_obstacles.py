@@ -69,3 +69,21 @@ def test_nothing_of_the_cache_is_offered_to_version_control(mini: Mini) -> None:
     for folder in (".gpuemu-cache", "build/cache"):
         assert (mini.root / folder / ".gitignore").read_text() == "*\n!.gitignore\n"
         assert (mini.root / folder / "CACHEDIR.TAG").exists()
+
+
+def test_an_output_that_cannot_be_written(mini: Mini) -> None:
+    """The device is always full; the run itself is not lost."""
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"],
+            cwd=mini.root,
+            env=mini.environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr.strip().endswith("error: cannot write the output: No space left on device")
+    assert "Traceback" not in done.stderr
+    assert mini.run()["executed"] == []
