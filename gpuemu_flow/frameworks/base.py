@@ -8,6 +8,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,15 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
     if not names and any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return in_order
     if any(p.kind is p.VAR_KEYWORD for p in parameters) or names >= set(inputs):
-        return lambda values: function(**values)
+        # By position where that means the same: TensorFlow's custom gradients see nothing else.
+        first = takewhile(
+            lambda p: p.kind is p.POSITIONAL_OR_KEYWORD and p.name in inputs, parameters
+        )
+        leading = [p.name for p in first]
+        return lambda values: function(
+            *(values[name] for name in leading),
+            **{name: value for name, value in values.items() if name not in leading},
+        )
     required = [p for p in parameters if p.default is p.empty and p.kind in _BY_NAME]
     if len(required) == 1 and required[0].name not in inputs:
         return function
