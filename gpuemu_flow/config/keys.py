@@ -11,6 +11,7 @@ from functools import cached_property
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
 from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, ValueType, toml_type
+from gpuemu_flow.errors import nearest
 from gpuemu_flow.types import Json
 
 MAX_TABLES = 20_000
@@ -48,6 +49,9 @@ class Key:
     aliases: tuple[str, ...] = ()
     required: bool = False
     ours: bool = False
+
+
+MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was misspelt as
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +94,10 @@ class Section(ValueType):
         for key in self.keys:
             if key.required and key.name not in checked and key.name not in wrong:
                 text = f"{dotted(path) or 'the file'} lacks the key '{key.name}'"
-                out.add("config-missing-key", path, text)
+                unknown = [written for written in value if written not in self.by_name]
+                misspelt = nearest(key.name, unknown[:MAX_LOOKED_AT])
+                hint = f"{shortened(misspelt)!r} is no key; rename it?" if misspelt else ""
+                out.add("config-missing-key", path, text, hint)
         if self.at_least_one and not checked and not wrong:
             names = " or ".join(key.name for key in self.keys)
             out.add("config-missing-key", path, f"{dotted(path)} lacks {names}")

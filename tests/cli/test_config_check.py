@@ -77,3 +77,11 @@ def test_users_and_daemons_files_count_below_the_projects(mini: Mini) -> None:
     assert mini.run("scale")["results"][0]["cases"] == 5
     mini.write("home/.config/gpuemu/config.toml", "[validation]\ncases = 'five'\n")
     assert "config.toml:2: config-type" in mini.command("run", code=2).stderr
+
+
+def test_a_misspelt_key_is_named_where_the_right_one_is_missing(mini: Mini) -> None:
+    mini.edit(
+        "gpuemu.toml", 'reference = "scripts/relu_ref.py"', 'refrence = "scripts/relu_ref.py"'
+    )
+    done = mini.command("run", code=2)
+    assert "lacks the key 'reference'; 'refrence' is no key; rename it?" in done.stderr
