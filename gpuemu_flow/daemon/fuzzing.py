@@ -21,12 +21,11 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.fuzz import checks_for
 from gpuemu_flow.engine.wire_ops import Asked, WireSubject
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict
 
 MAX_ITERATIONS = 1_000_000
 MAX_CASE_BYTES = 1 << 31
 VERSION = 1
-BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,9 @@ from gpuemu_flow.store.failures import (
     inputs_dropped_problem,
 )
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, open_trials
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import BAD, Case, CheckResult, Json
 
 Arrays = Mapping[str, NDArray[Any]]
-BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,17 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore, StoredResult
 from gpuemu_flow.tasks.summary import overall
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.types import (
+    BAD,
+    Case,
+    CheckResult,
+    Json,
+    Verdict,
+    number_from_json,
+    number_to_json,
+)
 
 _FIGURES = ("max_abs", "max_rel", "max_ulp")
-BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 def submitted_results(
