@@ -1,4 +1,4 @@
-"""Hooks of mkdocs that bring in the files beside ``docs/`` which pages link to."""
+"""Hooks of mkdocs: files beside ``docs/`` which pages link to; nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\]\(\.\./([\w./-]+)(#[\w-]+)?\)")
+_GRAPH = re.compile(r"<!-- graph -->\n```mermaid\n.*?```", re.DOTALL)
+_DRAWN = "![The task graph of one op, from its cases to its verdict](images/graph.svg)"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -23,10 +25,13 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to such files to where they lie in the site."""
+    """Point links to such files to where they lie in the site, and show the graph as a picture.
+
+    The theme would fetch the program that draws Mermaid from another host.
+    """
 
     def moved(match: re.Match[str]) -> str:
         names = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
         return f"]({names.get(match[1], match[1])}{match[2] or ''})"
 
-    return _LINK.sub(moved, markdown)
+    return _GRAPH.sub(_DRAWN, _LINK.sub(moved, markdown))

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import chromium, webdriver
 from mini_workspace import make_mini
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--hide-scrollbars",
-)  # fmt: skip
 CONTRAST = """
 const lum = (color) => {
   const [r, g, b] = color.match(/[\\d.]+/g).map(Number).slice(0, 3).map((v) => {
@@ -89,18 +82,8 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    found.set_page_load_timeout(60)
-    yield found
-    found.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
