@@ -37,6 +37,8 @@ def main() -> None:
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)  # the interpreter's own tidying up costs more than the answer did
+    # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own

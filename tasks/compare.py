@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
@@ -28,7 +29,6 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.generate import read_cases
-from gpuemu_flow.tasks.judge import sample_cases
 from gpuemu_flow.tasks.outputs import heal_missing
 from gpuemu_flow.tasks.summary import summarise
 from gpuemu_flow.tasks.verdicts import run_error_result, with_violations

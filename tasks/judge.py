@@ -27,8 +27,6 @@ from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance, Verdic
 
 Arrays = Mapping[str, NDArray[Any]]
 
-SAMPLED = 8  # cases among which the samples of `sample_cases` are chosen
-
 
 class Reference(Protocol):
     """The reference as a function of its inputs; see `numerics.envelope.Evaluate`."""
@@ -76,7 +74,7 @@ class Judge:
     expected_dtypes : mapping of output name to list of dtype names
         What the reference manifest allows; the op may choose among them.
     samples : sequence of Case
-        See `sample_cases`: on their shapes, with plain values, the op's nature is decided, so
+        See `cases.samples`: on their shapes, with plain values, the op's nature is decided, so
         that all of its cases are judged alike.
     evaluate : Reference
         Asked only under the ``auto`` tolerance, and only where the cheap bound
@@ -207,15 +205,6 @@ class Judge:
             )
             self.nature = Nature(exact, weak=not shadowed)
         return self.nature
-
-
-def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Cases on whose shapes an op's nature shows: the largest of its first eight.
-
-    Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
-    not change the verdict on any.
-    """
-    return sorted(cases[:SAMPLED], key=lambda case: (-case.numel, case.index))[:4]
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,13 @@ from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array
 from gpuemu_flow.runners.work import CallMany, Laid
 from gpuemu_flow.tasks.expected_store import ExpectedStore
-from gpuemu_flow.tasks.judge import Judge, Nature
 from gpuemu_flow.tasks.questions import CasesAtHand, Evaluation, Question, Setup
 from gpuemu_flow.tasks.run_reference import WIDE
 from gpuemu_flow.tasks.verdicts import run_error_result, with_violations
 from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.tasks.judge import Judge
 
 Arrays = Mapping[str, NDArray[Any]]
 PLAIN = Checks(inputs_unchanged=False)
@@ -128,7 +130,7 @@ class BatchSize:
     """
 
     MAX_CASES = 32
-    MAX_BYTES = 8 << 20
+    MAX_BYTES = 16 << 20
     MAX_SECONDS = 0.05
 
     def __init__(self) -> None:
@@ -313,7 +315,7 @@ class Trials:
         if self._kept is None:
             return {}
         found = [self._kept.find(case) for case in cases]
-        stage = [] if self._kept.full else [str(self._kept.staging_path()) for _ in cases]
+        stage = [] if self._kept.full else [self._kept.staging_path() for _ in cases]
         return {"known": [None if path is None else str(path) for path in found], "stage": stage}
 
     def _learn(self, question: Question) -> None:
@@ -358,6 +360,8 @@ class Trials:
 
     def judge_of(self, prepared: Prepared) -> Judge:
         """A judge in this process, for what needs more of it than verdicts."""
+        from gpuemu_flow.tasks.judge import Judge, Nature  # noqa: PLC0415 - else in workers only
+
         samples, known = self.subject.samples, self._setup.facts["nature"]
         nature = None if known is None else Nature(**known)
         return Judge(self.subject.compare, prepared.allowed, samples, self, nature=nature)

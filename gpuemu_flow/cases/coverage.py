@@ -113,6 +113,13 @@ class Coverage:
         """All cases."""
         return sum(self._counts.values())
 
+    def by(self, name: str) -> Counter[str]:
+        """Cases by one field of `Cell`, in the order of its values."""
+        counts: Counter[str] = Counter()
+        for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
+            counts[getattr(cell, name)] += number
+        return counts
+
     @property
     def ops(self) -> tuple[str, ...]:
         """Names of the ops, in order."""

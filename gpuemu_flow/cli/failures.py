@@ -65,7 +65,8 @@ def show(failure: str, output_format: str) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def export(failure: str, as_pytest: bool, output: Path | None) -> None:
     """Write a failure as files that stand on their own, and print their path."""
-    from gpuemu_flow.engine.failures import export_pytest, find_failures  # noqa: PLC0415
+    from gpuemu_flow.engine.exporting import export_pytest  # noqa: PLC0415
+    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
     if not as_pytest:

@@ -18,6 +18,7 @@ from gpuemu_flow.debug.pipeline import STAGES, stage_lines
 from gpuemu_flow.debug.slices import Index, check_slice, parse_tensors
 from gpuemu_flow.debug.tensors import describe, difference_lines, value_lines
 from gpuemu_flow.engine import failures
+from gpuemu_flow.engine.exporting import export_pytest
 from gpuemu_flow.engine.minimizing import minimise_failure
 from gpuemu_flow.engine.signals import cancel_on_signals
 from gpuemu_flow.engine.workspace import Workspace
@@ -266,7 +267,7 @@ class Session:
             raise problems.bad_arguments(BY_WORD["export"].usage)
         record = self._select(words[0] if words else "")
         output = Path(words[1]) if len(words) > 1 else None
-        yield f"wrote {failures.export_pytest(Workspace(), record, output)}"
+        yield f"wrote {export_pytest(Workspace(), record, output)}"
 
     def _status(self, rest: str) -> Iterator[str]:
         workspace = Workspace()

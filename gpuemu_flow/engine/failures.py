@@ -1,10 +1,9 @@
-"""Failing cases after the run: recorded with their inputs, run again, exported."""
+"""Failing cases after the run: recorded with their inputs, and run again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -18,9 +17,7 @@ from gpuemu_flow.engine.wire_ops import SUBMITTED
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.model import RunReport
-from gpuemu_flow.reports.pytest_export import render
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.pool import Pool
@@ -274,40 +271,3 @@ def reproduce(
 
 def _copied(outputs: Arrays) -> Arrays:
     return {name: array.copy() for name, array in outputs.items()}
-
-
-def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
-    """Write a failure as a pytest file that runs without this tool; its path.
-
-    Raises
-    ------
-    StoreError
-        ``failure-inputs-lost``.
-    RunnerError
-        ``reference-failed``.
-    """
-    folder, name = Path.cwd(), ""
-    if output is not None:
-        folder, name = (output, "") if output.is_dir() else (output.parent, output.name)
-    store = FailureStore(workspace.cache)
-    workspace.cache.create()
-    subject, _ = subject_for(workspace, record)
-    inputs = stored_inputs(store, record)
-    case = Case.from_json(record.case)
-    with (
-        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
-        open_trials(pool, subject) as trials,
-    ):
-        prepared = trials.prepare(case, inputs)
-        terms = trials.judge_of(prepared).terms(case, prepared.expected, inputs)
-        expectation = Expectation(
-            prepared.expected,
-            terms.tolerance,
-            terms.policy,
-            prepared.allowed,
-        )
-        # Rendering measures the envelope, for which the reference is still needed.
-        export = render(
-            record, subject.op, inputs, expectation, folder=folder.resolve(), file_name=name
-        )
-    return export.write(folder)

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
+from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.fuzz_source import CaseSource, case_stream
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.engine.workspace import Workspace
@@ -20,7 +21,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.tasks.expected_store import ExpectedStore
 from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Trial, Trials, open_trials
-from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import BAD, Case, Json, Verdict
 
 VERSION = 1
 FULL_CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
@@ -60,59 +61,6 @@ class FuzzOptions:
     time_limit: float | None = None
     jobs: int = 1
     force: bool = False
-
-
-@dataclass(frozen=True)
-class Judged:
-    """One case of a fuzz run.
-
-    Attributes
-    ----------
-    number : int
-        Place in the run, over all dtypes.
-    case : Case
-    result : CheckResult
-    cached : bool
-    """
-
-    number: int
-    case: Case
-    result: CheckResult
-    cached: bool = False
-
-
-@dataclass
-class FuzzOutcome:
-    """What fuzzing one op found, in the order of the cases whatever the number of jobs.
-
-    Attributes
-    ----------
-    op : str
-    seed : int
-    judged : list of Judged
-    duration_s : float
-    interrupted : bool
-    """
-
-    op: str
-    seed: int
-    judged: list[Judged] = field(default_factory=list)
-    duration_s: float = 0.0
-    interrupted: bool = False
-
-    def count(self, verdict: Verdict) -> int:
-        """How many cases have a verdict."""
-        return sum(j.result.verdict is verdict for j in self.judged)
-
-    @property
-    def failures(self) -> list[Judged]:
-        """Cases that failed or ended in an error."""
-        return [j for j in self.judged if j.result.verdict in (Verdict.FAILED, Verdict.ERROR)]
-
-    @property
-    def cached(self) -> int:
-        """How many verdicts came out of the action cache."""
-        return sum(j.cached for j in self.judged)
 
 
 def checks_for(number: int) -> Checks:
@@ -224,7 +172,6 @@ class Fuzzer:
             self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         if self._errors:
             raise self._errors[0]
-        outcome.judged.sort(key=lambda judged: judged.number)
         outcome.interrupted = self._cancel.is_set()
         outcome.duration_s = time.perf_counter() - begin
         return outcome
@@ -266,7 +213,7 @@ class Fuzzer:
 
     def _tell(self, judged: Judged, source: CaseSource, outcome: FuzzOutcome) -> None:
         with self._lock:
-            outcome.judged.append(judged)
+            outcome.add(judged)
             self._on_case(judged)
         if self._options.fail_fast and judged.result.verdict in BAD:
             source.stop()

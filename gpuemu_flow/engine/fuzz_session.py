@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 from threading import Event
 
 from gpuemu_flow.cases.features import group
+from gpuemu_flow.engine.coverage import add_fuzz_coverage
 from gpuemu_flow.engine.failures import FailureLog
-from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
-from gpuemu_flow.engine.measures import add_fuzz_coverage
-from gpuemu_flow.engine.minimizing import minimise_failure
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions
+from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.subjects import OpSubject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import RunnerError
-from gpuemu_flow.reports.fuzz_model import MARGIN_BUCKETS, CauseGroup, FuzzReport
+from gpuemu_flow.reports.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.trial import Trial
 from gpuemu_flow.tasks.verdicts import reason
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+from gpuemu_flow.types import Case, CheckResult, Verdict
 
 MINIMIZE_BUDGET = 1000
 
@@ -101,64 +100,41 @@ def _fuzz_op(
     groups = _groups(log, op, outcome)
     if minimize and not outcome.interrupted:
         groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
-    counts, gaps = _coverage(workspace, fuzzer.subjects, outcome)
-    passed = [j.result.stats.tolerance_used for j in _with(outcome, Verdict.PASSED)]
-    finite = [share for share in passed if math.isfinite(share)]
+    add_fuzz_coverage(workspace, outcome.coverage)
     return FuzzReport(
         op=op,
         seed=outcome.seed,
-        iterations=len(outcome.judged),
+        iterations=outcome.cases,
         passed=outcome.count(Verdict.PASSED),
         failed=outcome.count(Verdict.FAILED),
         inconclusive=outcome.count(Verdict.INCONCLUSIVE),
         errors=outcome.count(Verdict.ERROR),
         cached=outcome.cached,
         duration_s=outcome.duration_s,
-        worst_margin=max(finite, default=0.0),
-        margins=_margins(finite),
-        coverage=counts,
-        gaps=gaps,
+        worst_margin=outcome.worst_margin,
+        margins=tuple(outcome.margins),
+        coverage={what: dict(counts) for what, counts in outcome.counted().items()},
+        gaps=tuple(_gaps(fuzzer.subjects, outcome)),
         groups=tuple(groups),
         interrupted=outcome.interrupted,
         stopped_early=_stopped_early(outcome, options),
     )
 
 
-def _coverage(
-    workspace: Workspace, subjects: Iterable[OpSubject], outcome: FuzzOutcome
-) -> tuple[dict[str, Json], tuple[str, ...]]:
-    """What this run exercised, per aspect, and what it did not."""
-    cases = [judged.case for judged in outcome.judged]
-    coverage = add_fuzz_coverage(workspace, outcome.op, cases)
-    counts = {
-        "dtypes": dict(Counter(case.dtype for case in cases)),
-        "shape classes": dict(Counter(case.shape_class for case in cases)),
-        "layouts": dict(Counter(case.layout for case in cases)),
-        "strategies": dict(Counter(case.strategy for case in cases)),
-    }
-    gaps = []
+def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
+    """What this run did not exercise."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
-        for gap in coverage.gaps(outcome.op, subject.schema, [known[0]], known[1], known[2]):
+        for gap in outcome.coverage.gaps(
+            outcome.op, subject.schema, [known[0]], known[1], known[2]
+        ):
             if " × " not in gap.aspect:
                 names = ", ".join(gap.missing)
-                gaps.append(f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}")
-    return counts, tuple(gaps)
-
-
-def _with(outcome: FuzzOutcome, verdict: Verdict) -> list[Judged]:
-    return [judged for judged in outcome.judged if judged.result.verdict is verdict]
-
-
-def _margins(shares: list[float]) -> tuple[int, ...]:
-    counts = [0] * MARGIN_BUCKETS
-    for share in shares:
-        counts[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
-    return tuple(counts)
+                yield f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}"
 
 
 def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
-    count = len(outcome.judged)
+    count = outcome.cases
     if outcome.interrupted:
         return f"interrupted after {count} cases; what was judged is kept: run again to go on"
     if options.iterations is not None and count < options.iterations:
@@ -173,7 +149,7 @@ def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
     for judged in outcome.failures:
         if judged.result.failures:
             by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
-    passing = [j.case for j in _with(outcome, Verdict.PASSED)]
+    passing = outcome.passing if by_reason else []
     known = _recorded(log, op) if by_reason else {}
     causes = []
     for failing in by_reason.values():
@@ -188,16 +164,15 @@ def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
                 sentence,
                 tuple(record.to_public_json() for record in records),
                 notes=_notes(smallest.result),
-                shape_classes=_shape_classes(cause.members, passing),
+                shape_classes=_shape_classes(cause.members, outcome.passed_classes),
             )
             causes.append(((smallest.case.numel, smallest.number), found))
     return [found for _, found in sorted(causes, key=itemgetter(0))]
 
 
-def _shape_classes(failing: Iterable[Case], passing: Iterable[Case]) -> dict[str, tuple[int, int]]:
+def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
     """Failing and passing cases in each class of shapes."""
     failed = Counter(case.shape_class for case in failing)
-    passed = Counter(case.shape_class for case in passing)
     return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
 
 
@@ -227,6 +202,8 @@ def _notes(result: CheckResult) -> tuple[str, ...]:
 def _minimized(
     workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
 ) -> CauseGroup:
+    from gpuemu_flow.engine.minimizing import minimise_failure  # noqa: PLC0415 - asked for seldom
+
     smallest = log.store.get(str(cause.failures[0]["id"]))
     try:
         found = minimise_failure(

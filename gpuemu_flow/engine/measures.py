@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-from gpuemu_flow.cases.coverage import Coverage, Gap, Row
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem, RunnerError, StoreError
+from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
 from gpuemu_flow.numerics.output_mutants import OUTPUT_MUTANTS, MutantResult, MutationScore, plant
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
@@ -26,11 +25,8 @@ from gpuemu_flow.numerics.trivial import (
 )
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
-from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Prepared, Trials, open_trials
 from gpuemu_flow.types import BAD, Case, Verdict
-
-COVERAGE_KEY = "coverage:fuzz"
 
 
 @dataclass(frozen=True)
@@ -167,62 +163,3 @@ def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]
     text = path.read_text(encoding="utf-8")
     write_atomic(path, edited(text, op, tolerances(found), path.name).encode())
     return path
-
-
-@dataclass(frozen=True)
-class CoverageReport:
-    """What runs and fuzzing exercised."""
-
-    coverage: Coverage
-    rows: tuple[Row, ...]
-    gaps: tuple[Gap, ...]
-
-
-def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """What all fuzzing so far exercised."""
-    record = workspace.cache.state.get(COVERAGE_KEY)
-    try:
-        return Coverage.from_json(record) if record is not None else Coverage()
-    except (TypeError, ValueError):
-        return Coverage()
-
-
-def add_fuzz_coverage(workspace: Workspace, op: str, cases: Iterable[Case]) -> Coverage:
-    """Count cases that fuzzing judged; what this fuzz run alone exercised."""
-    fresh = Coverage()
-    for case in cases:
-        fresh.add(op, case)
-    merged = fuzz_coverage(workspace).merge(fresh)
-    workspace.cache.state.put(COVERAGE_KEY, merged.to_json())
-    return fresh
-
-
-def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """op × dtype × shape class × layout × strategy that were really judged, and the gaps.
-
-    Raises
-    ------
-    UsageError
-        ``unknown-op``.
-    """
-    coverage = fuzz_coverage(workspace)
-    chosen = select_ops(workspace, ops)
-    for spec in workspace.graph.tasks.values():
-        if spec.stage == "compare" and spec.subject in chosen:
-            with contextlib.suppress(StoreError, KeyError):
-                manifest = read_manifest(workspace.cache.folder / spec.target, "compare")
-                for item in manifest["cases"]:
-                    coverage.add(spec.subject, Case.from_json(item["case"]))
-    rows: list[Row] = []
-    gaps: list[Gap] = []
-    for op in chosen:
-        for dtype in dtypes_of(workspace, op):
-            subject = op_subject(workspace, op, dtype)
-            layouts, strategies = subject.layouts, subject.strategies
-            rows.append(coverage.row(op, dtype, subject.schema, layouts, strategies))
-            gaps += [
-                gap
-                for gap in coverage.gaps(op, subject.schema, [dtype], layouts, strategies)
-                if " × " not in gap.aspect
-            ]
-    return CoverageReport(coverage, tuple(rows), tuple(gaps))

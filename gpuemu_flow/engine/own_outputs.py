@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.failures import FailureLog
 from gpuemu_flow.engine.planned import CaseSequence, PlannedCases
@@ -22,7 +23,6 @@ from gpuemu_flow.engine.wire_ops import SUBMITTED, Asked, Subjects
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.judge import SAMPLED, sample_cases
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, Trials, open_trials
 from gpuemu_flow.tasks.verdicts import with_violations
 from gpuemu_flow.types import BAD, Case, CheckResult, Failure, FailureKind, Json, Verdict

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.generate import schema_from_json
-from gpuemu_flow.tasks.judge import SAMPLED, sample_cases
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Json
 

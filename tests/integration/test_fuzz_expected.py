@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions
+from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.types import Verdict
 
@@ -33,11 +35,14 @@ def slow(mini: Mini) -> Mini:
     return mini
 
 
-def fuzzed(mini: Mini, **options: object) -> FuzzOutcome:
+def fuzzed(
+    mini: Mini, on_case: Callable[[Judged], None] = lambda _: None, **options: object
+) -> FuzzOutcome:
     workspace = Workspace(mini.root, environ={"HOME": str(mini.root)})
     workspace.cache.create()
     try:
-        return Fuzzer(workspace, "scale", FuzzOptions(iterations=CASES, **options)).run()  # type: ignore[arg-type]
+        asked = FuzzOptions(iterations=CASES, **options)  # type: ignore[arg-type]
+        return Fuzzer(workspace, "scale", asked, on_case=on_case).run()
     finally:
         workspace.cache.close()
 
@@ -51,13 +56,15 @@ def calls(mini: Mini) -> int:
 
 
 def test_an_edited_op_is_judged_without_its_reference(slow: Mini) -> None:
-    first = fuzzed(slow)
+    judged: list[Judged] = []
+    first = fuzzed(slow, judged.append)
     assert first.count(Verdict.PASSED) == CASES
     before = calls(slow)
     slow.edit("scripts/scale.py", "* 3", "* 3 * 1")
-    again = fuzzed(slow)
+    judged_again: list[Judged] = []
+    again = fuzzed(slow, judged_again.append)
     assert again.cached == 0
-    assert [j.result for j in again.judged] == [j.result for j in first.judged]
+    assert [j.result for j in judged_again] == [j.result for j in judged]
     assert calls(slow) <= before - CASES, "what is left looks for the tolerance's nature"
     assert not list((slow.root / ".gpuemu-cache/staging").iterdir())
 
@@ -65,9 +72,10 @@ def test_an_edited_op_is_judged_without_its_reference(slow: Mini) -> None:
 def test_a_wrong_op_fails_on_kept_outputs_as_on_fresh_ones(slow: Mini) -> None:
     fuzzed(slow)
     slow.edit("scripts/scale.py", "* 3", "* 3.01")
-    kept = fuzzed(slow)
-    fresh = fuzzed(slow, force=True)
-    assert [j.result for j in kept.judged] == [j.result for j in fresh.judged]
+    judged: list[list[Judged]] = [[], []]
+    kept = fuzzed(slow, judged[0].append)
+    fuzzed(slow, judged[1].append, force=True)
+    assert [j.result for j in judged[0]] == [j.result for j in judged[1]]
     assert kept.failures
 
 

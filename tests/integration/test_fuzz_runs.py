@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions, FuzzOutcome, Judged
+from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions
+from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -48,13 +49,20 @@ def test_the_same_cases_and_verdicts_whatever_the_number_of_jobs(
     options = [
         FuzzOptions(iterations=60, seed=9, jobs=jobs, force=True, shapes=shapes) for jobs in (1, 3)
     ]
-    one, three = (fuzzed(mini, "total", each) for each in options)
-    numbered = [[(j.number, j.case.to_json()) for j in run.judged] for run in (one, three)]
+    judged: list[list[Judged]] = [[], []]
+    one, three = (
+        fuzzed(mini, "total", each, on_case=seen.append)
+        for each, seen in zip(options, judged, strict=True)
+    )
+    runs = [sorted(seen, key=lambda j: j.number) for seen in judged]
+    numbered = [[(j.number, j.case.to_json()) for j in run] for run in runs]
     assert numbered[0] == numbered[1]
     assert [number for number, _ in numbered[0]] == list(range(60))
-    verdicts = [[j.result.to_json() for j in run.judged] for run in (one, three)]
+    verdicts = [[j.result.to_json() for j in run] for run in runs]
     assert verdicts[0] == verdicts[1]
     assert one.failures
+    for what in ("passing", "coverage", "margins", "worst_margin", "passed_classes"):
+        assert getattr(one, what) == getattr(three, what), what
 
 
 def resident() -> int:
@@ -85,7 +93,7 @@ def test_memory_stays_flat(mini: Mini) -> None:
             seen[judged.number] = resident()
 
     options = FuzzOptions(iterations=310, jobs=1, strategies=("normal", "uniform"))
-    assert len(fuzzed(mini, "triple", options, on_case=on_case).judged) == 310
+    assert fuzzed(mini, "triple", options, on_case=on_case).cases == 310
     assert seen[300] - seen[100] < 40e6
 
 

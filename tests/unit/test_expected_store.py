@@ -35,7 +35,7 @@ def store(cache: WorkspaceCache) -> ExpectedStore:
 
 
 def keep(store: ExpectedStore, case: Case = CASE) -> bool:
-    path = store.staging_path()
+    path = Path(store.staging_path())
     digest = stage(OUTPUTS, path)
     kept = store.keep(case, path, digest)
     assert not path.exists()
@@ -141,7 +141,7 @@ def test_a_record_of_someone_else_is_no_answer(
 
 
 def test_what_was_changed_after_the_worker_wrote_it_is_not_kept(store: ExpectedStore) -> None:
-    path = store.staging_path()
+    path = Path(store.staging_path())
     digest = stage(OUTPUTS, path)
     stage({**OUTPUTS, "y": OUTPUTS["y"] + 1}, path)
     assert not store.keep(CASE, path, digest)
@@ -152,7 +152,7 @@ def test_what_was_changed_after_the_worker_wrote_it_is_not_kept(store: ExpectedS
 def test_what_a_program_put_there_is_not_kept(
     store: ExpectedStore, cache: WorkspaceCache, content: bytes | None
 ) -> None:
-    path = store.staging_path()
+    path = Path(store.staging_path())
     if content is not None:
         path.write_bytes(content)
     assert not store.keep(CASE, path, hashlib.sha256(content or b"").hexdigest())

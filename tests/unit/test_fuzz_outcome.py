@@ -1,0 +1,96 @@
+"""What a fuzz run keeps: the same in whatever order cases come, and no more for more of them."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from gpuemu_flow.cases.features import MOST_PASSING
+from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
+from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
+from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+
+SCHEMA = OpSchema(
+    dims=(Dim("M", (3, 128)), Dim("N", (1, 7, 512))),
+    inputs=(TensorDef("x", ("M", "N")),),
+    outputs=(TensorDef("result", ("M", "N")),),
+    fixed_shapes=(),
+)
+
+
+def cases(count: int) -> Iterator[Judged]:
+    """Every tenth one fails, every seventh passes out of the cache."""
+    stream = iterate_cases(SCHEMA, seed=5, dtype="float32", strategies=(), layouts=())
+    for number, case in zip(range(count), stream, strict=False):
+        failures = (Failure(FailureKind.TOLERANCE, "wrong"),) if number % 10 == 0 else ()
+        verdict = Verdict.FAILED if failures else Verdict.PASSED
+        stats = ErrorStats(tolerance_used=number / count)
+        yield Judged(number, case, CheckResult(verdict, failures, stats), number % 7 == 0)
+
+
+def outcome_of(judged: Iterable[Judged]) -> FuzzOutcome:
+    outcome = FuzzOutcome("op", 5)
+    for each in judged:
+        outcome.add(each)
+    return outcome
+
+
+def test_counts() -> None:
+    outcome = outcome_of(cases(200))
+    assert (outcome.cases, outcome.cached) == (200, 29)
+    assert (outcome.count(Verdict.PASSED), outcome.count(Verdict.FAILED)) == (180, 20)
+    assert [judged.number for judged in outcome.failures] == list(range(0, 200, 10))
+    assert outcome.margins == [18] * 10
+    assert outcome.worst_margin == 199 / 200
+    kept = [judged.case for judged in cases(200) if judged.number % 10]
+    assert outcome.passing == kept
+    assert outcome.passed_classes == Counter(case.shape_class for case in kept)
+    assert outcome.counted()["dtypes"] == {"float32": 200}
+    assert outcome.counted()["layouts"].total() == 200
+
+
+def test_a_margin_without_bounds_counts_nowhere() -> None:
+    one = next(iter(cases(20)))
+    stats = ErrorStats(tolerance_used=float("inf"))
+    outcome = outcome_of([replace(one, result=CheckResult(Verdict.PASSED, stats=stats))])
+    assert (outcome.worst_margin, sum(outcome.margins)) == (0.0, 0)
+
+
+def test_the_order_of_judging_changes_nothing() -> None:
+    judged = list(cases(3 * MOST_PASSING))
+    first = outcome_of(judged)
+    random.Random(1).shuffle(judged)
+    second = outcome_of(judged)
+    assert len(first.passing) == MOST_PASSING
+    for what in ("failures", "passing", "coverage", "margins", "worst_margin", "passed_classes"):
+        assert getattr(first, what) == getattr(second, what), what
+    assert first.counted() == second.counted()
+    assert [list(counts) for counts in first.counted().values()] == [
+        list(counts) for counts in second.counted().values()
+    ]
+
+
+def test_the_passing_cases_that_are_kept_come_from_the_whole_run() -> None:
+    count = 5 * MOST_PASSING
+    passing = outcome_of(cases(count)).passing
+    quarters = Counter(case.index * 4 // count for case in passing)
+    assert min(quarters.values()) > MOST_PASSING / 5
+
+
+def test_memory_does_not_grow_with_cases_that_pass() -> None:
+    passing = (judged for judged in cases(10**9) if judged.number % 10)
+    outcome = FuzzOutcome("op", 5)
+    tracemalloc.start()
+    try:
+        held = []
+        for _ in range(3):
+            for _ in range(2 * MOST_PASSING):
+                outcome.add(next(passing))
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[2] - held[0] < 0.1 * held[0]
