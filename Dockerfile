@@ -1,4 +1,4 @@
-# gpuemu-flow as a container: docker run --rm -v "$PWD:/workspace" gpuemu-flow run
+# gpuemu-flow as a container: docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/workspace" gpuemu-flow run
 FROM python:3.12-slim
 COPY pyproject.toml README.md LICENSE /source/
 COPY gpuemu_flow /source/gpuemu_flow

@@ -3,8 +3,8 @@
 ``docs/cli.md`` from the commands' own help, ``docs/config.md`` and ``schemas/gpuemu.schema.json``
 from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules, ``docs/api.md``
 from docstrings, ``docs/schemas.md`` from the schemas, ``docs/images/graph.svg`` from the graph in
-``docs/architecture.md``. With ``--check`` nothing is written; the exit code is 1 when a page
-differs from what would be.
+``docs/architecture.md``, ``docs/gitlab-ci.yml`` from what ``init --ci gitlab`` writes. With
+``--check`` nothing is written; the exit code is 1 when a page differs from what would be.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gpuemu_flow.artifacts.rules.reference import reference_page
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.docs_export import config_page
 from gpuemu_flow.config.schema_export import schema_text
+from gpuemu_flow.init.ci_files import gitlab_to_include
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROGRAM = "gpuemu-flow"
@@ -57,8 +58,21 @@ When several hold, the first of 130, 1, 3, 0, 4 is used.
 | Variable | Meaning |
 |---|---|
 | `GPUEMU_CONFIG` | The configuration file, in place of the search. |
+| `GPUEMU_SOCKET` | Socket of the daemon, over `daemon.socket_path`. |
+| `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | Log level of the daemon, over `daemon.log_level`. |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | Not empty: no colours and no live display. |
+| `TERM` | `dumb`: the same. |
 | `GPUEMU_PROGRESS` | `lines`: `progress FINISHED/TODO TASK DONE/TOTAL` on standard error. |
+| `GITHUB_ACTIONS` | `true`: `ci` annotates failing ops on standard error, as GitHub reads it. |
+| `GITHUB_STEP_SUMMARY` | `ci` adds its Markdown report to this file. |
+| `GITHUB_WORKSPACE`, `CI_PROJECT_DIR` | Folder that reports and annotations name files from. |
+| `BROWSER` | What `report --open` shows the page with, as other programs of Python do. |
+| `XDG_CONFIG_HOME`, else `HOME` | Where the user's configuration is. |
+| `XDG_CACHE_HOME`, else `HOME` | Where `lint FILE` keeps what it measured. |
+| `XDG_STATE_HOME`, else `HOME` | Where `debug` remembers the commands typed. |
+| `XDG_RUNTIME_DIR` | Where the daemon's socket is when its path below `HOME` is too long. |
+
+What an op or a reference gets is in [runners.md](runners.md).
 """
 
 
@@ -142,6 +156,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": config_page(),
         REPOSITORY / "docs" / "lint-rules.md": reference_page(),
+        REPOSITORY / "docs" / "gitlab-ci.yml": gitlab_to_include(),
         REPOSITORY / "schemas" / "gpuemu.schema.json": schema_text(),
     }
 

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from gpuemu_flow.init.frameworks import Framework
+    from gpuemu_flow.init.installed import Origin
 
 _NAMES = ("numpy", "pytorch", "jax", "tensorflow", "triton", "cuda")
 _ALIASES = {"torch": "pytorch", "tf": "tensorflow"}
@@ -47,6 +48,7 @@ def init(
     What is there is never overwritten without --force; a .gitignore is added to.
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
+    from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415
     from gpuemu_flow.init.scaffold import (  # noqa: PLC0415
         CONFIG_PATH,
         IGNORE_PATH,
@@ -62,9 +64,10 @@ def init(
     chosen = name or project or project_name(target)
     if not chosen.isprintable() or len(chosen) > 200:
         raise click.BadParameter("at most 200 characters, all of them printable", param_hint="name")
-    files = plan_files(chosen, framework, with_examples=with_examples, ci=ci)
+    origin = find_origin()
+    files = plan_files(chosen, framework, with_examples=with_examples, ci=ci, origin=origin)
     ignore = target / IGNORE_PATH
-    notes = _notes(framework, target, ci)
+    notes = _notes(framework, target, ci, origin)
     if ignore.is_symlink() or (ignore.exists() and not ignore.is_file()):
         notes.append(f"{IGNORE_PATH} is left as it is, a link; add {', '.join(ignored())} to it")
     else:
@@ -79,7 +82,7 @@ def init(
     click.echo(f"next: {printable(place)}gpuemu-flow run")
 
 
-def _notes(framework: Framework, target: Path, ci: str | None) -> list[str]:
+def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:
     """What keeps the new workspace, or a part of it, from working here and now."""
     notes = []
     missing = framework.missing()
@@ -93,6 +96,11 @@ def _notes(framework: Framework, target: Path, ci: str | None) -> list[str]:
     outer = next((p for p in target.resolve().parents if (p / ".git").exists()), None)
     if ci is not None and outer is not None and not (target / ".git").exists():
         notes.append(f"{ci} reads workflows from the repository's root, {outer}: move it there")
+    if ci is not None and origin.doubt:
+        notes.append(
+            f"the workflow installs {origin.requirement} from the package index, which may not "
+            f"have this gpuemu-flow: {origin.doubt}; change that line to where it can be had"
+        )
     return notes
 
 

@@ -1,10 +1,12 @@
-"""Workflows that ``init --ci`` writes, for GitHub and GitLab."""
+"""Workflows that ``init --ci`` writes, for GitHub and GitLab, and the one that GitLab includes."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from gpuemu_flow.init.frameworks import Framework
+from gpuemu_flow.init.installed import Origin
 
 REPORTS = ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif")
 VALIDATE = " ".join(["gpuemu-flow ci {mode}", *(f"-o {name}" for name in REPORTS)])
@@ -57,9 +59,9 @@ jobs:
 
 _GITLAB = """\
 # Validates the ops of gpuemu.toml: a quick run for each merge request, all of it on main.
-gpuemu-flow:
-  image: python:3.12-slim
-  rules:
+{head}gpuemu-flow:
+  image: {image}
+{variables}  rules:
     - if: $CI_PIPELINE_SOURCE == "merge_request_event"
       variables:
         GPUEMU_CI_MODE: quick
@@ -85,30 +87,59 @@ gpuemu-flow:
 """
 
 
-def _install(framework: Framework, indent: str) -> str:
-    return _lines(
-        indent, [f"python -m pip install {what}" for what in (*framework.install, "gpuemu-flow")]
-    )
+_INCLUDED_HEAD = """\
+# Made by `python docs/generate.py`, for projects to include:
+#
+#   include:
+#     - remote: https://HOST/gitlab-ci.yml
+#   gpuemu-flow:
+#     variables:
+#       GPUEMU_PACKAGES: torch --extra-index-url https://download.pytorch.org/whl/cpu
+"""
+_INCLUDED_VARIABLES = """\
+  variables:
+    GPUEMU_FLOW: gpuemu-flow  # as a requirement of pip: with a version, or from a repository
+    GPUEMU_PACKAGES: ""       # what the ops import besides numpy, as arguments of pip install
+"""
+
+
+def _install(framework: Framework, origin: Origin, indent: str) -> str:
+    words = (*framework.install, shlex.quote(origin.requirement))
+    return _lines(indent, [f"python -m pip install {what}" for what in words])
 
 
 def _lines(indent: str, words: Iterable[str]) -> str:
     return "\n".join(f"{indent}{word}" for word in words)
 
 
-def github(framework: Framework) -> str:
+def github(framework: Framework, origin: Origin) -> str:
     """``.github/workflows/gpuemu.yml``."""
     return _GITHUB.format(
-        install=_install(framework, " " * 10),
+        install=_install(framework, origin, " " * 10),
         quick=VALIDATE.format(mode="quick"),
         thorough=VALIDATE.format(mode="thorough"),
         reports=_lines(" " * 12, REPORTS),
     )
 
 
-def gitlab(framework: Framework) -> str:
+def gitlab(framework: Framework, origin: Origin) -> str:
     """``.gitlab-ci.yml``."""
+    return _gitlab(_install(framework, origin, "    - "), with_git=origin.needs_git)
+
+
+def gitlab_to_include() -> str:
+    """``docs/gitlab-ci.yml``: the same job, with variables for what differs between projects."""
+    install = '    - python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"'
+    return _gitlab(install, with_git=True, head=_INCLUDED_HEAD, variables=_INCLUDED_VARIABLES)
+
+
+def _gitlab(install: str, *, with_git: bool, head: str = "", variables: str = "") -> str:
     return _GITLAB.format(
-        install=_install(framework, "    - "),
+        head=head,
+        # The slim image has no git, which pip calls for a repository.
+        image="python:3.12" if with_git else "python:3.12-slim",
+        variables=variables,
+        install=install,
         validate=VALIDATE.format(mode='"$GPUEMU_CI_MODE"'),
         reports=_lines("      - ", REPORTS),
     )

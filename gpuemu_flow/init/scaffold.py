@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
 from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
 from gpuemu_flow.init.frameworks import Framework
+from gpuemu_flow.init.installed import Origin
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
 CONFIG_PATH = "gpuemu.toml"
@@ -116,7 +117,12 @@ artifact_checks = { max_registers = 64, max_spills = 0 }
 
 
 def plan_files(
-    name: str, framework: Framework, *, with_examples: bool, ci: str | None
+    name: str,
+    framework: Framework,
+    *,
+    with_examples: bool,
+    ci: str | None,
+    origin: Origin,
 ) -> dict[str, bytes]:
     """What a new workspace consists of, by path relative to it; the configuration comes last.
 
@@ -129,6 +135,8 @@ def plan_files(
         Three ops in place of one.
     ci : str or None
         A key of `CI_FILES`.
+    origin : Origin
+        Where that workflow gets gpuemu-flow from.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}
@@ -139,7 +147,7 @@ def plan_files(
         planned["scripts/kernels/softmax.cu"] = ops_kernels.CUDA_SOFTMAX
     if ci is not None:
         path, make = CI_FILES[ci]
-        planned[path] = make(framework)
+        planned[path] = make(framework, origin)
     planned[SCHEMA_PATH] = (files("gpuemu_flow.schemas") / "gpuemu.schema.json").read_text("utf-8")
     planned[CONFIG_PATH] = config_text(name, framework, chosen)
     return {path: text.encode() for path, text in planned.items()}

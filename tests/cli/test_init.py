@@ -12,6 +12,8 @@ import pytest
 import tomli
 from mini_workspace import Mini
 
+import gpuemu_flow
+
 NEEDS = {
     "numpy": [],
     "pytorch": ["torch"],
@@ -215,9 +217,29 @@ def test_a_full_disk_leaves_nothing(empty: Mini) -> None:
 
 def test_a_workflow_belongs_to_the_root_of_the_repository(empty: Mini) -> None:
     (empty.root / ".git").mkdir()
-    assert "note" not in empty.command("init", "--ci", "github").stdout
+    assert "reads workflows" not in empty.command("init", "--ci", "github").stdout
     said = empty.command("init", "-t", "sub", "--ci", "gitlab").stdout
     assert f"note: gitlab reads workflows from the repository's root, {empty.root}" in said
+
+
+def test_an_installation_that_no_runner_can_repeat_is_said(empty: Mini, tmp_path: Path) -> None:
+    record = tmp_path / "site" / "gpuemu_flow-9.dist-info"
+    record.mkdir(parents=True)
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: gpuemu-flow\nVersion: 9\n")
+    (record / "direct_url.json").write_text('{"url": "file:///no/where", "dir_info": {}}')
+    empty.env["PYTHONPATH"] = str(record.parent)
+    assert "note" not in empty.command("init").stdout, "there is no workflow"
+    (note,) = [
+        line
+        for line in empty.command("init", "--ci", "gitlab").stdout.splitlines()
+        if line.startswith("note: ")
+    ]
+    asked = f"gpuemu-flow=={gpuemu_flow.__version__}"
+    assert f"the workflow installs {asked} from the package index" in note
+    assert "/no/where" in note
+    text = (empty.root / ".gitlab-ci.yml").read_text()
+    assert f"python -m pip install {asked}\n" in text
+    assert "image: python:3.12-slim\n" in text
 
 
 def test_a_missing_nvcc_is_said(empty: Mini) -> None:

@@ -17,9 +17,13 @@ from mini_workspace import Mini
 
 from gpuemu_flow.init.ci_files import CI_FILES
 from gpuemu_flow.init.frameworks import FRAMEWORKS
+from gpuemu_flow.init.installed import Origin
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-INSTALL = "python -m pip install gpuemu-flow"
+ORIGIN = Origin("gpuemu-flow==1.2")
+INSTALL = re.compile(r"python -m pip install .*gpuemu-flow.*|python -m pip install .*GPUEMU_FLOW.*")
+FROM_GIT = f"gpuemu-flow @ git+https://example.org/team/gpuemu-flow.git@{'0123456789' * 4}"
+TEMPLATE = REPOSITORY / "docs" / "gitlab-ci.yml"
 QUICK = "github.event_name == 'pull_request'"
 THOROUGH = "github.event_name == 'push'"
 
@@ -67,7 +71,7 @@ def github(project: Mini) -> dict[str, str]:
 def execute(script: str, project: Mini, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """A step as GitHub runs it, without the installation from the registry."""
     return subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script.replace(INSTALL, ":")],
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", INSTALL.sub(":", script)],
         cwd=project.root, env=env, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
 
@@ -90,7 +94,7 @@ def test_workflows_pass_their_linters(tmp_path: Path, service: str, schema: str)
     _, make = CI_FILES[service]
     written = {name: tmp_path / f"{name}.yml" for name in FRAMEWORKS}
     for name, path in written.items():
-        path.write_text(make(FRAMEWORKS[name]))
+        path.write_text(make(FRAMEWORKS[name], ORIGIN))
     lint(schema, *written.values())
     installs = {
         name: re.findall(r"python -m pip install (.*)", path.read_text())
@@ -98,18 +102,20 @@ def test_workflows_pass_their_linters(tmp_path: Path, service: str, schema: str)
     }
     torch = "torch --index-url https://download.pytorch.org/whl/cpu"
     assert installs == {
-        "numpy": ["gpuemu-flow"],
-        "pytorch": [torch, "gpuemu-flow"],
-        "jax": ["jax", "gpuemu-flow"],
-        "tensorflow": ["tensorflow", "gpuemu-flow"],
-        "triton": [torch, "triton", "gpuemu-flow"],
-        "cuda": ["gpuemu-flow"],
+        "numpy": ["gpuemu-flow==1.2"],
+        "pytorch": [torch, "gpuemu-flow==1.2"],
+        "jax": ["jax", "gpuemu-flow==1.2"],
+        "tensorflow": ["tensorflow", "gpuemu-flow==1.2"],
+        "triton": [torch, "triton", "gpuemu-flow==1.2"],
+        "cuda": ["gpuemu-flow==1.2"],
     }
 
 
 def test_a_workflow_that_is_wrong_would_be_seen(tmp_path: Path) -> None:
     path = tmp_path / "bad.yml"
-    path.write_text(CI_FILES["github"][1](FRAMEWORKS["numpy"]).replace("runs-on:", "runs_on:"))
+    path.write_text(
+        CI_FILES["github"][1](FRAMEWORKS["numpy"], ORIGIN).replace("runs-on:", "runs_on:")
+    )
     with pytest.raises(AssertionError):
         lint("vendor.github-workflows", path)
 
@@ -121,7 +127,7 @@ def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
     env = github(project)
     for event in (QUICK, THOROUGH):
         commands = list(steps(workflow, event))
-        assert len(commands) == 3 and INSTALL in commands[0]
+        assert len(commands) == 3 and INSTALL.search(commands[0])
         for command in commands:
             done = execute(command, project, env)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -146,14 +152,17 @@ def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
         assert "softmax" in annotation
 
 
-def test_gitlab_s_job_is_green_and_then_red(project: Mini) -> None:
+@pytest.mark.parametrize("included", [False, True])
+def test_gitlab_s_job_is_green_and_then_red(project: Mini, included: bool) -> None:
     project.command("init", "--ci", "gitlab")
     project.edit("gpuemu.toml", "cases = 24", "cases = 4")
-    job = load(project.root / ".gitlab-ci.yml")["gpuemu-flow"]
+    written = project.root / ".gitlab-ci.yml"
+    job = load(TEMPLATE if included else written)["gpuemu-flow"]
     modes = [rule["variables"]["GPUEMU_CI_MODE"] for rule in job["rules"]]
     assert modes == ["quick", "thorough"]
     script = "\n".join([*job["before_script"], *job["script"]])
     env = {**project.environment(), "CI": "true", "GITLAB_CI": "true", "GPUEMU_CI_MODE": "quick"}
+    env |= job.get("variables", {})
     done = execute(script, project, env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (project.root / job["artifacts"]["reports"]["junit"]).exists()
@@ -162,21 +171,68 @@ def test_gitlab_s_job_is_green_and_then_red(project: Mini) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
 
 
+def test_the_job_to_include_is_the_one_that_init_writes_but_for_what_pip_gets(
+    project: Mini,
+) -> None:
+    """That the file is what the code makes now is for the test of generated pages."""
+    lint("vendor.gitlab-ci", TEMPLATE)
+    included = load(TEMPLATE)["gpuemu-flow"]
+    written = project.root / "written.yml"
+    written.write_text(CI_FILES["gitlab"][1](FRAMEWORKS["numpy"], Origin(FROM_GIT)))
+    own = load(written)["gpuemu-flow"]
+    variables = included.pop("variables")
+    assert {key for key in included if included[key] != own[key]} == {"before_script"}
+    assert set(own) == set(included)
+    recorder = project.root.parent / "bin" / "python"
+    recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    recorder.chmod(0o755)
+    (command,) = included["before_script"]
+    for given, words in (
+        (variables, ["gpuemu-flow"]),
+        ({"GPUEMU_PACKAGES": "torch jax", "GPUEMU_FLOW": FROM_GIT}, ["torch", "jax", FROM_GIT]),
+    ):
+        done = subprocess.run(
+            ["sh", "-euc", command], cwd=project.root, env={**project.environment(), **given},
+            capture_output=True, text=True, timeout=100, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == ["-m", "pip", "install", *words]
+    (command,) = own["before_script"]
+    done = subprocess.run(
+        ["sh", "-euc", command], cwd=project.root, env=project.environment(),
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["-m", "pip", "install", FROM_GIT]
+
+
 def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
     path = REPOSITORY / "action.yml"
     lint("vendor.github-actions", path)
     action = load(path)
-    install, _, validate, _ = action["runs"]["steps"]
+    python, install, _, validate, _ = action["runs"]["steps"]
+    assert python["if"] == "inputs.python-version != ''"
     assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"]), (
         "what a user passes must reach a shell as a variable only"
     )
-    recorder = project.root.parent / "bin" / "python3"
+    recorder = project.root.parent / "bin" / "python"
     recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     recorder.chmod(0o755)
-    for packages, words in (("", []), ("torch $(touch owned)", ["torch", "$(touch", "owned)"])):
-        env = {**github(project), "ACTION": "/the action", "PACKAGES": packages}
+    output = project.root.parent / "output"
+    for packages, words in (
+        ("", []),
+        ("torch $(touch owned)", ["torch", "$(touch", "owned)"]),
+        ("torch\n  --index-url https://x\njax\n", ["torch", "--index-url", "https://x", "jax"]),
+    ):
+        env = {
+            **github(project), "ACTION": "/the action", "PACKAGES": packages, "FOLDER": ".",
+            "TARGET": "quick", "GITHUB_OUTPUT": str(output),
+        }  # fmt: skip
         done = execute(install["run"], project, env)
+        assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["-m", "pip", "install", "/the action", *words]
+    output.unlink()
+    env |= {"TARGET": "compare:softmax:float32\nslug=,", "FOLDER": "a/b c"}
+    assert execute(install["run"], project, env).returncode == 0
+    assert output.read_text() == "slug=compare-softmax-float32-slug---a-b-c\n"
     recorder.unlink()
     project.command("init")
     done = execute(validate["run"], project, {**github(project), "TARGET": "quick"})

@@ -1,0 +1,131 @@
+"""Where a CI runner can get this gpuemu-flow from, as what pip is asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import gpuemu_flow
+
+NAME = "gpuemu-flow"
+_GIT_SECONDS = 10
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# What stands in a shell, in YAML and in a requirement as it is; no user and no password.
+_URL = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?(?:/[A-Za-z0-9._~+-]+)+")
+_SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What pip is asked for.
+
+    Attributes
+    ----------
+    requirement : str
+    doubt : str
+        Why a runner may not find it; empty when it will.
+    """
+
+    requirement: str
+    doubt: str = ""
+
+    @property
+    def needs_git(self) -> bool:
+        """Whether pip calls git for it."""
+        return "git+" in self.requirement
+
+
+def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
+    """Where the running gpuemu-flow came from.
+
+    An installation from a package index is asked for by its version, one from a repository by the
+    repository's address and commit. For one from a folder, the folder is asked: where it is a
+    clone whose commit has been pushed, that is where a runner gets it.
+    """
+    pinned = f"{NAME}=={version}"
+    try:
+        source = _direct_url(distribution(NAME))
+    except PackageNotFoundError:
+        source = {}
+    address = str(source.get("url", ""))
+    vcs = source.get("vcs_info", {})
+    if vcs.get("vcs") == "git":
+        found = _from_git(address, str(vcs.get("commit_id", "")))
+        return found or Origin(pinned, "it came from a repository that only some can reach")
+    if "archive_info" in source:
+        public = _without_user(address)
+        if public:
+            return Origin(f"{NAME} @ {public}")
+        return Origin(pinned, "it came from a file of this machine")
+    folder = _folder(address) or _checkout()
+    if folder is None:
+        return Origin(pinned)
+    doubt = f"it came from {folder}, whose commit no https repository is known to have"
+    return _from_clone(folder) or Origin(pinned, doubt)
+
+
+def _direct_url(installed: Distribution) -> dict[str, Any]:
+    """What PEP 610 records of an installation that no index was asked for."""
+    try:
+        found = json.loads(installed.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _folder(address: str) -> Path | None:
+    parts = urlsplit(address)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _checkout() -> Path | None:
+    """The checkout that this package is imported from, if it is not installed."""
+    folder = Path(gpuemu_flow.__file__).resolve().parent.parent
+    return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def _from_clone(folder: Path) -> Origin | None:
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not _git(folder, "branch", "--remotes", "--contains", commit):
+        return None
+    return _from_git(_git(folder, "config", "--get", "remote.origin.url"), commit)
+
+
+def _from_git(address: str, commit: str) -> Origin | None:
+    public = _without_user(address)
+    if not public or not _COMMIT.fullmatch(commit):
+        return None
+    return Origin(f"{NAME} @ git+{public}@{commit}")
+
+
+def _without_user(address: str) -> str:
+    """The address that everybody can use, without a user and a password; empty if there is none."""
+    if address.startswith("https://"):
+        rest = address.removeprefix("https://")
+        host, slash, path = rest.partition("/")
+        address = f"https://{host.rpartition('@')[2]}{slash}{path}"
+    elif "://" not in address or address.startswith("ssh://"):
+        ssh = _SSH.fullmatch(address)
+        address = f"https://{ssh[1]}/{ssh[2]}" if ssh is not None else ""
+    return address if _URL.fullmatch(address) else ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, or nothing where it fails."""
+    if not (folder / ".git").exists():
+        return ""
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, *arguments],
+            capture_output=True, text=True, timeout=_GIT_SECONDS, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

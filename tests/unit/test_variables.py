@@ -1,0 +1,42 @@
+"""Every environment variable that the program reads is on the page of the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ELSEWHERE = {
+    "GPUEMU_KWARGS": "the worker's own word to a script",
+    "OPENBLAS_NUM_THREADS": "the library's own, given a default",
+    "PYTEST_XDIST_TESTRUNUID": "pytest-xdist's word to its processes",
+    "PATH": "the system's own",
+    "PYTHONPATH": "Python's own",
+}
+
+
+def read_in(tree: ast.AST) -> Iterator[str]:
+    """Names that ``environ`` is asked for."""
+    for node in ast.walk(tree):
+        asked, key = None, None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            asked, key = node.func.value, node.args[0]
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            asked, key = node.value, node.slice
+        elif isinstance(node, ast.Compare):
+            asked, key = node.comparators[0], node.left
+        named = asked is not None and re.fullmatch(r"(\w+\.)?environ", ast.unparse(asked))
+        if named and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield key.value
+
+
+def test_variables_are_documented() -> None:
+    page = (REPOSITORY / "docs" / "cli.md").read_text()
+    table = page.partition("## Environment variables")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"`([A-Z_]+)`", table))
+    files = [*(REPOSITORY / "gpuemu_flow").rglob("*.py"), *(REPOSITORY / "tasks").glob("*.py")]
+    read = {name for path in files for name in read_in(ast.parse(path.read_text()))}
+    assert {"GITHUB_ACTIONS", "CI_PROJECT_DIR", "GPUEMU_CONFIG", "TERM"} <= read
+    assert read - documented - set(ELSEWHERE) == set()
