@@ -28,7 +28,8 @@ from gpuemu_flow.types import (
 
 HOSTILE = (
     "<script>alert('x')</script>]]>&amp;|`x`|<!-- --> \x1b[31m\x00\x07\ufffe \u202e @everyone\r\n"
-    "::error::fake %0A,line=9 --- ### [a](javascript:b) </td></details> \U0001f600"
+    "::error::fake %0A,line=9 --- ### [a](javascript:b) </td></details> \U0001f600\n"
+    "  ::stop-commands::all ##[error]fake ##vso[task.complete] \udce9\ud800 \x85\u2028\x9b31m"
 )
 CONTROLS = "\x1b\x00\x07"
 

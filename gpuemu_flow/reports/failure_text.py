@@ -38,18 +38,20 @@ def failure_row(failure: Mapping[str, Json]) -> str:
     """
     worst = number_from_json(failure["max_abs"])
     message = _FIELD.sub(r"\1", " ".join(printable(failure["message"]).split()))
-    return (
+    row = (
         f"{failure['seed']} {failure['op']} [{failure['kind']}] {message} "
         f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
         f"seed: {failure['seed']} id: {failure['id']}"
     )
+    return " ".join(printable(row).splitlines())
 
 
 def render_failure(record: FailureRecord, style: Style) -> str:
     """One recorded failure in full."""
     public = record.to_public_json()
     verdict = style.verdict(Verdict(record.verdict))
-    lines = [f"{verdict} {record.op}: {record.kind}, last seen {record.time} by {record.source}"]
+    seen = f"last seen {record.time} by {record.source}"
+    lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
     lines += [f"  {line}" for line in failure_lines(public)]
     if record.index is not None:
         place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
@@ -90,7 +92,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
     """Whether a failure still shows, and with `verbose` its tensors."""
     record, result = found.record, found.result
     word = "still fails" if found.still_fails else "no longer fails"
-    lines = [f"{style.verdict(result.verdict)} {record.op}: {record.id} {word}"]
+    lines = [f"{style.verdict(result.verdict)} {printable(record.op)}: {record.id} {word}"]
     lines += [f"  {line}" for line in failure_lines(record.to_public_json())]
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()

@@ -39,7 +39,7 @@ def render(report: FuzzReport, style: Style) -> str:
     ]
     cached = f", {report.cached} of them cached" if report.cached else ""
     lines = [
-        f"{style.paint(report.op, '1')}: {plural(report.iterations, 'case')}{cached} in "
+        f"{style.paint(printable(report.op), '1')}: {plural(report.iterations, 'case')}{cached} in "
         f"{duration(report.duration_s)} ({report.cases_per_s:.0f}/s), seed {report.seed}: "
         f"{', '.join(counts)}"
     ]

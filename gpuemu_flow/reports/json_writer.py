@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from gpuemu_flow.reports.model import (
@@ -13,6 +14,8 @@ from gpuemu_flow.reports.model import (
     RunReport,
 )
 from gpuemu_flow.types import Json, number_to_json
+
+_COMMAND = re.compile(r"#(?=#\w*\[)")
 
 
 def run_to_json(report: RunReport) -> dict[str, Json]:
@@ -150,5 +153,6 @@ def plan_to_json(status: Mapping[str, str], reasons: Mapping[str, Json]) -> dict
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """One JSON object as text."""
-    return json.dumps(value, indent=2, allow_nan=False)
+    """One JSON object as text, with nothing in it that would command the log of a job."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    return _COMMAND.sub(r"\\u0023", text)

@@ -19,7 +19,9 @@ MAX_BODY = 8000
 BODIES_BUDGET = 12_000_000
 """Characters of all bodies together: some services refuse files above 30 MB."""
 
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# XML 1.0 allows the C1 controls, but a terminal obeys them.
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
 
@@ -101,12 +103,17 @@ def _testcase(test: _Test, limit: int, names: dict[tuple[str, str], int]) -> str
         return f"{head}/>"
     message = _attribute(clip(clean(test.message), MAX_MESSAGE))
     kind = f" type={_attribute(clean(test.kind))}" if test.kind else ""
-    body = escape(clip(clean(test.body or test.message), limit))
+    body = _inert(escape(clip(clean(test.body or test.message), limit)))
     return f"{head}><{test.element}{kind} message={message}>{body}</{test.element}></testcase>"
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(text, {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"})
+    return _inert(quoteattr(text, {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}))
+
+
+def _inert(xml: str) -> str:
+    """The same XML, in which nothing commands the log of a job that it may be printed to."""
+    return _COMMAND.sub(lambda c: "&#35;" if c[0] == "#" else f"{c[1]}&#58;", xml)
 
 
 def _cases(report: Report) -> Iterator[_Test]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from gpuemu_flow.cases.coverage import Coverage, Gap, Row, table
 from gpuemu_flow.numerics.output_mutants import MutationScore
 from gpuemu_flow.numerics.trivial import TrivialReport
-from gpuemu_flow.reports.text import Style, plural
+from gpuemu_flow.reports.text import Style, plural, printable
 from gpuemu_flow.types import Json
 
 
@@ -29,8 +29,9 @@ def render_mutation(found: Mutated, style: Style) -> str:
     """The score, the survivors and the trivial candidates that passed."""
     score = found.score
     total = len(score.killed) + len(score.survivors)
+    name = style.paint(printable(found.op), "1")
     lines = [
-        f"{style.paint(found.op, '1')}: {len(score.killed)} of {plural(total, 'planted bug')} "
+        f"{name}: {len(score.killed)} of {plural(total, 'planted bug')} "
         f"found on {plural(found.cases, 'case')} ({score.share:.0%})"
     ]
     for survivor in score.survivors:

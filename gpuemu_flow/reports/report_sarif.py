@@ -8,17 +8,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from gpuemu_flow.reports.document import Place, Report
 from gpuemu_flow.reports.model import CaseFailure
-from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
+from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
 MAX_RESULTS = 25_000
 """Per run; GitHub refuses more, and shows 5,000 of them."""
-MAX_TEXT = 1000
+MAX_TEXT = 700
+MAX_SAID = 300
+"""Characters of what was found, so that the command that reproduces it has room."""
+MAX_COMMAND = 260
+MAX_NAME = 200
+"""Characters of an op's or a kernel's name, of which configured ones have no more."""
 MAX_SEEDS = 10
 
 _RULES = {
@@ -46,7 +50,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
     for result in lints:
         result["message"]["text"] = _text(result["message"]["text"])
         logical = result["locations"][0]["logicalLocations"][0]
-        logical["name"] = _text(logical["name"])
+        logical["name"] = _text(logical["name"], MAX_NAME)
         artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
         artifact["uri"] = _in_repository(report, artifact["uri"])
     rules = [
@@ -91,7 +95,7 @@ def _in_repository(report: Report, uri: str) -> str:
     """A lint's URI, which is relative to the workspace, as one that the service can find."""
     if not report.prefix or "://" in uri or uri.startswith("/"):
         return uri
-    return f"{quote(report.prefix)}/{uri}"
+    return f"{uri_path(report.prefix)}/{uri}"
 
 
 def _failures(report: Report) -> list[dict[str, Any]]:
@@ -109,11 +113,11 @@ def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> di
     first = worst.result.failures[0] if worst.result.failures else None
     said = first.message if first is not None else worst.result.verdict.value
     dtypes = list(dict.fromkeys(m.case.dtype for m in members))
-    text = (
-        f"{op}: {said} ({plural(len(members), 'case')} in {', '.join(dtypes)}; "
-        f"seed {worst.case.seed}, max abs {number(worst.result.stats.max_abs)}; "
-        f"{worst.reproduce})"
+    facts = (
+        f"{plural(len(members), 'case')} in {', '.join(dtypes)}; seed {worst.case.seed}, "
+        f"max abs {number(worst.result.stats.max_abs)}; {worst.reproduce}"
     )
+    text = f"{_text(op, MAX_NAME)}: {_text(said, MAX_SAID)} ({facts})"
     return {
         "ruleId": f"validation/{kind}",
         "level": "error",
@@ -121,10 +125,10 @@ def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> di
         "locations": [_location(report.places.get(op), op)],
         "occurrenceCount": len(members),
         "properties": {
-            "op": _text(op),
+            "op": _text(op, MAX_NAME),
             "dtypes": dtypes,
             "seeds": [str(m.case.seed) for m in members[:MAX_SEEDS]],
-            "reproduce": _text(worst.reproduce),
+            "reproduce": _text(worst.reproduce, MAX_COMMAND),
         },
     }
 
@@ -155,16 +159,16 @@ def _regressions(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def _text(text: str) -> str:
-    flat = printable(text[: MAX_TEXT + 1])
-    return flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"
+def _text(text: str, limit: int = MAX_TEXT) -> str:
+    flat = printable(text[: limit + 1])
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
 def _location(place: Place | None, name: str) -> dict[str, Json]:
     """Where it is; code review services show nothing without a file."""
     at = place or Place("gpuemu.toml")
     found = physical_location(at.file, at.line)
-    found["logicalLocations"] = [{"name": _text(name), "kind": "function"}]
+    found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]
     return found
 
 

@@ -84,11 +84,21 @@ def _result(
 def physical_location(file: str, line: int) -> dict[str, Json]:
     """A file by its URI, and a line when it is known."""
     path = PurePath(file)
-    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    uri = uri_path(path.as_posix())
+    if path.is_absolute():
+        uri = f"file://{uri}"
     physical: dict[str, Json] = {"artifactLocation": {"uri": uri}}
     if line:
         physical["region"] = {"startLine": line}
     return {"physicalLocation": physical}
+
+
+def uri_path(path: str) -> str:
+    """A path as the path of a URI, also one whose name is not UTF-8."""
+    try:
+        return quote(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return quote(path.encode("utf-8", "replace"))
 
 
 def _notice(problem: Problem) -> dict[str, Json]:

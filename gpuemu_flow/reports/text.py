@@ -23,6 +23,7 @@ _COLORS = {
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 _VALUE_WIDTH = 70
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
+_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
 _SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
@@ -44,8 +45,13 @@ class Style:
 
 
 def printable(text: str) -> str:
-    """Text of unknown origin without control characters, so that it cannot move the cursor."""
-    return _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else f"\\x{ord(c[0]):02x}", text)
+    """Text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+
+    Control characters are shown by their number, and so is the first sign of what GitHub
+    (``::error::`` at a line's begin, ``##[error]``) and Azure (``##vso[``) would obey.
+    """
+    plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else f"\\x{ord(c[0]):02x}", text)
+    return _COMMAND.sub(lambda c: "\\x23" if c[0] == "#" else f"{c[1]}\\x3a", plain)
 
 
 def number(value: float) -> str:
@@ -219,8 +225,9 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             kind = first.kind.value if first is not None else "no verdict"
             verdict = style.verdict(smallest.result.verdict)
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
-            lines.append(f"{verdict} {op}: {kind} in {plural(len(members), 'case')} ({dtypes})")
-            lines += [f"  cause: {feature}"] if feature else []
+            name = f"{verdict} {printable(op)}"
+            lines.append(f"{name}: {kind} in {plural(len(members), 'case')} ({dtypes})")
+            lines += [f"  cause: {printable(feature)}"] if feature else []
             lines += [f"  {line}" for line in _case_lines(smallest)]
             lines.append("")
     return lines
@@ -231,8 +238,8 @@ def _case_lines(failure: CaseFailure) -> list[str]:
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     target = f" of {case.target}" if case.target else ""
     lines = [
-        f"smallest: {case.dtype}  {shapes}  layout {case.layout}  "
-        f"strategy {case.strategy}{target}  seed {case.seed}"
+        f"smallest: {case.dtype}  {printable(shapes)}  layout {case.layout}  "
+        f"strategy {case.strategy}{printable(target)}  seed {case.seed}"
     ]
     for reason in result.failures[:3]:
         lines += printable(reason.message).splitlines()
@@ -241,7 +248,7 @@ def _case_lines(failure: CaseFailure) -> list[str]:
             lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
     for note in result.notes:
         lines += [f"  {line}" for line in note_lines(note)]
-    lines.append(f"reproduce: {failure.reproduce}")
+    lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines
 
 
@@ -295,7 +302,8 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         if r.verdict is Verdict.PASSED and r.tolerance_used > warn_threshold
     ]
     lines += [
-        f"warning: {r.op} {r.dtype} passed with {r.tolerance_used:.0%} of its tolerance used"
+        f"warning: {printable(r.op)} {r.dtype} passed with {r.tolerance_used:.0%} of its "
+        "tolerance used"
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
@@ -313,7 +321,8 @@ def _change_line(change: Mapping[str, Json]) -> str:
         number(number_from_json(v)) if change["what"] != "verdict" else v
         for v in (change["old"], change["new"])
     )
-    return f"{change['kind']}: {change['op']} {change['dtype']}: {change['what']} {old} -> {new}"
+    op = printable(change["op"])
+    return f"{change['kind']}: {op} {change['dtype']}: {change['what']} {old} -> {new}"
 
 
 def shown(value: Json) -> str:

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from jsonschema import Draft7Validator
 from mini_workspace import Mini, make_mini
+from published_schemas import check_junit, check_sarif
 from referencing import Registry, Resource
 
 import gpuemu_flow.schemas
@@ -63,7 +64,7 @@ def test_all_files_tell_the_same(checked: Mini) -> None:
     assert (report["verdict"], report["exit_code"], report["total_tests"]) == ("failed", 1, 16)
     failing = {f["name"] for f in report["failures"]}
     assert {f["op"] for f in report["failures"]} == {"scale", "relu"}
-    tests = ElementTree.parse(out / "r.xml").getroot()
+    tests = check_junit((out / "r.xml").read_text())
     broken = {c.get("name") for c in tests.iter("testcase") if list(c)}
     assert broken == failing
     assert int(tests.get("tests", 0)) == report["total_tests"]
@@ -71,7 +72,7 @@ def test_all_files_tell_the_same(checked: Mini) -> None:
     assert (wrong["file"], wrong["line"]) == ("scripts/scale.py", 4)
     assert wrong["seed_str"] == str(wrong["seed"])
     assert wrong["id"]
-    sarif = json.loads((out / "r.sarif").read_text())["runs"][0]["results"]
+    sarif = check_sarif((out / "r.sarif").read_text())
     lines = {
         r["properties"]["op"]: r["locations"][0]["physicalLocation"]["region"]["startLine"]
         for r in sarif

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from report_samples import HOSTILE, failed, hostile, huge, passed, report_of, sample
 
+from gpuemu_flow.cli.report_output import FORMATS, render
 from gpuemu_flow.reports.github import MAX_ANNOTATIONS, MAX_SUMMARY_BYTES, workflow_commands
 from gpuemu_flow.reports.markdown import MARKER, code, report_to_markdown
+from gpuemu_flow.reports.text import printable
 
 GITHUB_LIMIT = 65_536
 
@@ -124,3 +128,46 @@ def test_annotations_are_few_and_cannot_be_forged() -> None:
     assert len(cut) == MAX_ANNOTATIONS
     assert cut[-2] == "::error title=gpuemu-flow::42 more; see the report"
     assert cut[-1].startswith("::warning title=gpuemu-flow::what was cut off")
+
+
+def commands(text: str) -> list[str]:
+    """Lines that GitHub's runner would obey, or Azure's: it looks at standard output too."""
+    return [
+        line
+        for line in text.splitlines()
+        if line.lstrip().startswith("::") or re.search(r"##\w*\[", line)
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "html"])
+def test_what_is_printed_commands_nobody(name: str) -> None:
+    assert commands(HOSTILE), "the sample is an attack"
+    text = render(hostile(), name)
+    assert commands(text) == []
+    assert text.encode(), "no lone surrogate is in it"
+    assert not [c for c in text if c in "\x1b\x9b\x07"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a::b", "a::b"),
+        ("::error::x", "\\x3a:error::x"),
+        ("a\n \t::x", "a\n \t\\x3a:x"),
+        (": x", ": x"),
+        ("## [x]", "## [x]"),
+        ("a ##[x]", "a \\x23#[x]"),
+        ("###vso[x]", "#\\x23#vso[x]"),
+        ("a\x0b::x", "a\\x0b::x"),
+    ],
+)
+def test_only_commands_are_made_harmless(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_what_is_made_harmless_is_the_same_to_a_parser() -> None:
+    message = "a\n::error::x ##[y]"
+    report = report_of([failed("a", 1, message)])
+    (case,) = ElementTree.fromstring(render(report, "junit")).iter("testcase")
+    assert message in (case[0].text or "")
+    assert json.loads(render(report, "json"))["failures"][0]["message"] == message
