@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+_GARBAGE_THRESHOLD = 20_000  # what is imported stays: looking for garbage among it is waste
+
 
 def _fill_standard_streams() -> None:
     """Put the null device where a standard stream was closed.
@@ -37,6 +39,9 @@ def main() -> None:
             if summary is not None:
                 print(summary, flush=True)
                 os._exit(0)  # the interpreter's own tidying up costs more than the answer did
+    import gc  # noqa: PLC0415 - as everything that the fast path does without
+
+    gc.set_threshold(_GARBAGE_THRESHOLD)
     # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

@@ -283,14 +283,19 @@ class CheckResult:
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],
-            "stats": {name: number_to_json(v) for name, v in vars(self.stats).items()},
+            "stats": {
+                name: number_to_json(v) if isinstance(v, float) and not math.isfinite(v) else v
+                for name, v in vars(self.stats).items()
+            },
             "notes": list(self.notes),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
         """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
-        stats = {name: number_from_json(v) for name, v in data["stats"].items()}
+        stats = {
+            name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
+        }
         if stats.get("worst_index") is not None:
             stats["worst_index"] = tuple(stats["worst_index"])
         return cls(

@@ -9,6 +9,7 @@ anybody without harm: then the reference runs.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
 import threading
 from collections.abc import Mapping
@@ -110,7 +111,8 @@ class ExpectedStore:
         self._reference_key = reference_key
         self._force = force
         self._left = limit
-        self._staging = cache.staging
+        self._staging = cache.staging / f"expected-{secrets.token_hex(12)}"
+        self._numbers = itertools.count()
         self._keeps_some = self.fact(_KEEPS_SOME) is not None
         self._lock = threading.Lock()
         self.found = self.kept = 0
@@ -137,7 +139,7 @@ class ExpectedStore:
 
     def staging_path(self) -> str:
         """A new place for `stage` to write to."""
-        return f"{self._staging}/expected-{secrets.token_hex(12)}"
+        return f"{self._staging}-{next(self._numbers)}"
 
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
         """Take outputs that a worker has staged; whether there is room for them.

@@ -136,12 +136,9 @@ class BatchSize:
     def __init__(self) -> None:
         self._allowed = 1
 
-    def admits(self, cases: Sequence[Case], another: Case) -> bool:
-        """Whether a batch of these cases may take another."""
-        if not cases:
-            return True
-        nbytes = sum(_nbytes(case) for case in (*cases, another))
-        return len(cases) < self._allowed and nbytes <= self.MAX_BYTES
+    def admits(self, count: int, nbytes: int) -> bool:
+        """Whether a batch may be of so many cases, with so many bytes of inputs together."""
+        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
 
     def took(self, count: int, seconds: float) -> None:
         """Learn how long a batch of `count` cases took."""
@@ -149,7 +146,8 @@ class BatchSize:
         self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
 
 
-def _nbytes(case: Case) -> int:
+def input_bytes(case: Case) -> int:
+    """Bytes of a case's inputs, without gaps."""
     return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
 
 

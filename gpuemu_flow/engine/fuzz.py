@@ -20,7 +20,14 @@ from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.tasks.expected_store import ExpectedStore
-from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Trial, Trials, open_trials
+from gpuemu_flow.tasks.trial import (
+    PLAIN,
+    SESSIONS_PER_TRIAL,
+    Trial,
+    Trials,
+    input_bytes,
+    open_trials,
+)
 from gpuemu_flow.types import BAD, Case, Json, Verdict
 
 VERSION = 1
@@ -88,6 +95,7 @@ class _Lane:
     ) -> None:
         self.subject = subject
         self.waiting: list[tuple[int, str, Case]] = []
+        self.waiting_bytes = 0
         self._stack = stack
         self._opening = open_trials(pool, subject.subject, cancel, kept=kept)
 
@@ -229,12 +237,14 @@ class Fuzzer:
         if checks is not PLAIN or self._options.fail_fast:
             yield self._keep(lane, number, key, lane.trials.judge(case, checks))
             return
-        if not lane.trials.batch_size.admits([c for _, _, c in lane.waiting], case):
+        nbytes = input_bytes(case)
+        if not lane.trials.batch_size.admits(len(lane.waiting) + 1, lane.waiting_bytes + nbytes):
             yield from self._judge_waiting(lane)
         lane.waiting.append((number, key, case))
+        lane.waiting_bytes += nbytes
 
     def _judge_waiting(self, lane: _Lane) -> Iterator[Judged]:
-        waiting, lane.waiting = lane.waiting, []
+        waiting, lane.waiting, lane.waiting_bytes = lane.waiting, [], 0
         if waiting and not self._cancel.is_set():
             trials = lane.trials.judge_all([case for _, _, case in waiting])
             for (number, key, _), trial in zip(waiting, trials, strict=True):

@@ -105,4 +105,4 @@ def case_stream(
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
     """Streams of other shapes give the same case seeds; the index keeps them apart."""
     for index, (_, case) in enumerate(_in_turns(streams)):
-        yield replace(case, index=index)
+        yield case if case.index == index else replace(case, index=index)

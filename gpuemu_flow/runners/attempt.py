@@ -214,7 +214,7 @@ class Conversation:
             if slots is None:
                 slots = arena.write(arrays or {}, keep_layout=True)
             posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
-            posted["reserved"] = end_of(slots)
+            posted.setdefault("reserved", end_of(slots))
         if idle:
             anonfile.write_status(self.worker.status, anonfile.PREPARING)
         self.worker.send(posted, sent)

@@ -12,7 +12,7 @@ import numpy as np
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import Checks, Request
-from gpuemu_flow.runners.arena import Arena, Slot
+from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.attempt import Attempt, Conversation
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
@@ -200,9 +200,9 @@ class CallMany:
                 for case, slots in pairs
             ],
         }
-        used = {f"{n} {name}": s for n, p in enumerate(pairs) for name, s in p[1].items()}
+        message["reserved"] = max((end_of(slots) for _, slots in pairs), default=0)
         return conversation.post(
-            message, self._cases[0].index, checks=self._checks, slots=used, calls=len(self._cases)
+            message, self._cases[0].index, checks=self._checks, slots={}, calls=len(self._cases)
         )
 
     def finish(self, conversation: Conversation) -> Attempt:
