@@ -49,18 +49,19 @@ def ci(
     be written at once: -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.ci import THOROUGH, Request, check  # noqa: PLC0415
+    from gpuemu_flow.engine.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
     chosen = words[1:] if words[:1] == ("run",) else words
-    if chosen == ("quick",):
-        chosen, quick = (), True
-    if quick and chosen == (THOROUGH,):
+    if QUICK in chosen:
+        chosen, quick = tuple(word for word in chosen if word != QUICK), True
+    if quick and THOROUGH in chosen:
         raise click.UsageError("choose one of quick and thorough")
     if len(chosen) > 1 and THOROUGH in chosen:
         raise click.UsageError("thorough means everything; leave out the other words")
     check_outputs(outputs)
-    workspace = Workspace()
+    workspace = Workspace(overrides=Overrides(ci=QUICK if quick else THOROUGH))
     request = Request(
         chosen,
         quick=quick,

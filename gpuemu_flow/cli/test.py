@@ -40,7 +40,7 @@ def test(
 ) -> None:
     """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.ci import Request, check  # noqa: PLC0415
+    from gpuemu_flow.engine.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
@@ -48,7 +48,7 @@ def test(
     if quick and thorough:
         raise click.UsageError("choose one of --quick and --thorough")
     check_outputs(outputs)
-    workspace = Workspace(overrides=Overrides(seed=seed))
+    workspace = Workspace(overrides=Overrides(seed=seed, ci=QUICK if quick else THOROUGH))
     names = (*split_words(ops), *split_words(kernels))
     request = Request(
         names, quick=quick, limited=False, pictures=wants_pictures(outputs, output_format)

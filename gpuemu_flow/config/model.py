@@ -94,12 +94,15 @@ class Policies:
 
 @dataclass(frozen=True)
 class Ci:
-    """``[ci]``; `parallel_jobs` 0 is the number of CPUs."""
+    """``[ci]``; `parallel_jobs` 0 is the number of CPUs.
+
+    Without `quick_shapes` and iterations (None), the cases are those of a plain run.
+    """
 
     quick_dtypes: tuple[str, ...]
     quick_shapes: tuple[Shape, ...]
-    quick_fuzz_iterations: int
-    fuzz_iterations: int
+    quick_fuzz_iterations: int | None
+    fuzz_iterations: int | None
     thorough_timeout: float
     parallel_jobs: int
 

@@ -91,6 +91,8 @@ class OpConfig:
         Canonical names; groups of strategies are expanded.
     cases : int
         Cases per dtype.
+    has_schema : bool
+        Whether the configuration gives `schema`, rather than shapes for all ops or none.
     fuzz_iterations : int
     tolerance : str
         For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
@@ -132,6 +134,7 @@ class OpConfig:
     strategies: tuple[str, ...] = STRATEGIES
     cases: int = 24
     fuzz_iterations: int = 100
+    has_schema: bool = False
     tolerance: str = "auto"
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     nan_policy: str = "match"

@@ -110,6 +110,7 @@ class OpParser:
             name=table["name"],
             reference=reference,
             schema=schema,
+            has_schema="schema" in table,
             op=op,
             file=self.out.file,
             line=self.out.line(where),

@@ -195,8 +195,9 @@ CI = Section(
         Key(
             "quick_shapes",
             ListOf(SHAPE, 0, 1000),
-            "Accepted; a quick run takes the cases of `run`.",
-            [[2, 128]],
+            "In a quick run of `ci` and `test`, exactly these shapes for ops without a schema.",
+            [],
+            default_text="as `[validation.shapes]` says",
         ),
         Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
         Key(
@@ -206,12 +207,22 @@ CI = Section(
             1,
             aliases=("parallel",),
         ),
-        Key("fuzz_iterations", CASES, "Accepted; `ci` judges the cases of `run`.", 200),
+        Key(
+            "fuzz_iterations",
+            CASES,
+            "Cases per op and dtype of `ci` and `test`, in place of every `cases`.",
+            default_text="as `cases` says",
+        ),
         Key(
             "quick",
             Section(
                 (
-                    Key("fuzz_iterations", CASES, "Accepted; `ci` judges the cases of `run`.", 10),
+                    Key(
+                        "fuzz_iterations",
+                        CASES,
+                        "The same for a quick run.",
+                        default_text="as `cases` says",
+                    ),
                     Key("dtypes", DTYPE_LIST, "The same as `quick_dtypes`, and over it."),
                 ),
                 "a table",

@@ -20,6 +20,7 @@ from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json, Verdict
 
+QUICK = "quick"
 THOROUGH = "thorough"
 WORSE = ("regression", "growth")
 
@@ -57,7 +58,7 @@ class Request:
     @property
     def mode(self) -> str:
         """Name of what is checked."""
-        return " ".join((*(["quick"] if self.quick else []), *self.words)) or "all"
+        return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
 
 
 def check(

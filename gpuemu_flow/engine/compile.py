@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.engine.environment import package_version
@@ -28,9 +29,45 @@ class Overrides:
     ----------
     seed : int or None
         Master seed of all ops.
+    ci : str
+        ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
     """
 
     seed: int | None = None
+    ci: str = ""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which cases are made in place of those that the ops ask for.
+
+    Attributes
+    ----------
+    cases : int or None
+        Per op and dtype; None leaves each op its own number.
+    shapes : tuple of shape
+        Of ops without a schema; empty leaves them theirs.
+    """
+
+    cases: int | None = None
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def of(self, op: OpConfig) -> OpConfig:
+        """The op as it is checked."""
+        schema = op.schema
+        if self.shapes and not op.has_schema:
+            schema = fixed_shapes_schema(op.input_names, self.shapes)
+        return replace(op, cases=self.cases or op.cases, schema=schema)
+
+
+def samplings(config: Config) -> dict[str, Sampling]:
+    """By the value of `Overrides.ci`; a value that is not here changes nothing."""
+    ci = config.ci
+    found = {
+        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
+        "thorough": Sampling(ci.fuzz_iterations),
+    }
+    return {mode: sampling for mode, sampling in found.items() if sampling != Sampling()}
 
 
 class Compiler:
@@ -49,6 +86,7 @@ class Compiler:
         self._cache = cache
         self.random_seed = False
         self._seed = self._master_seed(overrides)
+        self._sampling = samplings(config).get(overrides.ci, Sampling())
         self.sources = SourceIndex(config.root)
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
@@ -62,7 +100,7 @@ class Compiler:
                 self._skips += [Skip(op.name, dtype, op.skip_reason) for dtype in op.dtypes]
                 self._groups.setdefault(op.name, [])
             else:
-                self._add_op(op, op.op)
+                self._add_op(self._sampling.of(op), op.op)
         self._add_kernels()
         quick_dtypes = set(self._config.ci.quick_dtypes)
         self._groups["quick"] = [

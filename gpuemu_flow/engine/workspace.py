@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.config.model import Config
 from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files
+from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files, samplings
 from gpuemu_flow.engine.environment import fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
@@ -202,7 +202,7 @@ class Workspace:
         basis = known.basis
         return bool(
             not known.settings["random_seed"]
-            and basis["overrides"] == asdict(self._overrides)
+            and basis["overrides"] == self._changes(known.settings["samplings"])
             and basis["stages"] == stages.VERSIONS
             and basis["environment"] == self.environment
             and basis["variables"] == plan.identity(self._environ)
@@ -211,6 +211,10 @@ class Workspace:
             and self._same_imports(known)
             and self._same_kernels(known)
         )
+
+    def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
+        """What the overrides come to, given what ``[ci]`` asks for."""
+        return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
 
     def _same_kernels(self, known: Snapshot) -> bool:
         if not known.basis["kernels"]:
@@ -243,8 +247,12 @@ class Workspace:
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         globs = sorted({pattern for op in config.ops for pattern in op.depends})
+        sampled = {
+            mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes]}
+            for mode, s in samplings(config).items()
+        }
         basis = {
-            "overrides": asdict(self._overrides),
+            "overrides": self._changes(sampled),
             "stages": stages.VERSIONS,
             "environment": self.environment,
             "variables": plan.identity(self._environ),
@@ -260,6 +268,7 @@ class Workspace:
             "size_limit": config.cache.size_limit,
             "fail_on_regression": config.policies.fail_on_regression,
             "fuzz_iterations": config.validation.fuzz_iterations,
+            "samplings": sampled,
             "warn_threshold": config.policies.warn_threshold,
             "random_seed": compiler.random_seed,
             "warnings": [asdict(problem) for problem in config.warnings],
