@@ -10,6 +10,9 @@ library's JSON and base64, float64 statistics).
 
     python benchmarks/bench_cases.py [-n 500] [--repeats 3] [--strategies uniform ...] [--json]
 
+All of it runs in a virtual environment with a regular installation of this checkout, made below a
+temporary folder, or below --folder, where it is kept for the next time.
+
 The candidates of `case_servers` are processes that take turns, some cases at a time. What counts
 is the CPU time of a process and its workers while they judge; their start and end stand beside it,
 and are part of the figures for the whole command. Linux only, for the CPU clocks of other
@@ -30,6 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import workspaces
+from installation import install
 from processes import CommandFailedError, plain_environment, timed
 
 TURN = 25  # cases
@@ -112,13 +116,23 @@ BOUNDS = (
 )
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured: cases of some strategies, by an interpreter, below a folder."""
+
+    python: str
+    folder: Path
+    count: int
+    strategies: Sequence[str]
+
+
 class Server:
     """One candidate's process."""
 
-    def __init__(self, name: str, folder: Path, count: int, strategies: Sequence[str]) -> None:
+    def __init__(self, name: str, asked: Asked, count: int) -> None:
         program = str(Path(__file__).with_name("case_servers.py"))
         self._process = subprocess.Popen(
-            [sys.executable, program, name, str(folder), str(count), *strategies],
+            [asked.python, program, name, str(asked.folder), str(count), *asked.strategies],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -156,31 +170,30 @@ class Server:
         return Run(self._count, self._cpu_s, self._wall_s, life - self._cpu_s)
 
 
-def command(op: str, count: int, strategies: Sequence[str]) -> list[str]:
+def command(op: str, asked: Asked) -> list[str]:
     """The ``fuzz`` command on the same cases."""
-    words = [sys.executable, "-m", "gpuemu_flow", "fuzz", op, "-n", str(count), "--force"]
-    for strategy in strategies:
+    program = str(Path(asked.python).with_name("gpuemu-flow"))
+    words = [program, "fuzz", op, "-n", str(asked.count), "--force"]
+    for strategy in asked.strategies:
         words += ["--strategy", strategy]
     return [*words, "--layout", "contiguous", "--format", "json"]
 
 
-def measure(folder: Path, count: int, strategies: Sequence[str], names: Sequence[str]) -> Repeat:
+def measure(asked: Asked, names: Sequence[str]) -> Repeat:
     """All candidates once, those that are served taking turns."""
-    counts = dict.fromkeys((INTERPRETERS, PRACTICE), min(count, INTERPRETER_CASES))
+    counts = dict.fromkeys((INTERPRETERS, PRACTICE), min(asked.count, INTERPRETER_CASES))
     servers = [
-        Server(name, folder, counts.get(name, count), strategies)
-        for name in SERVED
-        if name in names
+        Server(name, asked, counts.get(name, asked.count)) for name in SERVED if name in names
     ]
-    turns = -(-count // TURN)
+    turns = -(-asked.count // TURN)
     for _ in range(turns):
         for server in servers:
-            server.turn(-(-counts.get(server.name, count) // turns))
+            server.turn(-(-counts.get(server.name, asked.count) // turns))
     runs = {server.name: server.close() for server in servers}
     for name, op in COMMANDS.items():
         if name in names:
-            cost = timed(command(op, count, strategies), folder, plain_environment())
-            runs[name] = Run(count, cost.cpu_s, cost.wall_s, 0.0)
+            cost = timed(command(op, asked), asked.folder, plain_environment())
+            runs[name] = Run(asked.count, cost.cpu_s, cost.wall_s, 0.0)
     return runs
 
 
@@ -260,6 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--strategies", nargs="+", default=["uniform"])
     parser.add_argument("--only", nargs="+", choices=list(TITLES), default=list(TITLES))
+    parser.add_argument("--folder", type=Path, help="where the installation is kept")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
     if min(options.cases, options.repeats) < 1:
@@ -268,10 +282,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory() as temporary:
             workspaces.write_softmax(Path(temporary))
-            repeats = [
-                measure(Path(temporary), options.cases, options.strategies, names)
-                for _ in range(options.repeats)
-            ]
+            programs = install((options.folder or Path(temporary)).resolve() / "installed")
+            python = str(programs / "python")
+            asked = Asked(python, Path(temporary), options.cases, options.strategies)
+            repeats = [measure(asked, names) for _ in range(options.repeats)]
     except CommandFailedError as error:
         print(error, file=sys.stderr)
         return 2

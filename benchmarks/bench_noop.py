@@ -15,7 +15,6 @@ with --folder they are kept for the next time.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import shutil
 import statistics
@@ -27,9 +26,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import workspaces
+from installation import checkout_digest, install
 from processes import CommandFailedError, Cost, output_of, plain_environment, timed
 
-CHECKOUT = Path(__file__).resolve().parent.parent
 OURS, EDITABLE, NINJA, INTERPRETER = "gpuemu-flow", "gpuemu-flow (editable)", "ninja", "interpreter"
 DOIT = ("doit (dbm)", "doit (sqlite3)")
 BOUNDS = {
@@ -40,7 +39,6 @@ BOUNDS = {
 }
 SNAKEMAKE_TASKS = 1_000  # beyond that it takes minutes to build
 FEWEST_ROUNDS = 7
-_NOT_COPIED = (".git", ".venv", ".gpuemu-cache", "__pycache__", "build", "*.egg-info")
 
 
 @dataclass(frozen=True)
@@ -114,34 +112,9 @@ class Bench:
         self._folder = folder
         self._environment = plain_environment()
         self._snakemake = snakemake
-        self._version = _checkout_digest()
-        self._programs = self._install("installed", editable=False)
-        self._editable = self._install("editable", editable=True)
-
-    def _install(self, name: str, *, editable: bool) -> Path:
-        """A virtual environment with the checkout as it is now; its folder of programs."""
-        home = self._folder / name
-        programs = home / "venv" / "bin"
-        version = home / "version"
-        if version.exists() and version.read_text() == self._version:
-            return programs
-        print(f"installing into {home}", file=sys.stderr)
-        # A copy: building a package writes into its source folder.
-        source = home / "source"
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(
-            CHECKOUT, source, symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED)
-        )
-        pip = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
-        if version.exists():
-            pip += ["--no-deps", "--force-reinstall"]
-        else:
-            create = [sys.executable, "-m", "venv", "--upgrade-deps", str(home / "venv")]
-            output_of(create, home, self._environment)
-        what = ["--editable", str(source)] if editable else [str(source)]
-        output_of([*pip, *what], home, self._environment)
-        version.write_text(self._version)
-        return programs
+        self._version = checkout_digest()
+        self._programs = install(folder / "installed")
+        self._editable = install(folder / "editable", editable=True)
 
     def tools(self, tasks: int) -> list[Tool]:
         """The candidates that are there, ours first."""
@@ -229,18 +202,6 @@ class Bench:
         for tool, folder in candidates[: len(tools)]:
             self.settle(tool, folder)
         return list(rows.values())
-
-
-def _checkout_digest() -> str:
-    """Changes whenever a file of the package does."""
-    digest = hashlib.sha256(CHECKOUT.joinpath("pyproject.toml").read_bytes())
-    for path in sorted(CHECKOUT.joinpath("gpuemu_flow").glob("**/*")):
-        if path.suffix in (".py", ".json"):
-            digest.update(path.read_bytes())
-    for folder in ("tasks", "schemas"):  # links, which glob does not follow
-        for path in sorted(CHECKOUT.joinpath(folder).glob("*.*")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _doit_rested(said: str) -> bool:

@@ -36,7 +36,7 @@ from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, open_trials
+from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, input_bytes, open_trials
 from gpuemu_flow.types import Case, CheckResult, Json, Tolerance, Verdict
 
 TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
@@ -252,7 +252,8 @@ def trials(kind: str, *, auto: bool) -> Candidate:
                     if checks is not PLAIN:
                         expect_passed(warm.judge(case, checks).result)
                         continue
-                    if not warm.batch_size.admits(waiting, case):
+                    together = sum(map(input_bytes, [*waiting, case]))
+                    if not warm.batch_size.admits(len(waiting) + 1, together):
                         judge_all(waiting)
                         waiting = []
                     waiting.append(case)
