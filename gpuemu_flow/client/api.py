@@ -427,7 +427,7 @@ class Client:
     def run_ci(
         self, quick: bool = False, baseline: str | None = None, parallel_jobs: int = 0
     ) -> CiSummary:
-        """Run the whole workspace as ``gpuemu-flow run`` does."""
+        """Check the whole workspace as ``gpuemu-flow ci`` does."""
         call = calls.run_ci(
             quick=quick, parallel_jobs=parallel_jobs, baseline=baseline, request_id=new_id()
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -428,12 +430,65 @@ def test_the_whole_workspace(daemon: Served, client: Client) -> None:
     assert failing <= {"wrong", "softmax", "scaled", "matmul"}, "or what clients submitted"
     assert summary.artifact_diffs is None
     assert summary.failed == len(summary.validation_results)
-    assert summary.total_tests == summary.passed + summary.failed + summary.inconclusive
+    assert summary.total_tests == (
+        summary.passed + summary.failed + summary.inconclusive + summary.skipped
+    )
     assert summary.skipped > 0
     assert client.get_ci_summary().total_tests == summary.total_tests
     with pytest.raises(ClientError) as caught:
         client.run_ci(baseline="none")
     assert caught.value.code == "BaselineNotFound"
+
+
+def test_what_a_daemon_counts_is_what_the_command_counts(unserved: Served) -> None:
+    unserved.write(
+        "gpuemu.toml",
+        """
+        [project]
+        name = "counted"
+        [validation]
+        cases = 3
+        [ci]
+        fuzz_iterations = 5
+        quick = { fuzz_iterations = 2, dtypes = ["float64"] }
+        [[ops]]
+        name = "wrong"
+        op = "scripts/double.py:wrong"
+        reference = "scripts/double.py:reference"
+        input_names = ["x"]
+        dtypes = ["float32", "float64"]
+        [[ops]]
+        name = "double"
+        op = "scripts/double.py:double"
+        reference = "scripts/double.py:reference"
+        input_names = ["x"]
+        """,
+    )
+    step_summary = unserved.folder / "step-summary.md"
+    unserved.environ |= {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(step_summary)}
+    unserved.start()
+    counted = ("total_tests", "passed", "skipped", "inconclusive")
+    for quick, total in ((False, 3 * 5), (True, 2 + 1)):
+        words = ["--quick"] if quick else []
+        with unserved.client() as client:
+            summary = client.run_ci(quick=quick)
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuemu_flow", "ci", "--format", "json", *words],
+            cwd=unserved.root,
+            env={n: v for n, v in unserved.environ.items() if not n.startswith("GITHUB")},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        report = json.loads(done.stdout)
+        assert report["executed"] == [], "the daemon's run left nothing to do"
+        assert {name: getattr(summary, name) for name in counted} == {
+            name: report[name] for name in counted
+        }
+        assert summary.failed == report["failed"] + report["errors"]
+        assert summary.total_tests == total
+    assert not step_summary.exists(), "a service was told of a run that it had not asked for"
 
 
 def test_large_tensors_take_the_short_way(daemon: Served, client: Client) -> None:
