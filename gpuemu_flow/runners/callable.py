@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Failure
 
 Inputs = Mapping[str, np.ndarray]
 _KEYWORDS, _MAPPING, _POSITIONS = "f(**inputs)", "f(inputs)", "f(*inputs)"
@@ -127,3 +128,7 @@ class CallableRunner:
             with watch:
                 returned = function(*ordered, **kwargs)
         return name_outputs(returned, self._program.output_names)
+
+    def violations(self) -> Sequence[Failure]:
+        """Nothing: `InputBuffers` sees what a function does to its inputs."""
+        return ()

@@ -16,6 +16,7 @@ from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script import check_size
 from gpuemu_flow.runners.streams import StandardStreams
 from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Failure
 
 
 class CommandRunner:
@@ -57,6 +58,10 @@ class CommandRunner:
             raise OpError(RunError("op-exit-code", f"the program exited with code {code}"))
         check_size(self._streams, output_limit(len(request)))
         return decode_response(self._streams.written(), self._program.output_names)
+
+    def violations(self) -> Sequence[Failure]:
+        """Nothing: what another process does is not seen."""
+        return ()
 
     def _run(self, stdin: int, stdout: int) -> int:
         limit = self._program.memory_limit

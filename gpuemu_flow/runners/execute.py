@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -46,6 +46,9 @@ class Runner(Protocol):
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
         """The outputs by name; OpError, or whatever the program raises."""
+
+    def violations(self) -> Sequence[Failure]:
+        """What the runner itself saw the latest call do that it must not."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +224,7 @@ class Executor:
             outputs = self._call(buffers.arrays, seed)
             seconds = self._watch.seconds
             violations = buffers.violations(self._mutates(checks)) if watched else []
-            violations += getattr(self._runner, "violations", tuple)()
+            violations += self._runner.violations()
             if checks.repeat:
                 outputs = {name: array.copy() for name, array in outputs.items()}
                 buffers.restore()

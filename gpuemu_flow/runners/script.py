@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from gpuemu_flow.runners.limits import output_limit
 from gpuemu_flow.runners.script_style import function_to_call
 from gpuemu_flow.runners.streams import StandardStreams
 from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Failure
 
 
 def function_in_script(program: Program) -> str:
@@ -82,6 +83,10 @@ class ScriptRunner:
                 return outputs
             self._lends = False
         return self._run(request, watch, lent=False) or {}
+
+    def violations(self) -> Sequence[Failure]:
+        """Nothing: a script gets copies."""
+        return ()
 
     def _run(
         self, request: EncodedRequest, watch: Watch, *, lent: bool
