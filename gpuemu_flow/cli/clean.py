@@ -14,8 +14,9 @@ def clean(words: tuple[str, ...], whole_cache: bool) -> None:
     What was computed stays in the action cache, so that the next run restores it, unless --cache
     is given.
     """
+    from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.inspect import clean_workspace  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
-    count = clean_workspace(Workspace(), words, whole_cache=whole_cache)
+    count = clean_workspace(Workspace(), words, whole_cache=whole_cache, on_wait=say_waiting)
     click.echo(f"forgot {count} tasks" + (" and emptied the cache" if whole_cache else ""))

@@ -12,7 +12,18 @@ from typing import Any
 import click
 
 from gpuemu_flow.engine.events import Listener, Quiet, TaskEvent
+from gpuemu_flow.reports.text import printable
 from gpuemu_flow.tasks.base import Progress
+
+
+def waiting_for(holder: str) -> str:
+    """What is shown while another process holds the workspace; it says of itself who it is."""
+    return f"waiting for {printable(holder)}, which runs in this workspace; Ctrl-C gives up"
+
+
+def say_waiting(holder: str) -> None:
+    """Tell it on standard error."""
+    click.echo(waiting_for(holder), err=True)
 
 
 class LiveListener(Quiet):
@@ -52,7 +63,7 @@ class LiveListener(Quiet):
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""
         with self._lock:
-            self._live.update(f"waiting for {holder}, which runs in this workspace")
+            self._live.update(waiting_for(holder))
 
     def _draw(self) -> None:
         elapsed = time.monotonic() - self._begin
@@ -73,7 +84,7 @@ class PlainListener(Quiet):
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""
-        click.echo(f"waiting for {holder}, which runs in this workspace", err=True)
+        say_waiting(holder)
 
 
 class LineListener(PlainListener):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
@@ -116,8 +116,14 @@ def workspace_status(workspace: Workspace) -> dict[str, Json]:
     return found
 
 
-def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: bool) -> int:
-    """Forget tasks; how many.
+def clean_workspace(
+    workspace: Workspace,
+    words: Iterable[str],
+    *,
+    whole_cache: bool,
+    on_wait: Callable[[str], None] | None = None,
+) -> int:
+    """Forget tasks; how many. `on_wait` is told who holds the workspace.
 
     Raises
     ------
@@ -127,7 +133,7 @@ def clean_workspace(workspace: Workspace, words: Iterable[str], *, whole_cache: 
     chosen = workspace.graph.select(words)
     cache = workspace.cache
     cache.create()
-    with RunLock(cache.lock_path):
+    with RunLock(cache.lock_path, on_wait):
         workspace.drop_plan()
         states = workspace.states()
         known = {name for name in chosen if states.record(name) is not None}

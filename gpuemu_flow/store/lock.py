@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class RunLock:
                     self._on_wait(holder or "another process")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"process {os.getpid()}\n".encode(), 0)
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            os.pwrite(self._file, f"process {os.getpid()} since {since}\n".encode(), 0)
         except BaseException:
             os.close(self._file)
             self._file = None

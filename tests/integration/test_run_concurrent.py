@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,7 +59,16 @@ def test_who_only_looks_does_not_wait_for_a_run(
     assert process.poll() is None, "the run ended meanwhile; nothing was shown"
 
 
-@pytest.mark.parametrize("words", [("clean", "scale"), ("clean", "--cache"), ("run", "scale")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("clean", "scale"),
+        ("clean", "--cache"),
+        ("run", "scale"),
+        ("ci", "scale"),
+        ("test", "--op", "scale"),
+    ],
+)
 def test_who_changes_something_waits_for_the_run(
     held: tuple[Mini, Path, subprocess.Popen[str]], words: tuple[str, ...]
 ) -> None:
@@ -72,11 +83,60 @@ def test_who_changes_something_waits_for_the_run(
     assert json.loads(out)["results"][0]["verdict"] == "passed"
     second_out, second_err = second.communicate(timeout=100)
     assert second.returncode == 0, second_out + second_err
+    (said,) = [line for line in second_err.splitlines() if line.startswith("waiting for ")]
+    assert re.fullmatch(
+        rf"waiting for process {process.pid} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d, "
+        r"which runs in this workspace; Ctrl-C gives up",
+        said,
+    )
     if words[0] == "clean":
         assert "forgot 5 tasks" in second_out, "it cleaned before the run had ended"
+    elif words[0] == "test":
+        assert "[PASS] scale float32: 4/4 cases" in second_out
     else:
-        assert f"waiting for process {process.pid}" in second_err
         assert "0 ran, 0 restored, 5 current" in second_out
     report = mini.run("scale")
     assert report["results"][0]["verdict"] == "passed"
     assert report["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
+)
+@pytest.mark.parametrize("words", [("run", "scale"), ("ci", "scale", "-o", "r.xml")])
+def test_waiting_can_be_given_up(
+    held: tuple[Mini, Path, subprocess.Popen[str]],
+    words: tuple[str, ...],
+    sent: signal.Signals,
+    code: int,
+) -> None:
+    mini, go, process = held
+    second = mini.popen(*words)
+    while not waits(second):
+        assert second.poll() is None, f"it did not wait: {second.communicate()}"
+    second.send_signal(sent)
+    out, err = second.communicate(timeout=100)
+    assert second.returncode == code, (second.returncode, out, err)
+    assert "Traceback" not in err
+    assert process.poll() is None, "the run that was waited for ended, too"
+    go.touch()
+    process.communicate(timeout=100)
+    assert process.returncode == 0
+
+
+def test_nobody_waits_for_a_run_that_was_killed(
+    held: tuple[Mini, Path, subprocess.Popen[str]],
+) -> None:
+    """Neither its record in the lock nor processes that it left behind hold the workspace."""
+    mini, go, process = held
+    second = mini.popen("run", "scale", "--format", "json")
+    while not waits(second):
+        assert second.poll() is None, f"it did not wait: {second.communicate()}"
+    process.kill()
+    process.communicate(timeout=100)
+    while waits(second):
+        assert second.poll() is None
+    go.touch()
+    out, err = second.communicate(timeout=100)
+    assert second.returncode == 0, out + err
+    assert json.loads(out)["results"][0]["verdict"] == "passed"
