@@ -13,11 +13,12 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Paths by level, in units of one cell."""
+    """Paths by level, in units of one cell, and how large it is drawn, in pixels."""
 
     columns: int
     rows: int
-    cell: float
+    width: float
+    height: float
     paths: tuple[tuple[str, str], ...]
 
 
@@ -47,18 +48,21 @@ class Bar:
 
 @dataclass(frozen=True)
 class Trend:
-    """Worst error over runs: a line, and the runs that did not pass."""
+    """Worst error over runs: a line, and marks at the runs that did not pass."""
 
     width: float
     height: float
     line: str
-    failing: tuple[Point, ...]
+    failing: str
     last: Point
     label: str
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Cells as strokes, one path per level; neighbours in a row are one piece."""
+    """Cells as strokes, one path per level; neighbours in a row are one piece.
+
+    A stroke lies half a cell above its cells' middle: who draws it moves it down by that.
+    """
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}
     for y, row in enumerate(picture.rows):
@@ -67,13 +71,18 @@ def heat_map(picture: Picture) -> HeatMap:
             end = x
             while end < len(row) and row[end] == row[x]:
                 end += 1
-            pieces[row[x]].append(f"M{x} {y}.5h{end - x}")
+            pieces[row[x]].append(f"M{x} {y}h{end - x}")
             x = end
-    size = min(24.0, max(6.0, 416 / max(1, columns)))
     paths = tuple((level, "".join(found)) for level, found in pieces.items() if found)
-    return HeatMap(columns, len(picture.rows), size, paths)
+    count = len(picture.rows)
+    width = columns * min(_LARGEST_CELL, _HEAT[0] / max(1, columns))
+    height = count * min(_LARGEST_CELL, _HEAT[1] / max(1, count))
+    return HeatMap(columns, count, round(width, 1), round(height, 1), paths)
 
 
+_HEAT = (416.0, 260.0)
+"""Most pixels of a heat map; tall tensors have flat cells."""
+_LARGEST_CELL = 24.0
 _GUTTER = 6.0
 _PLOT = (240.0, 170.0)
 """Width and height of the plot, about."""
@@ -210,10 +219,11 @@ def trend(points: Sequence[HistoryPoint]) -> Trend | None:
 
     places = [place(number) for number in range(len(shown))]
     line = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
-    wrong = tuple(p for p, s in zip(places, shown, strict=True) if s.verdict != "passed")
+    wrong = [p for p, s in zip(places, shown, strict=True) if s.verdict != "passed"]
+    marks = "".join(f"M{x:g} {y:g}h0" for x, y in wrong)
     first, last = shown[0], shown[-1]
     label = (
         f"worst error over {len(shown)} runs, from {first.max_abs:.2e} to {last.max_abs:.2e}; "
         f"{len(wrong)} did not pass"
     )
-    return Trend(TREND_WIDTH, TREND_HEIGHT, line, wrong, places[-1], label)
+    return Trend(TREND_WIDTH, TREND_HEIGHT, line, marks, places[-1], label)

@@ -11,6 +11,7 @@ MAX_ROWS = 120
 _COLUMNS = {
     "generate": 0, "build": 0, "op": 1, "reference": 1, "compare": 2, "lint": 2, "diff": 3,
 }  # fmt: skip
+_JUDGES = ("compare", "lint")
 _LIFT = {"op": -8.0, "reference": 8.0}
 LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
 RADIUS = 5.0
@@ -19,31 +20,44 @@ HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lin
 
 @dataclass(frozen=True)
 class Node:
-    """A task: where, what became of it, its name."""
+    """A task: where, what became of it, its name, and what is wrong with what it looked at."""
 
     x: float
     y: float
     status: str
     name: str
+    found: str = ""
 
 
 @dataclass(frozen=True)
 class GraphChart:
-    """Nodes, all edges as one path, and a label for each row."""
+    """Nodes, all edges as one path, and for each row its place, its label, and what is wrong."""
 
     width: float
     height: float
     nodes: tuple[Node, ...]
     edges: str
-    labels: tuple[tuple[float, str], ...]
+    labels: tuple[tuple[float, str, str], ...]
     headings: tuple[tuple[float, str], ...]
     hidden: int
 
 
-def chart(tasks: Sequence[TaskState], edges: Sequence[tuple[str, str]]) -> GraphChart:
-    """Lay the tasks out; what is beyond `MAX_ROWS` rows is counted only."""
+def chart(
+    tasks: Sequence[TaskState],
+    edges: Sequence[tuple[str, str]],
+    found: Mapping[tuple[str, str], str] | None = None,
+) -> GraphChart:
+    """Lay the tasks out; what is beyond `MAX_ROWS` rows is counted only.
+
+    Parameters
+    ----------
+    found : mapping of (str, str) to str, optional
+        By subject and part: ``failed`` or ``error``. Their rows stand first.
+    """
+    found = found or {}
+    wrong = {subject for subject, _ in found}
     rows: dict[tuple[str, str], int] = {}
-    for task in tasks:
+    for task in sorted(tasks, key=lambda task: task.subject not in wrong):
         if task.stage != "diff":
             rows.setdefault((task.subject, task.part), len(rows))
     of_subject: dict[str, list[int]] = {}
@@ -60,10 +74,11 @@ def chart(tasks: Sequence[TaskState], edges: Sequence[tuple[str, str]]) -> Graph
         x = LEFT + STEP * _COLUMNS.get(task.stage, 0)
         y = TOP + ROW * (sum(at) / len(at) + 0.5) + _LIFT.get(task.stage, 0.0)
         places[task.name] = (x, y)
-        nodes.append(Node(x, y, task.status or "unknown", task.name))
+        verdict = found.get((task.subject, task.part), "") if task.stage in _JUDGES else ""
+        nodes.append(Node(x, y, task.status or "unknown", task.name, verdict))
     path = "".join(_edge(places[a], places[b]) for a, b in edges if a in places and b in places)
     labels = tuple(
-        (TOP + ROW * (row + 0.5), f"{subject} {rest}".rstrip())
+        (TOP + ROW * (row + 0.5), f"{subject} {rest}".rstrip(), found.get((subject, rest), ""))
         for (subject, rest), row in rows.items()
         if row < MAX_ROWS
     )
@@ -78,6 +93,15 @@ def chart(tasks: Sequence[TaskState], edges: Sequence[tuple[str, str]]) -> Graph
     )
 
 
+def counted(tasks: Sequence[TaskState]) -> list[tuple[str, str, int]]:
+    """Each status that tasks have, what it means, and how many have it."""
+    counts: dict[str, int] = {}
+    for task in tasks:
+        status = task.status or "unknown"
+        counts[status] = counts.get(status, 0) + 1
+    return [(s, STATUS_WORDS[s], counts[s]) for s in STATUS_WORDS if s in counts]
+
+
 def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
     (x1, y1), (x2, y2) = start, end
     middle = (x1 + x2) / 2
@@ -89,6 +113,6 @@ STATUS_WORDS: Mapping[str, str] = {
     "restored": "restored from the action cache",
     "current": "current, nothing to do",
     "failed": "could not do its work",
-    "pending": "not reached",
+    "pending": "yet to run",
     "unknown": "not run by this report",
 }

@@ -11,47 +11,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpuemu_flow.reports import charts, graph_chart
+from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.document import (
     LEVELS,
-    CheckedCase,
     HistoryPoint,
-    Picture,
     Report,
-    kind_of,
 )
-from gpuemu_flow.reports.model import CaseFailure, OpResult
-from gpuemu_flow.reports.text import duration, note_lines, number, plural, share
+from gpuemu_flow.reports.failure_cards import WRONG
+from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reports.text import duration, number, plural, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 FOLDER = Path(__file__).parent / "html"
-MAX_CARDS = 40
-MAX_OTHERS = 200
-MAX_NOTE = 2000
-MAX_MESSAGE = 800
-MAX_MESSAGES = 3
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
-
-@dataclass(frozen=True)
-class Card:
-    """One failure as the page shows it."""
-
-    anchor: str
-    failure: CaseFailure
-    kind: str
-    name: str
-    count: int
-    messages: tuple[str, ...]
-    cause: str
-    place: str
-    failure_id: str
-    minimized: Mapping[str, Json] | None
-    notes: str
-    picture: Picture | None
-    heat: charts.HeatMap | None
-    scatter: charts.Scatter | None
-    bars: tuple[charts.Bar, ...]
+MAX_BESIDES = 30
+BUDGET = 980_000
+"""Bytes from which on a page holds fewer drawings."""
+_LIMITS = ((20, 40, 200), (10, 40, 100), (5, 40, 50), (3, 30, 20), (2, 20, 0), (0, 10, 0))
+"""Drawings, failures and other failing cases that are shown, until the page is small enough."""
+# What HTML cannot hold, and what turns the direction of the text around it.
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\ud800-\udfff\ufffe\uffff]"
+)
 
 
 @dataclass(frozen=True)
@@ -83,9 +64,20 @@ def report_to_html(report: Report, signer: str = "") -> str:
     signer : str
         SHA-256 of the public key that will sign it, in hex; empty when none will.
     """
+    for limits in _LIMITS:
+        page = _page(report, signer, limits)
+        if len(page.encode("utf-8", "replace")) <= BUDGET:
+            break
+    return page
+
+
+def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
     template, style, script = _parts()
-    cards, others = _cards(report)
+    drawn, most, listed = limits
+    cards, others = failure_cards.cards(report, most, drawn)
     anchors = {(c.failure.op, c.failure.case.dtype): c.anchor for c in reversed(cards)}
+    besides = list(failure_cards.besides(report))
+    kernels = _kernels(report)
     # The template must not indent what is hashed: the policy lets this very text run, and no other.
     page = str(
         template.render(
@@ -93,12 +85,18 @@ def report_to_html(report: Report, signer: str = "") -> str:
             totals=report.totals,
             rows=_rows(report, anchors),
             cards=cards,
-            others=others[:MAX_OTHERS],
-            hidden=max(0, len(others) - MAX_OTHERS),
-            graph=graph_chart.chart(report.tasks, report.edges),
+            kinds=len(report.representatives()),
+            others=others[:listed],
+            hidden=max(0, len(others) - listed),
+            outcome=outcome(report),
+            besides=besides[:MAX_BESIDES],
+            besides_hidden=max(0, len(besides) - MAX_BESIDES),
+            graph=graph_chart.chart(report.tasks, report.edges, _found(report)),
+            statuses=graph_chart.counted(report.tasks),
             status_words=graph_chart.STATUS_WORDS,
             matrix=matrix(report),
-            kernels=_kernels(report),
+            kernels=kernels,
+            wrong_kernels=sum(k.verdict in WRONG for k in report.run.kernels),
             skipped=[r for r in report.run.results if r.verdict is Verdict.SKIPPED],
             levels=LEVELS,
             style=style,
@@ -129,8 +127,34 @@ def _parts() -> tuple[Any, str, str]:
     return environment.get_template("report.html"), style, script
 
 
+def outcome(report: Report) -> str:
+    """How many of what did not pass, in a sentence."""
+    results, kernels = report.run.results, report.run.kernels
+    parts = []
+    for found, word in ((results, "ops by dtype"), (kernels, "kernels")):
+        wrong = sum(one.verdict in WRONG for one in found)
+        if wrong:
+            parts.append(f"{wrong} of {len(found)} {word}")
+    sentence = f"{' and '.join(parts)} failed or broke" if parts else ""
+    if report.regressions:
+        worse = plural(len(report.regressions), "regression")
+        sentence = f"{sentence}; {worse}" if sentence else worse
+    return f"{sentence}." if sentence else ""
+
+
+def _found(report: Report) -> dict[tuple[str, str], str]:
+    """By op and dtype, by kernel and architecture: what is wrong with it."""
+    wrong = {(r.op, r.dtype): r.verdict.value for r in report.run.results if r.verdict in WRONG}
+    for kernel in report.run.kernels:
+        if kernel.verdict in WRONG:
+            # A kernel whose artifact decides on the architecture has a task without one.
+            for arch in (kernel.arch, ""):
+                wrong.setdefault((kernel.kernel, arch), kernel.verdict.value)
+    return wrong
+
+
 def clean(text: str) -> str:
-    """Text without characters that HTML cannot hold; each is shown by its number."""
+    """Text without what HTML cannot hold or what reorders a line; each is shown by its number."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -148,48 +172,6 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Row]:
         for r in report.run.results
     ]
     return sorted(rows, key=lambda row: order.get(row.result.verdict, 4))
-
-
-def _cards(report: Report) -> tuple[list[Card], list[CaseFailure]]:
-    """A card for each op, dtype and kind; the other failing cases as a list."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for failure in report.run.failures:
-        key = (failure.op, failure.case.dtype, kind_of(failure))
-        counts[key] = counts.get(key, 0) + 1
-    chosen = report.representatives()[:MAX_CARDS]
-    cards = [
-        _card(report, failure, f"failure-{n}", counts[failure.op, failure.case.dtype,
-                                                      kind_of(failure)])
-        for n, failure in enumerate(chosen, 1)
-    ]  # fmt: skip
-    shown = {id(failure) for failure in chosen}
-    return cards, [f for f in report.worst_first() if id(f) not in shown]
-
-
-def _card(report: Report, failure: CaseFailure, anchor: str, count: int) -> Card:
-    key = report.key(failure)
-    known = report.known.get(key)
-    place = report.places.get(failure.op)
-    picture = report.pictures.get(key)
-    drawn = picture is not None and bool(picture.rows)
-    notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
-    return Card(
-        anchor=anchor,
-        failure=failure,
-        kind=kind_of(failure),
-        name=CheckedCase(failure.op, failure.case, failure.result).name,
-        count=count,
-        messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
-        cause=report.causes.get(key, ""),
-        place=f"{place.file}:{place.line}" if place is not None else "",
-        failure_id="" if known is None else known.id,
-        minimized=None if known is None else known.minimized,
-        notes=notes[:MAX_NOTE],
-        picture=picture,
-        heat=charts.heat_map(picture) if picture is not None and drawn else None,
-        scatter=charts.scatter(picture) if picture is not None and drawn else None,
-        bars=charts.histogram(picture) if picture is not None and drawn else (),
-    )
 
 
 def matrix(report: Report) -> dict[str, Json]:
@@ -226,7 +208,7 @@ def _kernels(report: Report) -> list[dict[str, Any]]:
         for d in (report.baseline["kernels"] if report.baseline is not None else ())
     }
     shown = []
-    for kernel in report.run.kernels:
+    for kernel in sorted(report.run.kernels, key=lambda k: k.verdict not in WRONG):
         entries = kernel.entries or (None,)
         for entry in entries:
             name = entry["name"] if entry is not None else kernel.kernel
@@ -238,11 +220,19 @@ def _kernels(report: Report) -> list[dict[str, Any]]:
                     "name": name,
                     "arch": arch,
                     "entry": entry,
+                    "findings": _findings(entry),
                     "deltas": [] if found is None else list(_deltas(found)),
                     "status": "" if found is None else found["status"],
                 }
             )
     return shown
+
+
+def _findings(entry: Mapping[str, Json] | None) -> list[Mapping[str, Json]]:
+    """What is not allowed, worst first."""
+    found = [v for v in (entry or {}).get("violations", ()) if "allowed" not in v]
+    order = {"error": 0, "warning": 1}
+    return sorted(found, key=lambda v: order.get(v["severity"], 2))
 
 
 def _deltas(diff: Mapping[str, Json]) -> Iterator[Delta]:

@@ -19,8 +19,11 @@ MAX_BODY = 8000
 BODIES_BUDGET = 12_000_000
 """Characters of all bodies together: some services refuse files above 30 MB."""
 
-# XML 1.0 allows the C1 controls, but a terminal obeys them.
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# XML 1.0 allows the C1 controls, which a terminal obeys, and what turns the direction of a line.
+_FORBIDDEN = re.compile(
+    "[^\t\n\r\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
@@ -39,7 +42,7 @@ class _Test:
 
 
 def clean(text: str) -> str:
-    """Text without the characters that XML 1.0 cannot hold; each is shown by its number."""
+    """Text without what XML 1.0 cannot hold or what reorders a line; each by its number."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 

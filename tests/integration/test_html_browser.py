@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from chromium import chromium, webdriver
-from mini_workspace import make_mini
+from mini_workspace import Mini, make_mini
 
 CONTRAST = """
 const lum = (color) => {
@@ -40,12 +42,49 @@ for (const node of document.querySelectorAll("main *, header *, footer *")) {
 }
 return bad;
 """
+CLIPPED = """
+const edge = document.documentElement.clientWidth;
+return [...document.querySelectorAll("main *, header *")].filter((n) => {
+  if (n.closest(".scroll, pre, .panel, .hide, svg") || !n.getClientRects().length) return false;
+  const box = n.getBoundingClientRect();
+  return box.right > edge + 1 || box.left < -1 || n.scrollWidth > n.clientWidth + 1
+    && getComputedStyle(n).overflowX === "hidden";
+}).map((n) => n.outerHTML.slice(0, 120));
+"""
 UNNAMED = """
 return [...document.querySelectorAll('[role="img"], button, input, [role="region"], section')]
   .filter((n) => !(n.getAttribute("aria-label") || n.textContent.trim()
     || n.getAttribute("aria-labelledby") || n.closest("label")))
   .map((n) => n.outerHTML.slice(0, 100));
 """
+
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "kernels" / "sm_80"
+SHARED = re.compile(r"(\.shared .*)\[(\d+)\]")
+KERNELS_CONFIG = """
+[[kernels]]
+name = "tiled"
+ptx = "k/a.ptx"
+
+[[kernels]]
+name = "spills"
+ptx = "k/b.ptx"
+cubin = "k/b.cubin"
+artifact_checks = { max_spills = 0 }
+
+[targets]
+"""
+
+
+def give_kernels(mini: Mini, shared: int = 1) -> None:
+    """A kernel that takes so many times its shared memory, and one that spills."""
+    (mini.root / "k").mkdir(exist_ok=True)
+    text = (SCRIPTS / "matmul_tiled.ptx").read_text()
+    text, found = SHARED.subn(lambda m: f"{m[1]}[{int(m[2]) * shared}]", text)
+    assert found
+    (mini.root / "k/a.ptx").write_text(text)
+    for suffix in ("ptx", "cubin"):
+        shutil.copy(SCRIPTS / f"forced_spills.{suffix}", mini.root / "k" / f"b.{suffix}")
 
 
 @dataclass
@@ -88,11 +127,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def shown(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A run in which the ops pass, a baseline of it, and one in which they do not."""
     mini = make_mini(tmp_path_factory.mktemp("html") / "workspace")
+    mini.edit("gpuemu.toml", "\n[targets]\n", KERNELS_CONFIG)
+    give_kernels(mini)
+    mini.command("run", code=1)
+    mini.command("baseline", "store", "good", code=None)
+    give_kernels(mini, 2)
     mini.edit("scripts/total.py", "acc += widen(x[:, start:start + 16])",
               "acc += widen(x[:, start:start + 15])")  # fmt: skip
     mini.edit("scripts/relu.py", "x = read()", "x = read()\nassert x.size < 7, '<i>no</i>'")
-    mini.command("ci", "-o", "r.html", "-o", "r.json", code=1)
+    mini.command("ci", "--baseline", "good", "-o", "r.html", "-o", "r.json", code=1)
     report = json.loads((mini.root / "r.json").read_text())
     return Shown(browser, report, (mini.root / "r.html").as_uri())
 
@@ -157,7 +202,9 @@ def test_the_matrix_counts_as_the_json_does(shown: Shown) -> None:
     shown.click(button)
     panel = shown.one("#cell")
     assert panel.is_displayed()
-    assert button.get_attribute("aria-label").split(":")[0].rsplit(" ", 1)[0] in panel.text
+    label = button.get_attribute("aria-label")
+    assert button.text in label, "who speaks to a browser says what is seen"
+    assert label.split(":")[0].rsplit(" ", 1)[0] in panel.text
     assert "failed" in panel.text
     shown.click(shown.one("#matrix-bad"))
     assert {row.text.split()[0] for row in shown.all("#grid tbody tr")} == {"total", "relu"}
@@ -203,13 +250,113 @@ def test_it_can_be_used_by_keyboard(shown: Shown) -> None:
             break
     assert {tag for tag, _, _ in reached} >= {"input", "a", "summary", "button", "pre"}
     assert {("button", "failed", ""), ("input", "", "find")} <= reached
+    cells = [node for node in reached if node[0] == "button" and node[1] in ("failed", "passed")]
+    assert len(cells) == 1, "one stop for all cells of the matrix"
     cell = shown.one("#grid button.failed")
     cell.send_keys(keys.ENTER)
     assert shown.one("#cell").is_displayed()
+    place = (
+        "const c = document.activeElement.closest('td');"
+        "return [c.cellIndex, c.parentNode.rowIndex];"
+    )
+    cell.send_keys(keys.HOME)
+    assert shown.script(place) == [1, 1]
+    seen = [[1, 1]]
+    for key in (keys.ARROW_RIGHT, keys.ARROW_DOWN, keys.ARROW_LEFT, keys.ARROW_UP, keys.ARROW_UP):
+        shown.browser.switch_to.active_element.send_keys(key)
+        seen.append(shown.script(place))
+    assert seen == [[1, 1], [2, 1], [2, 2], [1, 2], [1, 1], [1, 1]]
+    assert (
+        shown.script("return document.querySelectorAll('#grid button[tabindex=\"0\"]').length") == 1
+    )
     summary = shown.one(".card summary")
     before = shown.one(".card").get_attribute("open")
     summary.send_keys(keys.ENTER)
     assert shown.one(".card").get_attribute("open") != before
+
+
+def test_it_says_at_once_what_is_wrong(shown: Shown) -> None:
+    """Within the first screen: which ops and kernels, in how many cases, and by what."""
+    shown.open()
+    report = shown.report
+    wrong = sum(r["verdict"] in ("failed", "error") for r in report["results"])
+    outcome = shown.one(".outcome").text
+    assert outcome.startswith(
+        f"{wrong} of {len(report['results'])} ops by dtype and 1 of 2 kernels"
+    )
+    assert f"{len(report['regressions'])} regression" in outcome
+    first, *_ = shown.all("main section")
+    assert first.get_attribute("id") == "failures"
+    (beside, worse) = shown.all(".besides li")
+    assert "spill" in beside.text
+    assert report["regressions"][0] in worse.text
+    shown.script("document.querySelectorAll('.card').forEach((card) => { card.open = false; })")
+    cards = shown.all(".card summary")
+    assert all(len(card.text.splitlines()) >= 2 for card in cards), "a folded card says something"
+    assert all(card.rect["y"] + card.rect["height"] < 900 for card in cards)
+    shown.click(shown.all("#summary tbody th a")[-1])
+    target = shown.script("return location.hash.slice(1)")
+    assert shown.one(f"#{target}").get_attribute("open") is not None, "a link opens its card"
+
+
+def test_kernels_and_trends_are_as_the_json_says(shown: Shown) -> None:
+    shown.open()
+    report = shown.report
+    rows = {
+        row.get_attribute("data-kernel"): [c.text for c in row.find_elements("css selector", "td")]
+        for row in shown.all("#kernels tr[data-kernel]")
+    }
+    entries = {entry["name"]: entry for kernel in report["kernels"] for entry in [kernel]}
+    assert set(rows) == set(entries)
+    for name, entry in entries.items():
+        arch, verdict, registers, spills, _, shared, *_ = rows[name]
+        metrics = entry["metrics"]
+        assert (arch, verdict) == (entry["arch"], entry["verdict"])
+        assert registers.lstrip("~") == str(metrics["registers"])
+        assert shared.lstrip("~") == str(metrics["shared_bytes"])
+        none = metrics["spill_instructions"] is None
+        assert spills == ("-" if none else str(metrics["spill_instructions"]))
+        reached = metrics["occupancy"]
+        assert f"{round(reached['fraction'] * 100)} %" in rows[name][7]
+    findings = shown.one("#kernels .findings").text
+    for entry in entries.values():
+        for violation in entry["violations"]:
+            assert violation["message"] in findings
+    diff = {d["name"]: d for d in report["baseline"]["kernels"]}
+    bars = [row.text for row in shown.all("#kernels .deltas tr")]
+    assert len(bars) == sum(len(d["changes"]) for d in diff.values()) > 0
+    assert any(bar.startswith("shared_bytes") and "+100.0 %" in bar for bar in bars)
+    trends = shown.all("#summary .trend")
+    assert trends
+    assert all("2 runs" in trend.get_attribute("aria-label") for trend in trends)
+    drawn = shown.script("return [...document.querySelectorAll('.deltas rect, .occupancy rect')]"
+                         ".every((r) => r.getBBox().width >= 0)")  # fmt: skip
+    assert drawn
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_a_checker_of_accessibility_finds_nothing(shown: Shown, width: int, colours: str) -> None:
+    package = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
+    shown.open(width, colours)
+    shown.script("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    shown.click(shown.one("#grid button.failed"))
+    shown.script((Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    check = """
+        const done = arguments[arguments.length - 1];
+        axe.run(document, { resultTypes: ["violations"],
+                            rules: { "label-content-name-mismatch": { enabled: true } } })
+          .then((found) => done([found.passes.length, found.violations.map(
+            (v) => [v.id, v.nodes.length, v.nodes[0].html.slice(0, 200)])]))
+          .catch((error) => done([0, String(error)]));
+    """
+    passes, violations = shown.browser.execute_async_script(check)
+    assert violations == []
+    assert passes > 20, "it did look"
+    shown.script("document.querySelector('#theme').removeAttribute('aria-label');"
+                 "document.querySelector('#theme').textContent = '';")  # fmt: skip
+    _, violations = shown.browser.execute_async_script(check)
+    assert [v[0] for v in violations] == ["button-name"], "it would have found something"
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -220,6 +367,7 @@ def test_it_fits_and_can_be_read(shown: Shown, width: int, colours: str) -> None
     assert shown.script("return document.documentElement.scrollWidth") <= width
     assert shown.script(CONTRAST) == []
     assert shown.script(UNNAMED) == []
+    assert shown.script(CLIPPED) == [], "what must be scrolled to is in a region of its own"
     red = int(
         shown.script("return getComputedStyle(document.body).backgroundColor")[4:].split(",")[0]
     )

@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import random
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from report_samples import HOSTILE, failed, hostile, passed, report_of, sample
+from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
-from gpuemu_flow.reports import charts, graph_chart, html_writer
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
 from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
+from gpuemu_flow.reports.failure_cards import Card
 from gpuemu_flow.reports.html_writer import report_to_html
+from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.types import FailureKind, Verdict
 
 VOID = {"meta", "input", "link", "br", "img"}
 SIZE_LIMIT = 1_000_000
@@ -141,6 +146,91 @@ def test_a_hundred_ops_with_failures_stay_below_a_megabyte() -> None:
     assert len(page.encode()) < SIZE_LIMIT
 
 
+def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
+    """All cases fail and say as much as they may, all pictures are noise, all kernels fail."""
+    noise = random.Random(1)
+    cases = [
+        failed(
+            f"an_op_with_a_name_{op}", 10**18 + 50 * op + n, "m" * 900,
+            dtype=("float32", "float16")[n % 2], shape_class=f"class_{n % 12}",
+            strategy=f"strategy_{n % 11}", shape=(17, 129), notes=("n" * 3000,),
+        )
+        for op in range(100)
+        for n in range(48)
+    ]  # fmt: skip
+    report = report_of(cases)
+    rows = tuple("".join(noise.choices("0123456", k=64)) for _ in range(32))
+    scatter = tuple((x, y, 5, x % 2) for x in range(-70, 70, 5) for y in range(-55, 55, 5))
+    picture = Picture("output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400,
+                      {"x": "1" * 4000, "y": "2" * 4000})  # fmt: skip
+    entry = {**KERNEL.entries[0], "violations": KERNEL.entries[0]["violations"] * 9}
+    kernels = tuple(replace(KERNEL, kernel=f"k{n}", entries=(entry,)) for n in range(100))
+    full = replace(
+        report,
+        run=replace(report.run, kernels=kernels),
+        pictures={report.key(f): picture for f in report.representatives()[:20]},
+        history=tuple(
+            HistoryPoint(float(t), r.op, r.dtype, "failed", 10.0 ** -(t % 5), 0.5)
+            for t in range(100)
+            for r in report.run.results
+        ),
+        regressions=tuple(f"op {n} float32: verdict passed -> failed" for n in range(200)),
+    )
+    page = report_to_html(full)
+    found = read(page)
+    assert len(page.encode()) < SIZE_LIMIT
+    text = " ".join(found.text)
+    assert "left out, as the page would become too large" in text
+    cards = [a for tag, a in found.tags if tag == "details" and a.get("class") == "card failed"]
+    assert f"the first {len(cards)} of 200, for 4800 failing cases" in text
+    listed = re.search(r"(\d+) other failing cases", text)
+    assert listed is not None
+    assert len(cards) + int(listed[1]) == 4800, "none is lost"
+
+
+def test_what_makes_a_run_red_is_said_first_though_no_case_fails() -> None:
+    broken = OpResult("gone", "int8", Verdict.ERROR, reason="its script is not there")
+    problem = Problem("task-broke", "no room on the disk", "", "x.bin")
+    base = report_of([passed("a", 1)])
+    run = replace(
+        base.run, results=(*base.run.results, broken), kernels=(KERNEL,), problems=(problem,)
+    )
+    text = " ".join(read(report_to_html(replace(base, run=run))).text)
+    begin = text.partition("Find an op")[0]
+    assert "1 of 2 ops by dtype and 1 of 1 kernels failed or broke." in begin
+    for word in ("its script is not there", "no room on the disk", "40 registers, the limit is 32"):
+        assert word in begin
+    worse = replace(base, regressions=("a float32: slower", "b"), fail_on_regression=True)
+    begin = " ".join(read(report_to_html(worse)).text).partition("Find an op")[0]
+    assert "a float32: slower, and 1 more" in begin
+    assert "2 regressions." in begin
+    quiet = " ".join(read(report_to_html(base)).text)
+    assert "Failures" not in quiet
+
+
+def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None:
+    def lead(cards: list[Card]) -> tuple[str, bool]:
+        (card,) = cards
+        return card.lead, card.common
+
+    last = ("wrong in the last column",)
+    wide = [failed("a", n, shape=(3, 200 + n), notes=last) for n in range(4)]
+    narrow = [passed("a", 10 + n, shape=(3, 5 + n)) for n in range(12)]
+    found, common = lead(failure_cards.cards(report_of([*wide, *narrow]), 9, 9)[0])
+    assert common
+    assert found.endswith("such cases fail): wrong in the last column")
+    crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
+                     notes=("stderr:\nTraceback",))  # fmt: skip
+    assert lead(failure_cards.cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
+
+
+def test_nothing_in_a_name_turns_the_text_around_it() -> None:
+    turning = "\u202e\u2066\u200f\u061c"
+    page = report_to_html(report_of([failed(f"a{turning}", 1, turning)]))
+    assert not set(turning) & set(page)
+    assert "\\x202e" in page
+
+
 def test_a_report_on_nothing_is_a_page_too() -> None:
     text = " ".join(read(report_to_html(report_of([]))).text)
     assert "nothing validated" in text
@@ -160,11 +250,18 @@ def test_heat_maps_cover_each_cell_once() -> None:
     drawn = charts.heat_map(picture)
     seen: dict[tuple[int, int], str] = {}
     for level, path in drawn.paths:
-        for x, y, width in re.findall(r"M(\d+) (\d+)\.5h(\d+)", path):
+        for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)", path):
             for column in range(int(x), int(x) + int(width)):
                 assert (column, int(y)) not in seen
                 seen[column, int(y)] = level
     assert "".join(seen[x, y] for y in range(3) for x in range(4)) == "001106661010"
+
+
+def test_heat_maps_of_any_shape_fit_their_place() -> None:
+    for rows, columns in ((1, 1), (32, 64), (32, 1), (1, 64), (64, 2), (3, 5)):
+        drawn = charts.heat_map(Picture(rows=("0" * columns,) * rows))
+        assert 4 <= drawn.width <= 416
+        assert 4 <= drawn.height <= 260
 
 
 def test_scatters_place_zero_below_and_nan_above() -> None:
@@ -200,7 +297,7 @@ def test_trends_need_two_runs_and_stay_in_their_frame() -> None:
         assert drawn is not None
         numbers = [float(n) for n in re.findall(r"[\d.]+", drawn.line)]
         assert all(0 <= n <= max(drawn.width, drawn.height) for n in numbers)
-        assert len(drawn.failing) == sum(e > 1 for e in errors)
+        assert drawn.failing.count("M") == sum(e > 1 for e in errors)
 
 
 def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> None:
@@ -208,5 +305,13 @@ def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> Non
     drawn = graph_chart.chart(report.tasks, report.edges)
     assert [node.name for node in drawn.nodes] == [task.name for task in report.tasks]
     assert drawn.edges.count("M") == len(report.edges)
+    wrong = graph_chart.chart(report.tasks, (), {("softmax", "float32"): "failed"})
+    assert [node.name for node in wrong.nodes if node.found] == ["compare:softmax:float32"]
+    assert graph_chart.counted(report.tasks) == [
+        ("ran", "ran", 2), ("current", "current, nothing to do", 2),
+        ("failed", "could not do its work", 1),
+    ]  # fmt: skip
     many = [TaskState(f"op:{n}:f", "op", str(n), "f", "ran") for n in range(500)]
     assert graph_chart.chart(many, []).hidden == 500 - graph_chart.MAX_ROWS
+    last = graph_chart.chart(many, [], {("499", "f"): "error"})
+    assert last.labels[0][1:] == ("499 f", "error"), "what is wrong is not what is hidden"

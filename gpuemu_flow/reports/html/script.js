@@ -15,7 +15,6 @@
   var showTheme = function () {
     theme.textContent = dark ? "Light" : "Dark";
     theme.setAttribute("aria-label", dark ? "Use light colours" : "Use dark colours");
-    theme.setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
   };
   theme.hidden = false;
   showTheme();
@@ -46,6 +45,7 @@
       var code = button.parentNode.querySelector("code");
       var done = function () {
         button.textContent = "Copied";
+        byId("said").textContent = "Copied " + code.textContent;
         window.setTimeout(function () { button.textContent = "Copy"; }, 1500);
       };
       var choose = function () {
@@ -107,13 +107,15 @@
     });
     return found;
   };
-  var rows = {};
+  var rows = {}, wrong = {};
   data.cells.forEach(function (cell) {
     var key = cell[0] + "/" + cell[1];
     (rows[key] = rows[key] || []).push(cell);
+    if (cell[5] || cell[6]) wrong[key] = true;
   });
   var order = Object.keys(rows).sort(function (a, b) {
     var x = a.split("/").map(Number), y = b.split("/").map(Number);
+    if (!wrong[a] !== !wrong[b]) return wrong[a] ? -1 : 1;
     return x[0] - y[0] || x[1] - y[1];
   });
   var showCell = function (button, key, kind, at) {
@@ -145,18 +147,18 @@
     head.appendChild(top);
     order.forEach(function (key) {
       var ids = key.split("/"), by = sums(rows[key], PLACE[kind]);
-      var bad = rows[key].some(function (cell) { return cell[5] || cell[6]; });
-      if (badOnly.checked && !bad) return;
+      if (badOnly.checked && !wrong[key]) return;
       var row = make("tr"), name = make("th", data.ops[ids[0]] + " ", { scope: "row" });
       name.appendChild(make("span", data.dtypes[ids[1]]));
       row.appendChild(name);
       data[kind].forEach(function (word, at) {
         var cell = make("td"), counts = by[at];
         if (counts) {
-          var button = make("button", (look(counts) === "passed" ? "" : "✗ ") + counts[0] + "/" +
-            total(counts), { type: "button", "class": look(counts), "aria-pressed": "false",
-            "aria-label": data.ops[ids[0]] + " " + data.dtypes[ids[1]] + " " + word + ": " +
-            said(counts) });
+          // What is seen must be part of the name, for people who speak to their machine.
+          var text = (look(counts) === "passed" ? "" : "✗ ") + counts[0] + "/" + total(counts);
+          var button = make("button", text, { type: "button", "class": look(counts),
+            "aria-pressed": "false", tabindex: "-1", "aria-label": data.ops[ids[0]] + " " +
+            data.dtypes[ids[1]] + " " + word + ": " + text + ", " + said(counts) });
           button.addEventListener("click", function () { showCell(button, key, kind, at); });
           cell.appendChild(button);
         }
@@ -170,7 +172,36 @@
     grid.appendChild(head);
     grid.appendChild(body);
     panel.hidden = true;
+    var first = grid.querySelector("button.failed, button.error") || grid.querySelector("button");
+    if (first) first.tabIndex = 0;
   };
+  // One stop for the Tab key, as there may be thousands of cells; arrows lead from each to the next.
+  var STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+  var enter = function (button) {
+    grid.querySelectorAll('button[tabindex="0"]').forEach(function (one) { one.tabIndex = -1; });
+    button.tabIndex = 0;
+  };
+  grid.addEventListener("focusin", function (event) {
+    if (event.target.tagName === "BUTTON") enter(event.target);
+  });
+  grid.addEventListener("keydown", function (event) {
+    var step = STEPS[event.key], cell = event.target.closest && event.target.closest("td");
+    if (!cell || !(step || event.key === "Home" || event.key === "End")) return;
+    event.preventDefault();
+    var table = grid.tBodies[0].rows, width = cell.parentNode.cells.length;
+    var y = Array.prototype.indexOf.call(table, cell.parentNode), x = cell.cellIndex;
+    if (!step) {
+      x = event.key === "Home" ? 0 : width;
+      step = event.key === "Home" ? [0, 1] : [0, -1];
+    }
+    for (;;) {
+      y += step[0];
+      x += step[1];
+      if (y < 0 || y >= table.length || x < 1 || x >= width) return;
+      var next = table[y].cells[x].querySelector("button");
+      if (next) { next.focus(); return; }
+    }
+  });
   document.querySelectorAll('input[name="columns"]').forEach(function (input) {
     input.addEventListener("change", draw);
   });

@@ -1,0 +1,153 @@
+"""What the HTML report says of each failure, and of whatever else makes a run red."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.reports import charts
+from gpuemu_flow.reports.document import CheckedCase, Picture, Report, kind_of
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.reports.text import note_lines
+from gpuemu_flow.types import Json, Verdict
+
+WRONG = (Verdict.FAILED, Verdict.ERROR)
+NOT_DRAWN = "left out, as the page would become too large"
+MAX_NOTE = 2000
+MAX_MESSAGE = 800
+MAX_MESSAGES = 3
+MAX_LEAD = 220
+
+
+@dataclass(frozen=True)
+class Card:
+    """One failure as the page shows it; `lead` says what is wrong while it is folded.
+
+    `common`: at least half of the `count` failing cases have the same cause.
+    """
+
+    anchor: str
+    lead: str
+    failure: CaseFailure
+    kind: str
+    name: str
+    count: int
+    common: bool
+    messages: tuple[str, ...]
+    cause: str
+    place: str
+    failure_id: str
+    minimized: Mapping[str, Json] | None
+    notes: str
+    picture: Picture | None
+    heat: charts.HeatMap | None
+    scatter: charts.Scatter | None
+    bars: tuple[charts.Bar, ...]
+
+
+@dataclass(frozen=True)
+class Besides:
+    """What did not pass and is no case: an op or a kernel, what is said of it, where it stands."""
+
+    verdict: str
+    name: str
+    text: str
+    anchor: str
+
+
+def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseFailure]]:
+    """A card for each op, dtype and kind, worst first; the other failing cases as a list.
+
+    Parameters
+    ----------
+    most, drawn : int
+        How many cards there are at most, and how many of them have their pictures.
+    """
+    alike: dict[tuple[str, str, str], Counter[str]] = {}
+    for failure in report.run.failures:
+        key = (failure.op, failure.case.dtype, kind_of(failure))
+        cause = report.causes.get(report.key(failure), "")
+        alike.setdefault(key, Counter())[cause] += 1
+    chosen = report.representatives()[:most]
+    found = []
+    for n, failure in enumerate(chosen, 1):
+        same = alike[failure.op, failure.case.dtype, kind_of(failure)]
+        found.append(_card(report, failure, f"failure-{n}", n <= drawn, same))
+    shown = {id(failure) for failure in chosen}
+    return found, [f for f in report.worst_first() if id(f) not in shown]
+
+
+def _card(
+    report: Report, failure: CaseFailure, anchor: str, has_picture: bool, alike: Counter[str]
+) -> Card:
+    """One failing case for all of its op, dtype and kind; `alike` counts these by their cause."""
+    key = report.key(failure)
+    known = report.known.get(key)
+    place = report.places.get(failure.op)
+    picture = report.pictures.get(key)
+    if picture is not None and picture.rows and not has_picture:
+        picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
+    drawn = picture is not None and bool(picture.rows)
+    notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
+    cause = report.causes.get(key, "")
+    common = 2 * alike[cause] >= alike.total()
+    return Card(
+        anchor=anchor,
+        lead=_lead(failure, cause if common else ""),
+        failure=failure,
+        kind=kind_of(failure),
+        name=CheckedCase(failure.op, failure.case, failure.result).name,
+        count=alike.total(),
+        common=common,
+        messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
+        cause=cause,
+        place=f"{place.file}:{place.line}" if place is not None else "",
+        failure_id="" if known is None else known.id,
+        minimized=None if known is None else known.minimized,
+        notes=notes[:MAX_NOTE],
+        picture=picture,
+        heat=charts.heat_map(picture) if picture is not None and drawn else None,
+        scatter=charts.scatter(picture) if picture is not None and drawn else None,
+        bars=charts.histogram(picture) if picture is not None and drawn else (),
+    )
+
+
+def _lead(failure: CaseFailure, cause: str) -> str:
+    """The message in one line, and what the failing cases have in common."""
+    result = failure.result
+    said = result.failures[0].message if result.failures else ""
+    # What a diagnosis says is shorter and tells more than numbers of elements.
+    told = [n for n in result.notes if "\n" not in n] if result.verdict is Verdict.FAILED else []
+    text = " ".join((told[0] if told else said).split())
+    if cause:
+        text = f"{cause}: {text}" if text else cause
+    return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"
+
+
+def besides(report: Report) -> Iterator[Besides]:
+    """Whatever else makes a run red: without it, a page could be red for no reason seen."""
+    for problem in report.run.problems:
+        if not problem.warning:
+            text = problem.message[:MAX_MESSAGE]
+            yield Besides("error", problem.slug, text, "problems")
+    for result in report.run.results:
+        if result.verdict in WRONG and not result.failures:
+            name = f"{result.op} {result.dtype}"
+            yield Besides(result.verdict.value, name, result.reason[:MAX_MESSAGE], "ops")
+    for kernel in report.run.kernels:
+        if kernel.verdict in WRONG:
+            found = [
+                f"{entry['name']}: {v['message']}"
+                for entry in kernel.entries
+                for v in entry["violations"]
+                if v["severity"] == "error" and "allowed" not in v
+            ]
+            text = found[0] if found else kernel.reason
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            name = f"kernel {kernel.kernel} {kernel.arch}".rstrip()
+            yield Besides(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
+    if report.fail_on_regression and report.regressions:
+        more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
+        text = report.regressions[0][:MAX_MESSAGE] + more
+        yield Besides("failed", "regression", text, "baseline")
