@@ -84,7 +84,7 @@ def _negative(rows: Rows, info: np.iinfo[Any]) -> Array:
 
 def _sparse(rows: Rows, info: np.iinfo[Any]) -> Array:
     values = _normal(rows, info)
-    values[rows.coin_flips()] = 0
+    values[rows.sparse_zeros()] = 0
     if rows.number > 1:
         values[rows.some_row()] = 0
     return values
@@ -148,7 +148,7 @@ def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
     values = rows.rng.ranges(rows.count, first, end).reshape(rows.shape)
     if strategy == "sparse":
         rest = 0 if first <= 0 < end else first
-        values[rows.coin_flips()] = rest
+        values[rows.sparse_zeros()] = rest
         if rows.number > 1:
             values[rows.some_row()] = rest
     return values

@@ -75,6 +75,18 @@ class Rows:
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=self.count)
         return bits.view(np.bool_).reshape(self.shape)
 
+    def sparse_zeros(self) -> NDArray[np.bool_]:
+        """True for about half of the elements; of one row in eight for all but a random one.
+
+        A row whose only element that counts lies in its last tile shows whether that is looked at.
+        """
+        zeros = self.coin_flips()
+        if self.number > 1:
+            alone = np.flatnonzero(self.every(8))
+            zeros[alone] = True
+            zeros[alone, self.random_columns()[alone]] = False
+        return zeros
+
     def few_values(self, palette: Array) -> Array:
         """Rows that are constant, of two values, and of four values, in turn."""
         rng = self.rng.derive("palette")

@@ -57,6 +57,8 @@ SAME_SIZES = (33, 17, 7, 64, 127, 5, 4, 3, 2)
 SMALL_SIZES = (3, 2, 5, 8, 12, 20, 33)
 TAIL_SIZES = (3, 5, 7, 9, 11, 13, 15)
 POWERS = (64, 16, 128, 32, 256, 4, 8, 512, 1024, 2048, 4096, 8192, 2)
+FAR = 2**14  # the last of several tiles is met below it, and a case takes no time to speak of
+FAR_CLASSES = ("pow2_plus_1", "prime")
 PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 
@@ -132,7 +134,24 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
         odd = (n for n in above if n % 2 and n % step == 0)
         wanted = (n for n in odd if shape_class == "tail" or is_prime(n))
         found = [n for n, _ in zip(wanted, range(3))]  # noqa: B905 - the first three
-    return tuple(found)
+    return _with_a_far_one(found, dim, shape_class)
+
+
+def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
+    """The sizes, the second of them far beyond the first where the range goes there.
+
+    The first lies in the first tile of kernels with large tiles; their last, partial tile of
+    several is otherwise met only where the maximum happens to end in one.
+    """
+    if not sizes or shape_class not in FAR_CLASSES:
+        return tuple(sizes)
+    step, end = dim.multiple_of, min(dim.largest, FAR)
+    multiples = range(end // step, sizes[0] // step, -1)
+    far = (n for k in multiples if MEMBER[shape_class](n := k * step) or MEMBER[shape_class](k))
+    second = next(far, None)
+    if second is None:
+        return tuple(sizes)
+    return (sizes[0], second, *(n for n in sizes[1:] if n != second))
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from gpuemu_flow.types import DTYPES, STRATEGIES, Shape
 Array = NDArray[Any]
 
 SPECIAL_ROWS = 16  # about so many rows hold special values: more would poison every result
+SPECIAL_KINDS = 6
 TIES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
@@ -148,7 +149,7 @@ def _negative(rows: Rows, form: _Format) -> Array:
 
 def _sparse(rows: Rows, form: _Format) -> Array:
     values = _normal(rows, form)
-    np.copyto(values, 0.0, where=rows.coin_flips())
+    np.copyto(values, 0.0, where=rows.sparse_zeros())
     if rows.number > 1:
         values[rows.some_row()] = 0.0
     return values
@@ -192,8 +193,9 @@ def _extremes(rows: Rows, form: _Format) -> Array:
 def _special(rows: Rows, form: _Format) -> Array:
     """Normal values; in about `SPECIAL_ROWS` rows one kind each of what is not an ordinary number.
 
-    The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row. In a dtype
-    without Inf its largest value stands for it.
+    The kinds: a NaN, a +Inf, a -Inf, -0 in half of the row, -Inf in the whole row or in three whole
+    rows (a window of a pooling op has several), all three of NaN, +Inf and -Inf in one row (what is
+    largest of them, what is their sum?). In a dtype without Inf its largest value stands for it.
     """
     values = form.rounded(_normal(rows, form))
     limits = form.limits
@@ -202,9 +204,13 @@ def _special(rows: Rows, form: _Format) -> Array:
     flips = rows.coin_flips()
     every = max(1, rows.number // SPECIAL_ROWS)
     first = rows.rng.derive("first").gen_range(0, min(every, rows.number))
-    start = rows.rng.derive("kind").gen_range(0, 5)
+    start = rows.rng.derive("kind").gen_range(0, SPECIAL_KINDS)
+    tall = rows.rng.derive("tall").gen_range(0, 2)
+    covered = -1
     for turn, row in enumerate(range(first, rows.number, every)):
-        kind = (start + turn) % 6 if turn else start  # the sixth row stays as it is
+        if row <= covered:
+            continue
+        kind = (start + turn) % (SPECIAL_KINDS + 1) if turn else start  # the last stays as it is
         column = columns[row]
         if kind == 0:
             values[row, column] = math.nan if limits.has_nan else infinity
@@ -216,7 +222,12 @@ def _special(rows: Rows, form: _Format) -> Array:
             values[row, flips[row]] = -0.0
             values[row, column] = -0.0
         elif kind == 4:
-            values[row, :] = -infinity
+            covered = row + 2 * ((tall + turn) % 2)
+            values[row : covered + 1, :] = -infinity
+        elif kind == 5:
+            mixed = (-infinity, infinity, math.nan if limits.has_nan else infinity)
+            for step, value in enumerate(mixed):
+                values[row, (column * (step + 1) + step) % rows.width] = value
     return values
 
 

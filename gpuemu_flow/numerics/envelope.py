@@ -19,7 +19,9 @@ from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Bound
 from gpuemu_flow.numerics.measure import Evaluate, Evaluations, measure
+from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
+from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
 
 
@@ -218,9 +220,10 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it
-    must agree with it to within 2**-10 of the largest value. An op that never differs because it
-    rounds once only (a sum of two) is told by small integers, on which it is exact: its errors are
-    bounded by the reference at |x|, and no shadow is needed.
+    must agree with it to within 2**-10 of the largest value. Some never differ because they round
+    only once (a sum of two, a quotient), or hardly ever because their outputs are few (a mean
+    loss). They are told by small integers, on which a sum is exact, or by their arithmetic: moving
+    its roundings (see `noise`) must show in the result.
 
     Parameters
     ----------
@@ -248,7 +251,19 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
                 return False
             differs = differs or not np.array_equal(values[both], rounded[both])
-    return differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples])
+    if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
+        return True
+    return any(_rounds_in_sight(evaluations, inputs) for inputs in samples)
+
+
+def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays) -> bool:
+    """Whether the shadow's own arithmetic on float32 arrays decides what comes out."""
+    copies = as_float32(widen(inputs))
+    plain = evaluations.outputs(copies, shadow=True)
+    moved = evaluations.outputs(noisy(copies, SeededRng(0), 2.0**-20), shadow=True)
+    if plain is None or moved is None:
+        return False
+    return any(not np.array_equal(moved[name], plain[name], equal_nan=True) for name in plain)
 
 
 def _small_integers(inputs: Arrays) -> dict[str, NDArray[Any]]:

@@ -19,6 +19,7 @@ from gpuemu_flow.numerics.bounds import (
 )
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
 from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.noise import noisy
 from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
@@ -26,6 +27,7 @@ from gpuemu_flow.numerics.perturb import (
     largest_magnitude,
     widen,
 )
+from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array, spacing
 
 NOISE = 64.0
@@ -124,7 +126,7 @@ def measure(
     in_float64 = bool(floats) and all(fmt.name == "float64" for fmt in floats)
     inputs64 = widen(inputs)
     one = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
-    session = _Session(outputs, evaluations, Perturbation(inputs64, seed, one), inputs64)
+    session = _Session(outputs, evaluations, inputs64, seed, one)
     with np.errstate(all="ignore"):
         session.plain_draws()
         if thorough:
@@ -222,13 +224,16 @@ class _Session:
         self,
         outputs: Mapping[str, _Output],
         evaluations: Evaluations,
-        perturbation: Perturbation,
         inputs64: Arrays,
+        seed: int,
+        one: float,
     ) -> None:
         self._outputs = outputs
         self._evaluations = evaluations
-        self._perturbation = perturbation
         self._inputs64 = inputs64
+        self._rng = SeededRng(seed)
+        self._unit = one
+        self._perturbation = Perturbation(inputs64, seed, one)
 
     def plain_draws(self) -> None:
         """The reference in float64 on inputs moved by one rounding, and its magnitudes."""
@@ -258,10 +263,14 @@ class _Session:
             self._exclude_chaotic(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
-        """A second look at the shadow, in both memory orders."""
+        """A second look at the shadow: in both memory orders, and with every rounding moved."""
         for draw in range(2 * AGAIN, 2 * AGAIN + 8):
             copies = as_float32(self._perturbation.keyed(draw), fortran=bool(draw % 2))
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
+        for draw in range(3 * AGAIN, 3 * AGAIN + 8):
+            rng = self._rng.derive(f"auto/noisy/{draw}")
+            copies = noisy(as_float32(self._inputs64), rng, self._unit)
+            self._add(self._evaluate(copies, shadow=True))
 
     def reordered_draws(self) -> None:
         """The reference in float64 on column-major copies of moved inputs."""

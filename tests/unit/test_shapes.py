@@ -60,6 +60,23 @@ def test_multiples_are_classed_by_their_number(shape_class: str, multiples: tupl
     assert found[: len(multiples)] == tuple(8 * n for n in multiples)
 
 
+@pytest.mark.parametrize(
+    ("dim", "prime", "plus_1"),
+    [
+        (Dim("N", (), 1, 4096), (131, 4093), (65, 2049)),
+        (Dim("N", (), 1, 10**9), (131, 16381), (65, 8193)),
+        (Dim("N", (), 1, 131), (131, 67), (65, 129)),
+        (Dim("N", (), 8, 8000, 8), (8 * 131, 8 * 997), (8 * 65, 8 * 513)),
+    ],
+)
+def test_the_second_size_ends_in_the_last_tile_of_many(
+    dim: Dim, prime: tuple[int, int], plus_1: tuple[int, int]
+):
+    """Kernels tile by 1024 and more: 131 and 65 lie in their first tile, 4096 in whole ones."""
+    assert class_sizes(dim, "prime")[:2] == prime
+    assert class_sizes(dim, "pow2_plus_1")[:2] == plus_1
+
+
 def test_a_range_above_the_small_sizes_still_has_an_odd_tail():
     assert class_sizes(Dim("N", (), 100, 900), "tail") == (101, 103, 105)
 

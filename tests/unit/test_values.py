@@ -107,6 +107,17 @@ def test_sparse(dtype: str):
             assert not np.signbit(values[values == 0]).any()
 
 
+def test_sparse_has_rows_of_one_element_anywhere():
+    for dtype in ("float32", "int32"):
+        places: set[int] = set()
+        for seed in range(40):
+            rows = tensor("sparse", dtype, seed=seed) != 0
+            alone = np.flatnonzero(rows.sum(axis=1) == 1)
+            assert len(alone) >= 2, dtype
+            places.update(rows[alone].argmax(axis=1).tolist())
+        assert len(places) > 25, "a random column of the 33"
+
+
 def test_strategies_draw_from_domains_of_their_own():
     normal, sparse = exact("normal"), exact("sparse")
     assert not (normal == sparse).any()
@@ -177,6 +188,21 @@ def test_special_has_each_kind(dtype: str):
         assert (np.signbit(values) & (values == 0)).any()
         plain = np.isfinite(values) & (np.abs(values) < infinity)
         assert plain.all(axis=1).any(), "ordinary rows remain"
+
+
+def test_special_has_rows_of_all_kinds_and_blocks_of_rows():
+    mixed = blocks = single = 0
+    for seed in range(20):
+        values = exact("special", seed=seed)
+        rows = np.isnan(values).any(1), np.isposinf(values).any(1), np.isneginf(values).any(1)
+        mixed += int(np.logical_and.reduce(rows).sum())
+        whole = np.flatnonzero(np.isneginf(values).all(axis=1))
+        starts = np.flatnonzero(np.diff(np.append(-9, whole)) > 1)
+        lengths = np.diff(np.append(starts, whole.size))
+        assert set(lengths.tolist()) <= {1, 3}
+        blocks += int((lengths == 3).sum())
+        single += int((lengths == 1).sum())
+    assert min(mixed, blocks, single) >= 10
 
 
 def test_special_values_do_not_poison_a_large_tensor():

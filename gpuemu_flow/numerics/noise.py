@@ -1,0 +1,102 @@
+"""Arithmetic whose every rounding is moved at random, to see what another order of it may change.
+
+Moved inputs do not show what happens on the way: where equal intermediates cancel, the reference
+may come to an exact zero and a right op, which adds in another order, to a rounding of what
+cancelled. Moving each intermediate result by its rounding shows it (Vignes, "A stochastic
+arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arithmetic", 1997).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.rng import SeededRng
+
+if TYPE_CHECKING:
+    Base = np.ndarray[Any, np.dtype[Any]]
+else:
+    Base = np.ndarray
+
+_PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve)
+
+
+class _Noisy(Base):
+    """A float32 array; what numpy computes from it in float32 is moved where it was rounded."""
+
+    rng: SeededRng
+    unit: float
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        call = getattr(ufunc, method)
+        plain = [_plain(value) for value in inputs]
+        options = {name: _plain(value) for name, value in options.items()}
+        if method == "at" or ufunc.nout > 1 or options.get("where", True) is not True:
+            if out:
+                options["out"] = tuple(_plain(array) for array in out)
+            return self._again(call(*plain, **options))
+        result = call(*plain, **options)
+        if getattr(result, "dtype", None) == np.float32:
+            exact = call(*map(_wide, plain), **{k: _wide(v) for k, v in options.items()})
+            summed = ufunc in (np.add, np.subtract) and method != "__call__"
+            if summed and not np.array_equal(result, exact, equal_nan=True):
+                # In another order each partial sum is rounded otherwise.
+                result = call(self._moved(plain[0]), *plain[1:], **options)
+            result = self._moved(result, exact)
+        if not out or out[0] is None:
+            return self._again(result)
+        np.copyto(_plain(out[0]), result, casting="unsafe")
+        return out[0]
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        result = super().__array_function__(func, types, args, kwargs)
+        if func in _PRODUCTS and getattr(result, "dtype", None) == np.float32:
+            result = self._moved(_plain(result))
+        return self._again(result)
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        """The values times ``1 + d``, d within ± one unit, but for those that equal `exact`."""
+        plain = np.asarray(values)
+        deltas = (2.0 * self.rng.f64(plain.size) - 1.0).reshape(plain.shape) * self.unit
+        with np.errstate(all="ignore"):
+            moved = (plain * (1.0 + deltas)).astype(plain.dtype)
+        return moved if exact is None else np.where(plain == exact, plain, moved)
+
+    def _again(self, result: Any) -> Any:
+        """Floats that come out go on being moved."""
+        if isinstance(result, (tuple, list)):
+            return type(result)(map(self._again, result))
+        if getattr(result, "dtype", None) == np.float32:
+            return np.asarray(result).view(type(self))
+        return result
+
+
+def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
+    """The float32 arrays among the inputs, as such whose arithmetic is moved by that `unit`.
+
+    Notes
+    -----
+    Results that are exact do not move, so that ties of exact values stay ties; zero stays zero.
+    Arithmetic on single elements, and that of other libraries, is not seen and goes unmoved.
+    """
+    made = type("Noisy", (_Noisy,), {"rng": rng, "unit": unit})
+    return {
+        name: array.view(made) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Noisy) else value
+
+
+def _wide(value: Any) -> Any:
+    """A float32 value, or the dtype itself, in float64."""
+    if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
+        return np.float64
+    return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value

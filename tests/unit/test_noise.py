@@ -1,0 +1,174 @@
+"""Arithmetic with moved roundings: what moves, what stays, and what the tolerance learns of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
+from gpuemu_flow.numerics.envelope import build_envelope, shadow_is_faithful
+from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.rng import SeededRng
+
+UNIT = 2.0**-23
+Array = NDArray[Any]
+
+
+def moved(values: Array, seed: int = 1) -> Array:
+    return noisy({"x": values}, SeededRng(seed), UNIT)["x"]
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x / 3,
+        np.exp,
+        lambda x: x.sum(axis=1),
+        lambda x: np.cumsum(x, axis=1),
+        lambda x: x.mean(axis=0),
+        lambda x: x.var(axis=1),
+        lambda x: x @ x.T,
+        lambda x: np.einsum("ij,kj->ik", x, x),
+        lambda x: np.where(x > 0, x, 0) * 0.1,
+        lambda x: np.concatenate([x, x]) / 7,
+        lambda x: np.add(x, 0.1, out=np.empty_like(x)),
+        lambda x: np.sum(x * 0.1, dtype=np.float32),
+    ],
+)
+def test_inexact_results_move_by_roundings_only(compute: Any) -> None:
+    x = normal(20, 30)
+    plain = np.asarray(compute(x))
+    first, second = (np.asarray(compute(moved(x, seed))) for seed in (1, 2))
+    assert first.dtype == plain.dtype
+    assert first.shape == plain.shape
+    assert (first != plain).any()
+    assert (first != second).any()
+    assert np.abs(first - plain).max() <= 100 * UNIT * max(1.0, float(np.abs(plain).max()))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x * 2,
+        lambda x: -np.abs(x),
+        lambda x: np.maximum(x, 1) - x.max(),
+        lambda x: np.round(4 * x).sum(axis=1),
+        lambda x: np.sort(x, axis=1)[:, ::-1],
+        lambda x: x > 0,
+        lambda x: np.argmax(x, axis=1),
+    ],
+)
+def test_exact_results_stay(compute: Any) -> None:
+    x = np.round(normal(20, 30) * 16) / 16
+    np.testing.assert_array_equal(np.asarray(compute(moved(x))), compute(x))
+
+
+def test_in_place_arithmetic_moves_what_is_written() -> None:
+    x = normal(50)
+    y = moved(x.copy())
+    y /= 3
+    assert (np.asarray(y) != x / 3).any()
+    np.testing.assert_allclose(np.asarray(y), x / 3, rtol=4 * UNIT)
+    z = moved(x.copy())
+    np.add.at(z, [0, 0], 1.0)
+    assert float(z[0]) == pytest.approx(float(x[0]) + 2.0)
+
+
+def test_special_values_and_integers_are_left() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+    np.testing.assert_array_equal(np.asarray(moved(x) * 3.3), x * 3.3)
+    given = {"i": np.arange(3), "h": np.ones(2, np.float16)}
+    assert noisy(given, SeededRng(0), UNIT) == given
+
+
+class Numpy:
+    """A numpy function as a reference whose shadow is itself."""
+
+    has_source = True
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, Array]:
+        copies = {name: array.copy(order="K") for name, array in inputs.items()}
+        return {"y": np.asarray(self._function(**copies))}
+
+
+def samples() -> list[Arrays]:
+    return [{"x": normal(9, 7, seed=seed)} for seed in range(2)]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / 127,
+        lambda x: np.sqrt(np.abs(x)),
+        lambda x: (x / 127)[0, 0],
+    ],
+)
+def test_a_reference_that_rounds_once_is_seen_to_compute_in_float32(function: Any) -> None:
+    assert shadow_is_faithful(Numpy(function), samples())
+
+
+def test_a_reference_that_leaves_float32_unseen_has_no_shadow() -> None:
+    def function(x: Array) -> Array:
+        wide = np.array([float(v) / 127 * 3 for v in x.ravel()])
+        return wide.reshape(x.shape).astype(x.dtype)
+
+    assert not shadow_is_faithful(Numpy(function), samples())
+
+
+def layernorm_backward(dy: Array, x: Array) -> Array:
+    """Of two elements a row: all terms cancel, whatever is fed."""
+    mean = x.mean(1, keepdims=True)
+    rstd = 1 / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    xhat = (x - mean) * rstd
+    inner = (dy * xhat).mean(1, keepdims=True)
+    result: Array = rstd * (dy - dy.mean(1, keepdims=True) - xhat * inner)
+    return result
+
+
+def in_another_order(dy: Array, x: Array) -> Array:
+    mean = x.sum(1, keepdims=True) / np.float32(x.shape[1])
+    centred = x - mean
+    rstd = 1 / np.sqrt((centred * centred).sum(1, keepdims=True) / np.float32(2) + np.float32(1e-5))
+    xhat = centred * rstd
+    c1 = (xhat * dy).sum(1, keepdims=True) / np.float32(2)
+    c2 = dy.sum(1, keepdims=True) / np.float32(2)
+    result: Array = (dy - (xhat * c1 + c2)) * rstd
+    return result
+
+
+def test_a_second_look_knows_what_cancelled_on_the_way() -> None:
+    rng = np.random.default_rng(3)
+    scale = 10.0 ** rng.integers(-9, 9, (300, 1))
+    inputs = {
+        "dy": (rng.standard_normal((300, 2)) * 10.0 ** rng.integers(-9, 9, (300, 2))),
+        "x": rng.standard_normal((300, 2)) * scale,
+    }
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    reference = Numpy(layernorm_backward)
+    wide = {name: array.astype(np.float64) for name, array in inputs.items()}
+    expected = reference(wide)
+    envelope = build_envelope(
+        inputs, expected, reference, dtype="float32", seed=5, exact_op=False, weak=False
+    )
+    error = np.abs(in_another_order(**inputs) - expected["y"]).ravel()
+    everywhere = slice(0, error.size)
+    quick, thorough = (
+        bound.tolerance(expected["y"].ravel(), everywhere)
+        for bound in (envelope.quick("y"), envelope.thorough("y"))
+    )
+    unjudged = envelope.thorough("y").no_verdict(everywhere)
+    judged = np.ones(error.size, bool) if unjudged is None else ~unjudged
+    assert (error > quick)[judged].any()
+    assert not (error > thorough)[judged].any()
+    assert FLOAT_LIMITS["float32"].eps == UNIT
