@@ -22,6 +22,7 @@ MAX_ELEMENTS = 1 << 24
 _LEVEL_ENDS = (0.0, 0.1, 0.5, 1.0, 10.0, 1000.0)
 _LOWEST, _HIGHEST = -40, 40  # decades; what is beyond is drawn at the edge
 SHOWN_VALUES = 64
+FEW_VALUES = 8
 
 
 def draw(name: str, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Terms) -> Picture:
@@ -138,6 +139,17 @@ def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
 
 
 def values_text(array: NDArray[Any]) -> str:
-    """A small tensor's values, or the first and last of a large one's."""
+    """A small tensor's values, the few that differ from the rest, or the first and the last."""
+    values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
-        return str(np.asarray(to_float64(array) if array.dtype.kind == "V" else array))
+        return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)
+
+
+def _few_that_differ(values: NDArray[Any]) -> str:
+    """What a minimised input mostly is: one value all over, but for the elements that matter."""
+    for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
+        places = np.argwhere(values != rest)
+        if len(places) <= FEW_VALUES:
+            few = [f"{list(map(int, at))} = {values[tuple(at)].item()!r}" for at in places]
+            return f"{rest!r} everywhere" + (f" but {', '.join(few)}" if few else "")
+    return ""

@@ -10,8 +10,11 @@ from gpuemu_flow.reports.document import TaskState
 MAX_ROWS = 120
 _COLUMNS = {
     "generate": 0, "build": 0, "op": 1, "reference": 1, "compare": 2, "lint": 2, "diff": 3,
+    "kernel-diff": 3,
 }  # fmt: skip
 _JUDGES = ("compare", "lint")
+_WHOLE = ("diff", "kernel-diff")
+"""Stages of a whole op or kernel: they stand beside all of its rows."""
 _LIFT = {"op": -8.0, "reference": 8.0}
 LEFT, STEP, ROW, TOP = 210.0, 130.0, 36.0, 34.0
 RADIUS = 5.0
@@ -58,7 +61,7 @@ def chart(
     wrong = {subject for subject, _ in found}
     rows: dict[tuple[str, str], int] = {}
     for task in sorted(tasks, key=lambda task: task.subject not in wrong):
-        if task.stage != "diff":
+        if task.stage not in _WHOLE:
             rows.setdefault((task.subject, task.part), len(rows))
     of_subject: dict[str, list[int]] = {}
     for (subject, _), row in rows.items():
@@ -67,7 +70,7 @@ def chart(
     nodes = []
     for task in tasks:
         at = of_subject.get(task.subject, [0])
-        if task.stage != "diff":
+        if task.stage not in _WHOLE:
             at = [rows[task.subject, task.part]]
         if max(at) >= MAX_ROWS:
             continue

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from gpuemu_flow.engine import drawing
-from gpuemu_flow.engine.drawing import draw, heat_map, histogram, scatter
+from gpuemu_flow.engine.drawing import draw, heat_map, histogram, scatter, values_text
 from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.reports.document import SHARES
 from gpuemu_flow.tasks.judge import Terms
@@ -78,3 +79,20 @@ def test_what_cannot_be_drawn_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drawing, "MAX_ELEMENTS", 5)
     many = np.zeros(6, np.float32)
     assert "too many to draw" in draw("y", {"y": many}, {"y": many}, {}, TERMS).note
+
+
+def test_a_large_input_that_is_nearly_all_one_value_names_the_others() -> None:
+    """Zeros around the one element that matters would hide it between dots."""
+    x = np.zeros((1, 1, 129), np.float32)
+    assert values_text(x) == "0.0 everywhere"
+    x[0, 0, 128], x[0, 0, 64] = 1.5, np.nan
+    assert values_text(x) == "0.0 everywhere but [0, 0, 64] = nan, [0, 0, 128] = 1.5"
+    ones = np.ones(100, ml_dtypes.bfloat16)
+    ones[7] = 2
+    assert values_text(ones) == "1.0 everywhere but [7] = 2.0"
+    labels = np.full(100, -1, np.int32)
+    labels[3] = 5
+    assert values_text(labels) == "-1 everywhere but [3] = 5"
+    assert values_text(np.full(100, True)) == "True everywhere"
+    for other in (np.arange(100.0), np.full(100, np.nan), np.arange(5) * 0):
+        assert values_text(other) == str(other) or "..." in values_text(other)

@@ -18,6 +18,7 @@ from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.reports.failure_cards import Card
 from gpuemu_flow.reports.html_writer import report_to_html
 from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import FailureKind, Verdict
 
 VOID = {"meta", "input", "link", "br", "img"}
@@ -305,6 +306,17 @@ def test_the_graph_has_a_node_for_each_task_and_counts_what_is_too_much() -> Non
     drawn = graph_chart.chart(report.tasks, report.edges)
     assert [node.name for node in drawn.nodes] == [task.name for task in report.tasks]
     assert drawn.edges.count("M") == len(report.edges)
+    kernel = [
+        TaskState("build:k:sm_80", "build", "k", "sm_80"),
+        TaskState("lint:k:sm_80", "lint", "k", "sm_80"),
+        TaskState("diff:k", stages.KERNEL_DIFF, "k"),
+    ]
+    across = graph_chart.chart(
+        kernel, [("build:k:sm_80", "lint:k:sm_80"), ("lint:k:sm_80", "diff:k")]
+    )
+    places = [node.x for node in across.nodes]
+    assert places == sorted(set(places)), "each to the right of what it reads"
+    assert len(across.labels) == 1
     wrong = graph_chart.chart(report.tasks, (), {("softmax", "float32"): "failed"})
     assert [node.name for node in wrong.nodes if node.found] == ["compare:softmax:float32"]
     assert graph_chart.counted(report.tasks) == [
