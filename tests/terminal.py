@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from mini_workspace import Mini
 
+OURS = (sys.executable, "-m", "gpuemu_flow")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PIECES = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])|([^\x1b\r\n]+)")
 GIVE_UP = 90.0
@@ -24,14 +25,21 @@ GIVE_UP = 90.0
 class Terminal:
     """A command whose three streams are one terminal."""
 
-    def __init__(self, mini: Mini, *arguments: str, columns: int = 120, **env: str) -> None:
+    def __init__(
+        self,
+        mini: Mini,
+        *arguments: str,
+        columns: int = 120,
+        program: tuple[str, ...] = OURS,
+        **env: str,
+    ) -> None:
         self._own, other = os.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         # COLUMNS and LINES, which pytest-xdist sets, would outrank the terminal's own size.
         others = ("NO_", "COLUMNS", "LINES")
         environment = {k: v for k, v in mini.environment().items() if not k.startswith(others)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gpuemu_flow", *arguments],
+            [*program, *arguments],
             cwd=mini.root,
             env={**environment, "TERM": "xterm-256color", **env},
             stdin=other,

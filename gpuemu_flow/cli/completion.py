@@ -1,18 +1,31 @@
-"""``gpuemu-flow completion SHELL``: the script that completes commands and options."""
+"""``gpuemu-flow completion SHELL``: the script that completes a command line, and names in it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gpuemu_flow.engine.known_names import KnownNames
 
 PROGRAM = "gpuemu-flow"
 VARIABLE = "_GPUEMU_FLOW_COMPLETE"  # what click derives from the program's name
+
+# A new user's zsh has no completion at all before this is called.
+_ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
 
 
 @click.command(short_help="Print a shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands and options.
+    """Print what makes a shell complete commands, options, ops, tasks and failures.
 
     bash: eval "$(gpuemu-flow completion bash)" in ~/.bashrc; zsh the same in ~/.zshrc;
     fish: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish
@@ -21,4 +34,82 @@ def completion(context: click.Context, shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these three shells"  # noqa: S101
-    click.echo(kind(context.find_root().command, {}, PROGRAM, VARIABLE).source())
+    script = kind(context.find_root().command, {}, PROGRAM, VARIABLE).source()
+    if shell == "zsh":
+        first, _, rest = script.partition("\n")  # `#compdef`, which must stay the first line
+        script = f"{first}\n{_ZSH_READY}{rest}"
+    click.echo(script)
+
+
+class _Named(click.types.StringParamType):
+    """Text that may name something of the workspace."""
+
+    def __init__(self, list_names: Callable[[KnownNames, str], list[str]]) -> None:
+        self._list_names = list_names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names that begin so; a shell that finds fault with our reading is of no use to anyone."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        from gpuemu_flow.config.load import find_config  # noqa: PLC0415
+        from gpuemu_flow.engine.known_names import KnownNames  # noqa: PLC0415
+        from gpuemu_flow.errors import FlowError  # noqa: PLC0415
+
+        before = _cut_off(ctx.params.get(param.name or "")) if param.nargs == -1 else ""
+        begun = before + incomplete
+        try:
+            known = KnownNames(find_config(Path.cwd(), os.environ))
+            found = [name for name in self._list_names(known, begun) if name.startswith(begun)]
+        except (FlowError, OSError, ValueError):
+            found = []
+        if not found and "FILE" in (param.metavar or ""):
+            return [CompletionItem(incomplete, type="file")]
+        kept = len(begun.rpartition(":")[0]) + 1 if before else 0
+        return [CompletionItem(name[kept:]) for name in found]
+
+
+def _cut_off(words: object) -> str:
+    """What bash took from the front of a word, which it splits at each colon."""
+    split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
+    found = ""
+    while len(split) > 1 and split[-1] == ":":
+        found = f"{split[-2]}:{found}"
+        del split[-2:]
+    return found
+
+
+def _words(known: KnownNames, begun: str) -> list[str]:
+    """Tasks are many: only once a stage is named."""
+    return known.tasks if ":" in begun else known.groups
+
+
+def _dtypes(_known: KnownNames, _begun: str) -> list[str]:
+    from gpuemu_flow.types import DTYPES  # noqa: PLC0415
+
+    return list(DTYPES)
+
+
+_LISTS: dict[str, Callable[[KnownNames, str], list[str]]] = {
+    "words": _words,
+    "op": lambda known, _: known.ops,
+    "ops": lambda known, _: known.ops,
+    "more_ops": lambda known, _: known.ops,
+    "dtypes": _dtypes,
+    "failure": lambda known, _: known.failures,
+    "tag": lambda known, _: known.baselines,
+    "baseline_tag": lambda known, _: known.baselines,
+}
+
+
+def complete_names(command: click.Command) -> None:
+    """Have all parameters of `command`, and of those below it, completed that name something."""
+    for parameter in command.params:
+        names = _LISTS.get(parameter.name or "")
+        if names is not None and parameter.type is click.STRING:
+            kernels = "KERNEL" in (parameter.metavar or "")
+            parameter.type = _Named((lambda known, _: known.kernels) if kernels else names)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            complete_names(below)

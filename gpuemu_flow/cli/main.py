@@ -14,7 +14,7 @@ from gpuemu_flow.cli.baseline import baseline
 from gpuemu_flow.cli.calibrate import calibrate
 from gpuemu_flow.cli.ci import ci
 from gpuemu_flow.cli.clean import clean
-from gpuemu_flow.cli.completion import completion
+from gpuemu_flow.cli.completion import complete_names, completion
 from gpuemu_flow.cli.config import config
 from gpuemu_flow.cli.coverage import coverage
 from gpuemu_flow.cli.daemon import daemon
@@ -61,6 +61,7 @@ COMMANDS = (
 
 for command in COMMANDS:
     cli.add_command(command)
+complete_names(cli)
 
 
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:

@@ -1,0 +1,82 @@
+"""Names that a workspace has, read without compiling or running anything: for completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.config.read import read_source
+from gpuemu_flow.engine import plan, snapshot
+from gpuemu_flow.engine.graph import STAGES
+from gpuemu_flow.engine.snapshot import Snapshot
+from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.store.baselines import BaselineStore
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+
+MOST = 2_000
+
+
+class KnownNames:
+    """What can be named in the workspace of one configuration; nothing where it is broken.
+
+    Parameters
+    ----------
+    config : Path
+        The project's ``gpuemu.toml``.
+    """
+
+    def __init__(self, config: Path) -> None:
+        self._root = config.parent
+        self._tree = read_source(config, config.name).tree
+
+    @property
+    def ops(self) -> list[str]:
+        """Names of ops, in the order of the file."""
+        return _names(self._tree.get("ops"))
+
+    @property
+    def kernels(self) -> list[str]:
+        """Names of kernels, in the order of the file."""
+        return _names(self._tree.get("kernels"))
+
+    @property
+    def groups(self) -> list[str]:
+        """What `run` takes besides tasks: ops, kernels, stages, targets."""
+        targets = self._tree.get("targets")
+        named = list(targets) if isinstance(targets, dict) else []
+        return [*self.ops, *self.kernels, *named, *STAGES, "quick", "all"]
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of tasks as the last run left them."""
+        known = self._last()
+        return list(known.graph.tasks)[:MOST] if known is not None else []
+
+    @property
+    def failures(self) -> list[str]:
+        """Ids of recorded failures, newest first."""
+        cache = self._cache()
+        if not (cache.folder / "failures").is_dir():
+            return []
+        return [record.id for record in FailureStore(cache).list(limit=MOST)]
+
+    @property
+    def baselines(self) -> list[str]:
+        """Names of stored baselines, newest first."""
+        return [found.tag for found in BaselineStore(self._cache()).list()]
+
+    def _last(self) -> Snapshot | None:
+        return snapshot.load(self._root / plan.CACHE_NAME / SNAPSHOT_NAME, self._root)
+
+    def _cache(self) -> WorkspaceCache:
+        known = self._last()
+        folder = known.settings.get("cache_dir") if known is not None else None
+        return WorkspaceCache(Path(folder) if folder else self._root / plan.CACHE_NAME)
+
+
+def _names(tables: Any) -> list[str]:
+    found: Iterable[Any] = tables if isinstance(tables, list) else ()
+    named = [table.get("name") for table in found if isinstance(table, dict)]
+    return [name for name in named if isinstance(name, str)][:MOST]
