@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+import tomli
 from mini_workspace import Mini, make_mini
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -36,25 +37,26 @@ def parse_int(text: str) -> str:
 class Extension:
     """Calls the binary as the extension does, in the first workspace folder.
 
-    The binary is the script of docs/editor.md, with our command on ``PATH``.
+    The binary is what is installed as ``gpuemu-vscode``; no other command is on ``PATH``.
     """
 
-    def __init__(self, mini: Mini) -> None:
+    def __init__(self, mini: Mini, entry: str = "gpuemu-vscode") -> None:
         self.mini = mini
         folder = mini.root.parent / "bin"
         folder.mkdir(exist_ok=True)
-        page = (REPOSITORY / "docs" / "editor.md").read_text(encoding="utf-8")
-        script = page.split("<!-- file: gpuemu -->\n```sh\n")[1].split("```")[0]
-        ours = f'#!/bin/sh\nexec "{sys.executable}" -m gpuemu_flow "$@"\n'
-        for name, text in (("gpuemu", script), ("gpuemu-flow", ours)):
-            (folder / name).write_text(text)
-            (folder / name).chmod(0o755)
-        mini.env["PATH"] = f"{folder}:/usr/bin:/bin"
-        self.binary = folder / "gpuemu"
+        project = tomli.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))[
+            "project"
+        ]
+        module, _, function = project["scripts"][entry].partition(":")
+        self.binary = folder / entry
+        self.binary.write_text(
+            f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\n{function}()\n"
+        )
+        self.binary.chmod(0o755)
+        mini.env["PATH"] = "/usr/bin:/bin"
 
-    def call(self, *arguments: str) -> str:
-        """``execFile``: standard output, or a rejection where the exit code is not 0."""
-        done = subprocess.run(
+    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [self.binary, *arguments],
             cwd=self.mini.root,
             env=self.mini.environment(),
@@ -63,6 +65,13 @@ class Extension:
             timeout=100,
             check=False,
         )
+
+    def code(self, *arguments: str) -> int:
+        return self._run(*arguments).returncode
+
+    def call(self, *arguments: str) -> str:
+        """``execFile``: standard output, or a rejection where the exit code is not 0."""
+        done = self._run(*arguments)
         assert done.returncode == 0, f"rejected: {done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -100,6 +109,21 @@ def extension() -> Iterator[Extension]:
         found = Extension(mini)
         found.call("test")
         yield found
+
+
+def test_only_a_failed_check_is_no_breakdown(extension: Extension) -> None:
+    """And the other command keeps the exit codes that a CI needs."""
+    plain = Extension(extension.mini, "gpuemu-flow")
+    for arguments, ours, theirs in (
+        (("test",), 1, 0),
+        (("run", "scale"), 1, 0),
+        (("run", "total"), 0, 0),
+        (("run", "nothing"), 2, 2),
+        (("--no-such-option",), 2, 2),
+        (("reproduce", "1"), 2, 2),
+    ):
+        codes = [found.code(*arguments) for found in (plain, extension)]
+        assert codes == [ours, theirs], arguments
 
 
 def test_the_binary_is_detected(extension: Extension) -> None:
