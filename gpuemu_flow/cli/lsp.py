@@ -13,7 +13,8 @@ import click
 def lsp(stdio: bool) -> None:
     """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
 
-    Editors start it; see docs/editor.md. Needs the extra `lsp`.
+    Editors start it; see docs/editor.md. Needs the extra `lsp`. Exit code 1 when the editor went
+    without a `shutdown`.
     """
     from gpuemu_flow.errors import Problem, RunnerError  # noqa: PLC0415
 
@@ -28,7 +29,7 @@ def lsp(stdio: bool) -> None:
     # Whatever else writes to standard output must not end up among the messages.
     messages = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    serve(sys.stdin.buffer, messages)
+    code = serve(sys.stdin.buffer, messages)
     # All that was started has ended. A thread that still waits for a file system must not keep it.
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)

@@ -195,6 +195,8 @@ def _run_commands(server: ConfigServer) -> None:
     server.command(commands.MINIMIZE)(minimize)
 
 
-def serve(stdin: BinaryIO, stdout: BinaryIO) -> None:
-    """Serve one editor until it says goodbye or goes away."""
-    make_server().start_io(stdin, stdout)
+def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
+    """Serve one editor until it goes; the exit code, 0 if it said goodbye as the protocol wants."""
+    server = make_server()
+    server.start_io(stdin, stdout)
+    return 0 if server.protocol._shutdown else 1

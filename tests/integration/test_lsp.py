@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_mini
 
 pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
 from lsp_client import Editor
@@ -278,6 +278,53 @@ def test_goodbye_ends_what_runs(mini: Mini) -> None:
         start_slow_run(editor)
     _, alive = psutil.wait_procs(processes_of(mini), timeout=30)
     assert alive == []
+
+
+def test_an_exit_without_a_goodbye_ends_what_runs_and_is_told_apart(mini: Mini) -> None:
+    """Standard input stays open, as editors have it: the message alone must end the server."""
+    editor = Editor(mini)
+    with pytest.raises(InterruptedError), editor:
+        start_slow_run(editor)
+        editor.tell("exit", None)
+        assert editor.process.wait(60) == 1
+        raise InterruptedError
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=30)
+    assert alive == []
+
+
+def test_a_goodbye_alone_ends_the_server(mini: Mini) -> None:
+    editor = Editor(mini)
+    with pytest.raises(InterruptedError), editor:
+        editor.open()
+        editor.ask("shutdown", None)
+        editor.tell("exit", None)
+        assert editor.process.wait(60) == 0, "with standard input open"
+        raise InterruptedError
+
+
+def test_commands_are_about_the_saved_file_and_say_so(editor: Editor) -> None:
+    editor.open()
+    assert "differs" not in editor.execute(RUN, editor.uri(), "relu")["message"]
+    editor.change(saved(editor).replace('name = "scale"', 'name = "scaled"'), 2)
+    answer = editor.execute(RUN, editor.uri(), "relu")
+    assert answer["ok"] and "the open text differs" in answer["message"]
+    answer = editor.execute(RUN, editor.uri(), "scaled")
+    assert not answer["ok"] and "did you mean 'scale'?" in answer["message"]
+    assert "the open text differs" in answer["message"]
+    assert not editor.execute(RUN, editor.uri(), "scale")["ok"], "it is no op of the open text"
+
+
+def test_a_file_outside_of_the_opened_folder_has_its_own_workspace(
+    editor: Editor, tmp_path: Path
+) -> None:
+    other = make_mini(tmp_path / "other")
+    other.edit("scripts/scale.py", "* 3", "* 3.01")
+    text, uri = (other.root / "gpuemu.toml").read_text(), (other.root / "gpuemu.toml").as_uri()
+    assert editor.open(text, uri) == []
+    assert "failed" in editor.execute(RUN, uri, "scale")["message"]
+    editor.open()
+    assert "passed" in editor.execute(RUN, editor.uri(), "scale")["message"]
+    assert "still fails" in editor.execute(REPRODUCE, uri, "scale")["message"]
 
 
 def test_nothing_is_left_when_the_editor_dies(mini: Mini) -> None:

@@ -9,7 +9,7 @@ import pytest
 from mini_workspace import Mini
 
 pytest.importorskip("pygls", reason="the language server needs pygls (extra lsp)")
-from lsp_client import Editor
+from lsp_client import CAPABILITIES, Editor
 
 GOOD = '[project]\nname = "x"\n'
 TEXTS = {
@@ -82,6 +82,18 @@ def test_columns_are_counted_as_the_client_does(editor: Editor) -> None:
     assert wrong["range"]["start"]["character"] == column
     assert wrong["range"]["end"]["character"] == column + len("stridde")
     editor.tell("textDocument/didClose", editor.about())
+
+
+@pytest.mark.parametrize(("encoding", "units"), [("utf-8", 4), ("utf-16", 2), ("utf-32", 1)])
+def test_columns_are_counted_as_was_agreed(mini: Mini, encoding: str, units: int) -> None:
+    text = '[validation]\nlayouts = ["\U0001f600", "stridde"]\n'
+    with Editor(mini, {**CAPABILITIES, "general": {"positionEncodings": [encoding]}}) as editor:
+        assert editor.capabilities["positionEncoding"] == encoding
+        (wrong,) = [d for d in editor.open(text) if "stridde" in d["message"]]
+        column = text.split("\n")[1].index("stridde") - 1 + units
+        assert wrong["range"]["start"] == {"line": 1, "character": column}
+        offered = editor.ask("textDocument/completion", editor.at(1, column + 2))
+        assert "strided" in {item["label"] for item in offered}
 
 
 def test_a_text_over_the_limit_is_one_error(editor: Editor) -> None:
