@@ -26,7 +26,7 @@ from rich.text import Text
 REPOSITORY = Path(__file__).resolve().parent.parent
 PICTURE = REPOSITORY / "docs" / "images" / "run.svg"
 COLUMNS, LINES = 112, 50
-WORDS = ("softmax", "norms", "matmul")
+RIGHT_RUN, WRONG_RUN = ("run", "softmax", "matmul"), ("run", "softmax", "--dtype", "float32")
 SCRIPT, RIGHT, WRONG = "scripts/softmax.py", "TILE, -np.inf, acc", "TILE, 0.0, acc"
 _CURSOR_SHOWN = "\x1b[?25h"
 _LINE_CONTROL = re.compile(r"\x1b\[(?:\d*[ABCDGJK]|\?\d+[hl])|\r")
@@ -75,17 +75,16 @@ def draw() -> str:
         folder.mkdir()
         shutil.copy(REPOSITORY / "gpuemu.toml", folder)
         shutil.copytree(REPOSITORY / "scripts", folder / "scripts")
-        command = " ".join(("gpuemu-flow run", *WORDS))
-        prompt(command)
-        console.print(Text.from_ansi(terminal_output(folder, "run", *WORDS)))
+        prompt(" ".join(("gpuemu-flow", *RIGHT_RUN)))
+        console.print(Text.from_ansi(terminal_output(folder, *RIGHT_RUN)))
         script = folder / SCRIPT
         source = script.read_text(encoding="utf-8")
         if source.count(RIGHT) != 1:
             raise SystemExit(f"{SCRIPT} does not hold {RIGHT!r} once")
         script.write_text(source.replace(RIGHT, WRONG), encoding="utf-8")
         prompt(f"sed -i 's/{RIGHT}/{WRONG}/' {SCRIPT}   # masked lanes hold 0")
-        prompt(command)
-        shown = terminal_output(folder, "run", *WORDS)
+        prompt(" ".join(("gpuemu-flow", *WRONG_RUN)))
+        shown = terminal_output(folder, *WRONG_RUN)
         console.print(Text.from_ansi(shown.replace(str(folder) + "/", "")))
     # Without the web fonts: the file needs nothing from elsewhere.
     return console.export_svg(

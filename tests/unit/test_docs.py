@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import os
 import re
@@ -345,6 +346,30 @@ def test_no_page_names_this_machine() -> None:
     for path in [*PAGES, *DOCS.rglob("*.svg"), *DOCS.glob("*.py")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"(?<![\w.])/(?:work|root|home|tmp)/", text), path.name
+
+
+def picture_lines(svg: str) -> list[str]:
+    """What a picture of a terminal shows, its figures left out: they differ between machines."""
+    drawn: dict[str, str] = {}
+    for place, words in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
+        drawn[place] = drawn.get(place, "") + html.unescape(words)
+    lines = (re.sub(r"-?\b[\d./]+(e[+-]\d+)?\b|\binf\b| +|\b(ms|s)\b", " ", line)
+             for line in drawn.values())  # fmt: skip
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def test_the_terminal_picture_shows_what_a_run_prints_now() -> None:
+    """Made anew by real runs: the same commands, tables and kinds of lines, in this order."""
+    kept = picture_lines((DOCS / "images" / "run.svg").read_text(encoding="utf-8"))
+    now = picture_lines(load_script(DOCS / "make_picture.py").draw())
+    second = next(n for n, line in enumerate(now) if line.startswith("$ sed"))
+    assert kept[: second + 4] == now[: second + 4], "run docs/make_picture.py"
+    # Which elements are the worst, and so how a message wraps, is up to the processor's last bits.
+    labels = ("failed ", "smallest:", "reproduce:", "cause:")
+    for label in labels:
+        counts = [sum(line.startswith(label) for line in lines) for lines in (kept, now)]
+        assert counts[0] == counts[1] > 0, f"{label} run docs/make_picture.py"
+    assert kept[-1] == now[-1], "run docs/make_picture.py"
 
 
 def test_pictures_are_self_contained() -> None:
