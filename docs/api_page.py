@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 MODULES = (
@@ -15,6 +15,7 @@ MODULES = (
     "gpuemu_flow.validation",
     "gpuemu_flow.tolerances",
     "gpuemu_flow.rng",
+    "gpuemu_flow.frameworks",
     "gpuemu_flow.frameworks.base",
     "gpuemu_flow.frameworks.pytorch",
     "gpuemu_flow.frameworks.jax",
@@ -69,18 +70,56 @@ def signature(value: object) -> str:
     return _ADDRESS.sub("…", text)
 
 
-def markdown(docstring: str | None) -> list[str]:
-    """A docstring in NumPy's style as Markdown."""
+def markdown(docstring: str | None, takes: Mapping[str, str] | None = None) -> list[str]:
+    """A docstring in NumPy's style as Markdown; of what it `takes`, no name is left out."""
     text = inspect.cleandoc(docstring or "").replace("``", "`")
     pieces = _SECTION.split(text)
     lines = [pieces[0].strip()]
-    for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
+    sections = list(zip(pieces[1::2], pieces[2::2], strict=True))
+    if takes and not any(title in ("Parameters", "Attributes") for title, _ in sections):
+        sections.insert(0, ("Parameters", ""))
+    for title, body in sections:
         lines += ["", f"*{title}*", ""]
         if title in ("Notes", "Examples", "References", "See Also"):
             lines.append(body.strip())
+        elif title in ("Parameters", "Attributes"):
+            lines += _completed(list(_entries(body.strip("\n"))), takes or {})
         else:
             lines += _entries(body.strip("\n"))
     return lines
+
+
+def parameters(value: object) -> dict[str, str]:
+    """Names of what a class or function takes, with their types as they are annotated."""
+    try:
+        found = inspect.signature(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return {}
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return {
+        stars.get(p.kind, "") + p.name: _kind(p.annotation)
+        for p in found.parameters.values()
+        if p.name not in ("self", "cls") and not p.name.startswith("_")
+    }
+
+
+def _kind(annotation: object) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+def _completed(entries: list[str], takes: Mapping[str, str]) -> Iterator[str]:
+    """The entries in the order of the signature, with those that nobody wrote a word about."""
+    left = list(entries)
+    for name, kind in takes.items():
+        about = [e for e in entries if name in re.split(r"[`, ]+", e.partition(":")[0])]
+        if not about:
+            yield f"- `{name}`" + (f" ({kind})" if kind else "")
+        elif about[0] in left:
+            left.remove(about[0])
+            yield about[0]
+    yield from left
 
 
 def _entries(body: str) -> Iterator[str]:
@@ -98,7 +137,8 @@ def _block(title: str, value: object, level: int) -> list[str]:
     if inspect.isclass(value) or callable(value):
         shown = "\n".join(textwrap.wrap(f"{title}{signature(value)}", 96, subsequent_indent="    "))
         lines += ["```text", shown, "```", ""]
-    return [*lines, *markdown(value.__doc__)]
+    is_error = inspect.isclass(value) and issubclass(value, BaseException)
+    return [*lines, *markdown(value.__doc__, {} if is_error else parameters(value))]
 
 
 def _methods(name: str, value: type, told: set[tuple[str, str]]) -> list[str]:

@@ -173,6 +173,13 @@ class Client:
         """Judge the output of a case that the daemon made.
 
         ``submit_output(op, seed, output)`` works too, for cases that this client was given.
+
+        Parameters
+        ----------
+        op_name, inputs, output, kwargs
+            As of `validate_op`.
+        seed : int
+            Of the case.
         """
         if seed is None and isinstance(inputs, int):
             seed, inputs = inputs, self._inputs_of(op_name, inputs)
@@ -208,7 +215,7 @@ class Client:
         op_schema: Mapping[str, Json] | None = None,
         dtypes: Sequence[str] | None = None,
     ) -> TestCase:
-        """One case of a master seed, the first of `get_test_batch`."""
+        """One case of a master seed, the first of `get_test_batch`, whose parameters these are."""
         config = calls.case_config(_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._remember(op_name, [case])
@@ -224,7 +231,23 @@ class Client:
         *,
         seeds: Sequence[int] | None = None,
     ) -> list[TestCase]:
-        """Cases of a master seed, or the first case of each of `seeds`."""
+        """Cases of a master seed, or the first case of each of `seeds`.
+
+        Parameters
+        ----------
+        op_name : str
+            Of ``gpuemu.toml``.
+        count : int
+            How many.
+        seed : int, optional
+            Equal seeds give equal cases; a new one where none is given.
+        op_schema : mapping, optional
+            The op's inputs, in place of those of ``gpuemu.toml``.
+        dtypes : sequence of str, optional
+            In place of the op's own.
+        seeds : sequence of int, optional
+            Also as the second parameter.
+        """
         if not isinstance(count, int):
             seeds = count
         if seeds is not None:
@@ -259,10 +282,14 @@ class Client:
 
         Parameters
         ----------
-        run_op : callable
-            From the dict of inputs to the output; also under the name `op_fn`.
+        op_name, seed, op_schema, dtypes
+            As of `get_test_batch`.
+        run_op, op_fn : callable
+            From the dict of inputs to the output; one of the two names.
         iterations : int
             Cases; they are fetched some at a time.
+        fail_fast : bool
+            End at the first failure.
         on_progress : callable, optional
             Told how many are done, and how many there are.
         **kwargs
@@ -330,6 +357,16 @@ class Client:
 
         Parameters
         ----------
+        op_name, seed, op_schema, dtypes
+            As of `get_test_batch`.
+        iterations : int
+            Cases.
+        fail_fast : bool
+            End at the first failure.
+        batch_sizes, seq_lengths, hidden_dims : sequence of int, optional
+            Sizes of uniform cases, as gpuemu has them, in place of the op's own schema.
+        layouts : sequence of str, optional
+            Memory layouts, in place of the op's own.
         time_limit : float, optional
             Seconds; what is judged by then is given back.
         on_progress : callable, optional
@@ -370,7 +407,15 @@ class Client:
     def minimize(
         self, seed: int, strategy: str = "binary-search-dims", max_iters: int = 100
     ) -> MinimizeResult:
-        """The smallest case that fails as a recorded one; strategies as on the command line."""
+        """The smallest case that fails as a recorded one.
+
+        Parameters
+        ----------
+        seed, strategy
+            Of the failure; ``binary-search-dims``, ``binary-search-values`` or ``all``.
+        max_iters : int
+            Most runs of the op.
+        """
         return self._do_long(calls.minimize(seed, strategy, max_iters, new_id()))
 
     def get_result(self, seed: int) -> ValidationResult | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import importlib
 import importlib.util
+import inspect
 import os
 import re
 import shutil
@@ -65,6 +67,11 @@ LOADED = {
     'source = "kernels/softmax.cu"\n',
 }
 """What stands before a piece of configuration, by its mark."""
+
+API = (
+    "gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.validate", "gpuemu_flow.validation",
+    "gpuemu_flow.rng", "gpuemu_flow.frameworks",
+)  # fmt: skip
 
 _COMMAND = re.compile(r"^(?:! |\$ )?gpuemu-flow ([^\n#]*)", re.MULTILINE)
 _INLINE = re.compile(r"`gpuemu-flow ([^`]*)`")
@@ -287,6 +294,42 @@ def test_setup_is_the_two_commands_that_ci_takes() -> None:
 def test_generated_pages_are_current() -> None:
     for path, text in load_script(DOCS / "generate.py").pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run docs/generate.py"
+
+
+def test_the_api_page_holds_every_public_name_and_all_that_it_takes() -> None:
+    """Looked up by what can be imported, not by what the page's program believes to be public."""
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    # By heading: what stands below it, up to the next one.
+    parts = re.split(r"^#{3,4} (\w+)$", page, flags=re.MULTILINE)
+    told: dict[str, str] = {}
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        told[name] = told.get(name, "") + text
+    seen = 0
+    for module_name in API:
+        module = importlib.import_module(module_name)
+        for name, value in inspect.getmembers(module):
+            ours = getattr(value, "__module__", "").startswith("gpuemu_flow")
+            listed = name in getattr(module, "__all__", [name])
+            is_code = inspect.isclass(value) or inspect.isfunction(value)
+            if name.startswith("_") or not (ours and listed and is_code):
+                continue
+            assert name in told, f"{module_name}.{name}"
+            methods = [m for m in vars(value).values() if inspect.isfunction(m)]
+            for one in [value, *methods] if inspect.isclass(value) else [value]:
+                if one.__name__.startswith("_") or not one.__doc__:
+                    continue
+                taken = set() if issubclass_of(one, Exception) else set(
+                    inspect.signature(one).parameters
+                ) - {"self", "cls"}  # fmt: skip
+                text = told.get(one.__name__, "")
+                missing = [p for p in taken if not re.search(rf"^- `[^`]*\b{p}\b", text, re.M)]
+                assert not missing, f"{module_name}.{one.__qualname__}: {missing}"
+                seen += 1
+    assert seen > 100
+
+
+def issubclass_of(value: object, kind: type) -> bool:
+    return inspect.isclass(value) and issubclass(value, kind)
 
 
 def test_the_graph_is_the_real_one(mini: Mini) -> None:
