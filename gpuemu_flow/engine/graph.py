@@ -120,11 +120,7 @@ class Graph:
             elif word in self.groups:
                 chosen.update(self.groups[word])
             else:
-                near = nearest(word, [*self.groups, *self.tasks])
-                hint = f"did you mean {near!r}?" if near else f"known: {', '.join(self.names())}"
-                problems.append(
-                    Problem("unknown-task", f"{word!r} is no op, task, group or target", hint)
-                )
+                problems.append(self._unknown(word))
         if not words:
             chosen = set(self.tasks)
         wanted = list(dtypes)
@@ -141,3 +137,14 @@ class Graph:
         if problems:
             raise UsageError(*problems)
         return chosen
+
+    def _unknown(self, word: str) -> Problem:
+        """Why a word names nothing: it may be a task that could be, were its op not skipped."""
+        stage, _, rest = word.partition(":")
+        for skip in self.skips:
+            if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):
+                message = f"{word!r} is no task, because {skip.op} has none: {skip.reason}"
+                return Problem("unknown-task", message)
+        near = nearest(word, [*self.groups, *self.tasks])
+        hint = f"did you mean {near!r}?" if near else f"known: {', '.join(self.names())}"
+        return Problem("unknown-task", f"{word!r} is no op, task, group or target", hint)

@@ -54,6 +54,16 @@ def test_bad_arguments_are_usage_errors(mini: Mini, arguments: list[str]) -> Non
     assert mini.command(*arguments, code=2).stdout == ""
 
 
+def test_tasks_of_an_op_that_only_clients_run_are_not_there_for_that_reason(mini: Mini) -> None:
+    mini.edit("gpuemu.toml", 'op = "scripts/relu.py"\n', 'execution_mode = "client_side"\n')
+    for words in (["run", "compare:relu"], ["watch", "op:relu:float32"], ["explain", "diff:relu"]):
+        said = mini.command(*words, code=2).stderr
+        assert said.startswith(f"unknown-task: {words[1]!r} is no task, because relu has none: ")
+        assert "client_side" in said and "did you mean" not in said
+    assert "did you mean 'relu'?" in mini.command("run", "relo", code=2).stderr
+    assert "did you mean" in mini.command("run", "compare:relu:float16", code=2).stderr
+
+
 def test_a_dry_run_runs_nothing(mini: Mini) -> None:
     dry = json.loads(mini.command("run", "--dry-run", "--format", "json").stdout)
     assert len(dry["would_run"]) == 19
