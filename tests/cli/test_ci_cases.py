@@ -1,4 +1,4 @@
-"""Which cases ``ci`` and ``test`` judge: those that ``[ci]`` asks for, a plain run's without it."""
+"""What ``[ci]`` decides of ``ci`` and ``test``: which cases, and how many tasks at a time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
+import pytest
 from mini_workspace import Mini
 
 PLAIN_OP = """
@@ -105,3 +106,79 @@ def test_without_these_keys_ci_and_run_share_everything(mini: Mini) -> None:
     mini.run()
     assert judged(mini, "ci")["executed"] == []
     assert mini.command("run").stdout.startswith("up to date: ")
+
+
+MEETING = """
+    import pathlib, time
+
+    HERE = pathlib.Path(__file__).parent
+
+    def {name}(x):
+        (HERE / "{name}.there").touch()
+        while not (HERE / "{other}.there").exists():
+            time.sleep(0.01)
+        return x * 1
+
+    def reference(x):
+        return x * 1
+    """
+APART = """
+    import pathlib, time
+
+    LOG = pathlib.Path(__file__).with_name("{name}.log")
+
+    def {name}(x):
+        begin = time.monotonic_ns()
+        y = x * 1
+        with LOG.open("a") as log:
+            print(begin, time.monotonic_ns(), file=log)
+        return y
+
+    def reference(x):
+        return x * 1
+    """
+
+
+def pair(mini: Mini, script: str, ci: str) -> None:
+    """Two ops of one script each, and nothing else."""
+    head = mini.root.joinpath("gpuemu.toml").read_text().partition("[[ops]]")[0]
+    for name, other in (("left", "right"), ("right", "left")):
+        mini.write(f"scripts/{name}.py", script.format(name=name, other=other))
+        head += (
+            f'[[ops]]\nname = "{name}"\nop = "scripts/{name}.py:{name}"\n'
+            f'reference = "scripts/{name}.py:reference"\ninput_names = ["x"]\ntimeout = 60\n'
+        )
+    (mini.root / "gpuemu.toml").write_text(f"{head}\n[ci]\n{ci}\n")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "words"),
+    [("parallel_jobs = 2", ()), ("parallel = 2", ()), ("", ("--parallel", "2"))],
+)
+def test_parallel_jobs_run_side_by_side(mini: Mini, jobs: str, words: tuple[str, ...]) -> None:
+    """Each op waits for the other: one after the other, neither would end."""
+    pair(mini, MEETING, jobs)
+    assert "PASSED: 8 passed" in mini.command("ci", *words).stdout
+
+
+@pytest.mark.parametrize(("jobs", "words"), [("", ()), ("parallel_jobs = 4", ("--parallel", "1"))])
+def test_one_at_a_time(mini: Mini, jobs: str, words: tuple[str, ...]) -> None:
+    pair(mini, APART, jobs)
+    mini.command("ci", *words)
+    (left, right) = (
+        [int(n) for n in (mini.root / f"scripts/{name}.log").read_text().split()]
+        for name in ("left", "right")
+    )
+    assert max(left) < min(right) or max(right) < min(left)
+
+
+def test_words_select_as_with_run_and_no_daemon_is_started(mini: Mini) -> None:
+    report = judged(mini, "ci", "both")
+    assert {r["op"] for r in report["results"]} == {"scale", "relu"}
+    (only,) = judged(mini, "ci", "run", "compare:total:float16")["results"]
+    assert (only["op"], only["dtype"]) == ("total", "float16")
+    assert {r["op"] for r in judged(mini, "ci", "thorough")["results"]} == {
+        "scale", "total", "relu",
+    }  # fmt: skip
+    state = json.loads(mini.command("status", "--format", "json").stdout)["daemon"]
+    assert not state["running"]
