@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -20,7 +21,9 @@ from gpuemu_flow.types import Verdict
 if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.watch import FileWatch
+    from gpuemu_flow.engine.workspace import Workspace
     from gpuemu_flow.reports.model import RunReport
+    from gpuemu_flow.runners.pool import Pool
 
 _NAMED = 3
 
@@ -49,7 +52,7 @@ def watch(
     files.follow_config(config)
     loop = _Watch(config, files, options, seed)
     try:
-        with _terminating_like_interrupting(), open_alarm(poll=poll) as alarm:
+        with _terminating_like_interrupting(), closing(loop), open_alarm(poll=poll) as alarm:
             saved: set[str] = set()
             while not loop.turn(saved):
                 saved = wait_for_save(files, alarm)
@@ -83,6 +86,35 @@ class _Watch:
     seed: int | None
     warn_threshold: float = 0.0
     verdicts: dict[tuple[str, str], Verdict] = field(default_factory=dict)
+    _environment: dict[str, str] = field(default_factory=dict)
+    _pool: Pool | None = None
+    _pool_of: tuple[int, Path] | None = None
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _start_again(self) -> None:
+        """Become a new process: what this one has loaded is no longer what is installed."""
+        click.echo("another numpy is installed; starting again")
+        sys.stdout.flush()
+        self.close()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
+
+    def _workers(self, workspace: Workspace) -> Pool:
+        """Workers that are there at the next save: their start takes longer than all else."""
+        from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
+        from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+        wanted = (count_jobs(workspace, self.options), workspace.cache.staging)
+        if self._pool is None or wanted != self._pool_of:
+            self.close()
+            self._pool = Pool(wanted[0], staging=wanted[1])
+            self._pool_of = wanted
+        self._pool.start()
+        return self._pool
 
     def turn(self, saved: set[str]) -> bool:
         """Run what `saved` affects and show it; whether the run was interrupted."""
@@ -115,6 +147,7 @@ class _Watch:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
         from gpuemu_flow.engine import session  # noqa: PLC0415
         from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+        from gpuemu_flow.engine.environment import package_version  # noqa: PLC0415
         from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
         from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
@@ -124,12 +157,17 @@ class _Watch:
             raise ConfigError(
                 Problem("config-not-found", "it is gone", "save it again", file=str(self.config))
             )
+        package_version.cache_clear()
         workspace = Workspace(self.files.root, overrides=Overrides(seed=self.seed))
+        if self._environment and self._environment != workspace.environment:
+            self._start_again()
+        self._environment = workspace.environment
         graph = workspace.graph
         selected = graph.upstream(graph.select(self.options.words, self.options.dtypes))
         self.files.follow(workspace, selected)
+        pool = self._workers(workspace)
         with make_listener(live=wants_color()) as listener:
-            outcome = session.run(workspace, self.options, listener)
+            outcome = session.run(workspace, self.options, listener, pool)
         report = build_report(workspace, outcome)
         record_run(workspace, report)
         self.warn_threshold = float(workspace.settings["warn_threshold"])

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.run import Executor
+    from gpuemu_flow.runners.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,18 @@ class RunOutcome:
         return set(self.graph.tasks) <= workspace.snapshot.current
 
 
-def run(workspace: Workspace, options: RunOptions, listener: Listener | None = None) -> RunOutcome:
+def run(
+    workspace: Workspace,
+    options: RunOptions,
+    listener: Listener | None = None,
+    pool: Pool | None = None,
+) -> RunOutcome:
     """Bring the selected tasks up to date.
+
+    Parameters
+    ----------
+    pool : Pool, optional
+        Workers that stay open for the next run; without one they are started and ended here.
 
     Raises
     ------
@@ -131,13 +142,19 @@ def run(workspace: Workspace, options: RunOptions, listener: Listener | None = N
                 _explain_all(workspace, options, todo, outcome)
             else:
                 if todo:
-                    _execute(workspace, options, todo, outcome, shown)
+                    _execute(workspace, options, todo, outcome, shown, pool)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems
         finally:
             cache.close()
     outcome.duration_s = time.perf_counter() - begin
     return outcome
+
+
+def count_jobs(workspace: Workspace, options: RunOptions) -> int:
+    """How many tasks run at a time."""
+    jobs = options.jobs if options.jobs is not None else int(workspace.settings["jobs"])
+    return jobs or os.cpu_count() or 1
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
@@ -175,18 +192,18 @@ def _execute(
     todo: set[str],
     outcome: RunOutcome,
     listener: Listener,
+    pool: Pool | None,
 ) -> None:
     from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
-    jobs = options.jobs if options.jobs is not None else int(workspace.settings["jobs"])
-    jobs = jobs or os.cpu_count() or 1
+    jobs = count_jobs(workspace, options)
     workspace.drop_plan()
     workspace.cache.clear_staging()
     _set_damaged_aside(workspace, todo)
     # What follows a task that runs reads what that task made: its inputs count always, or a new
     # output would keep the verdict on the old one.
     triggers = {*options.triggers, "input"}
-    with _context(workspace, options, jobs, listener) as context:
+    with _context(workspace, options, jobs, listener, pool) as context:
         executor = Executor(
             workspace.graph,
             context,
@@ -238,11 +255,12 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
 
 @contextmanager
 def _context(
-    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener
+    workspace: Workspace, options: RunOptions, jobs: int, listener: Listener, kept: Pool | None
 ) -> Iterator[StageContext]:
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415 - workers only when tasks may run
 
-    with Pool(jobs, staging=workspace.cache.staging) as pool:
+    own = Pool(jobs, staging=workspace.cache.staging) if kept is None else nullcontext(kept)
+    with own as pool:
         yield StageContext(
             root=workspace.root,
             cache=workspace.cache,

@@ -205,6 +205,66 @@ def test_a_new_match_of_depends_is_noticed(mini: Mini) -> None:
         assert "0 ran" not in said
 
 
+def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mini) -> None:
+    """The half second is kept by not starting them for each run."""
+    mini.write(
+        "scripts/scale.py",
+        """
+        import os
+
+        def scale(x):
+            open(f"by-{os.getppid()}", "w").close()
+            return x * 3
+        """,
+    )
+
+    def servers() -> set[int]:
+        found = {int(path.name[3:]) for path in mini.root.glob("by-*")}
+        for path in mini.root.glob("by-*"):
+            path.unlink()
+        return found
+
+    with watching(mini, "scale") as it:
+        it.until(READY)
+        (first,) = servers()
+        mini.edit("scripts/scale.py", "* 3", "* 2")
+        assert "failed" in it.turn()
+        assert servers() == {first}
+        psutil.Process(first).kill()
+        mini.edit("scripts/scale.py", "* 2", "* 5")
+        assert "failed" in it.turn()
+        (second,) = servers()
+        assert second != first
+        mini.edit("gpuemu.toml", "[targets]", "[execution]\nparallel = 7\n\n[targets]")
+        it.turn()
+        mini.edit("scripts/scale.py", "* 5", "* 4")
+        assert "failed" in it.turn()
+        assert servers().isdisjoint({first, second})
+        server = psutil.Process(it.process.pid).children()
+        assert len(server) == 1, "those of before are gone"
+        assert it.end() == 0
+        assert psutil.wait_procs(server, timeout=30)[1] == []
+        assert it.errors() == ""
+
+
+def test_another_numpy_makes_it_start_again(mini: Mini) -> None:
+    """Or results of the one that it has loaded would be kept as results of the new one."""
+    packages = mini.root.parent / "packages"
+    packages.mkdir()
+    mini.env["PYTHONPATH"] = str(packages)
+    with watching(mini, "scale") as it:
+        it.until(READY)
+        mini.write("../packages/numpy-99.0.dist-info/METADATA", "Name: numpy\nVersion: 99.0\n")
+        mini.edit("scripts/scale.py", "* 3", "* (3)")
+        assert "another numpy is installed; starting again" in it.turn()
+        mini.edit("scripts/scale.py", "* (3)", "* 2")
+        said = it.turn()
+        assert "failed" in said and "starting again" not in said
+        assert it.end() == 0
+        assert it.errors() == ""
+    assert not mini.run("scale", code=1)["executed"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_cleanly_while_waiting(mini: Mini, number: int) -> None:
     with watching(mini, "relu") as it:
