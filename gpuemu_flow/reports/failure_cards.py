@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuemu_flow.reports import charts
+from gpuemu_flow.reports import charts, leads
 from gpuemu_flow.reports.document import CheckedCase, Picture, Report, kind_of
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.text import note_lines
@@ -17,7 +17,6 @@ NOT_DRAWN = "left out, as the page would become too large"
 MAX_NOTE = 2000
 MAX_MESSAGE = 800
 MAX_MESSAGES = 3
-MAX_LEAD = 220
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,11 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseF
     most, drawn : int
         How many cards there are at most, and how many of them have their pictures.
     """
-    alike: dict[tuple[str, str, str], Counter[str]] = {}
-    for failure in report.run.failures:
-        key = (failure.op, failure.case.dtype, kind_of(failure))
-        cause = report.causes.get(report.key(failure), "")
-        alike.setdefault(key, Counter())[cause] += 1
+    alike = leads.alike(report)
     chosen = report.representatives()[:most]
     found = []
     for n, failure in enumerate(chosen, 1):
-        same = alike[failure.op, failure.case.dtype, kind_of(failure)]
+        same = alike[leads.like(failure)]
         found.append(_card(report, failure, f"failure-{n}", n <= drawn, same))
     shown = {id(failure) for failure in chosen}
     return found, [f for f in report.worst_first() if id(f) not in shown]
@@ -91,15 +86,14 @@ def _card(
     drawn = picture is not None and bool(picture.rows)
     notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
     cause = report.causes.get(key, "")
-    common = 2 * alike[cause] >= alike.total()
     return Card(
         anchor=anchor,
-        lead=_lead(failure, cause if common else ""),
+        lead=leads.lead(report, failure, alike),
         failure=failure,
         kind=kind_of(failure),
         name=CheckedCase(failure.op, failure.case, failure.result).name,
         count=alike.total(),
-        common=common,
+        common=leads.is_common(cause, alike),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
         cause=cause,
         place=f"{place.file}:{place.line}" if place is not None else "",
@@ -111,18 +105,6 @@ def _card(
         scatter=charts.scatter(picture) if picture is not None and drawn else None,
         bars=charts.histogram(picture) if picture is not None and drawn else (),
     )
-
-
-def _lead(failure: CaseFailure, cause: str) -> str:
-    """The message in one line, and what the failing cases have in common."""
-    result = failure.result
-    said = result.failures[0].message if result.failures else ""
-    # What a diagnosis says is shorter and tells more than numbers of elements.
-    told = [n for n in result.notes if "\n" not in n] if result.verdict is Verdict.FAILED else []
-    text = " ".join((told[0] if told else said).split())
-    if cause:
-        text = f"{cause}: {text}" if text else cause
-    return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"
 
 
 def besides(report: Report) -> Iterator[Besides]:

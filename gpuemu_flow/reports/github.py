@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.types import Verdict
@@ -28,6 +29,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 def _all(report: Report) -> Iterator[str]:
     """One per op, dtype and kind of failure: cases with one cause lie on the same line."""
+    alike = leads.alike(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}
     for failure in report.worst_first():
@@ -42,7 +44,10 @@ def _all(report: Report) -> Iterator[str]:
         first = failure.result.failures[0] if failure.result.failures else None
         text = first.message if first is not None else failure.result.verdict.value
         cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
-        message = f"{op}: {kind} in {cases}: {_short(text)}\n{failure.reproduce}"
+        lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
+        what = leads.lead(report, failure, alike[leads.like(failure)])
+        lines += [] if not what or what in lines[0] else [what]
+        message = "\n".join([*lines, failure.reproduce])
         yield _command(report, op, f"{op}: {kind}", message)
     for result in report.run.results:
         if result.verdict is Verdict.ERROR and not result.cases:

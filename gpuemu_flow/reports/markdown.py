@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report, kind_of
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import counts
@@ -106,10 +107,17 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _sections(report: Report) -> Iterator[_Section]:
+    alike = leads.alike(report)
     yield _Section(
         "Failing cases",
-        ("| op | dtype | kind | max abs | of tolerance | seed |", "|---|---|---|---:|---:|---|"),
-        [_failure_row(failure) for failure in report.representatives()],
+        (
+            "| op | dtype | kind | what | max abs | of tolerance | seed |",
+            "|---|---|---|---|---:|---:|---|",
+        ),
+        [
+            _failure_row(failure, leads.lead(report, failure, alike[leads.like(failure)]))
+            for failure in report.representatives()
+        ],
     )
     if report.fail_on_regression or report.baseline is not None:
         yield _Section(
@@ -167,14 +175,15 @@ def _sections(report: Report) -> Iterator[_Section]:
     )
 
 
-def _failure_row(failure: CaseFailure) -> str:
+def _failure_row(failure: CaseFailure, what: str) -> str:
     stats = failure.result.stats
     cells = (
         code(failure.op),
         failure.case.dtype,
         kind_of(failure),
-        number(stats.max_abs),
-        share(stats.tolerance_used),
+        code(what),
+        number(stats.max_abs) if stats.count else "-",
+        share(stats.tolerance_used) if stats.count else "-",
         code(str(failure.case.seed)),
     )
     return f"| {' | '.join(cells)} |"

@@ -1,0 +1,47 @@
+"""One line on what is wrong with a failing case, and with those like it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuemu_flow.reports.document import Report, kind_of
+from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.types import Verdict
+
+MAX_LEAD = 220
+
+Kind = tuple[str, str, str]
+"""Op, dtype and kind of failure."""
+
+
+def like(failure: CaseFailure) -> Kind:
+    """What it has in common with the cases that one entry of a report stands for."""
+    return failure.op, failure.case.dtype, kind_of(failure)
+
+
+def alike(report: Report) -> Mapping[Kind, Counter[str]]:
+    """For each kind how many cases there are of each cause; the empty one is unknown."""
+    found: dict[Kind, Counter[str]] = {}
+    for failure in report.run.failures:
+        cause = report.causes.get(report.key(failure), "")
+        found.setdefault(like(failure), Counter())[cause] += 1
+    return found
+
+
+def is_common(cause: str, counts: Counter[str]) -> bool:
+    """Whether at least half of the cases have this cause."""
+    return 2 * counts[cause] >= counts.total()
+
+
+def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
+    """What the failing cases share, if most do, and what is wrong with this one, in one line."""
+    result = failure.result
+    cause = report.causes.get(report.key(failure), "")
+    said = result.failures[0].message if result.failures else ""
+    # What a diagnosis says is shorter and tells more than numbers of elements.
+    told = [n for n in result.notes if "\n" not in n] if result.verdict is Verdict.FAILED else []
+    text = " ".join((told[0] if told else said).split())
+    if cause and is_common(cause, counts):
+        text = f"{cause}: {text}" if text else cause
+    return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"
