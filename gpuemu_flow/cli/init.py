@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from gpuemu_flow.init.frameworks import Framework
@@ -34,7 +35,9 @@ class _FrameworkChoice(click.Choice[str]):
 @click.option("-t", "--target-dir", "--target_dir", "target", default=".", show_default=True,
               type=click.Path(path_type=Path), help="Folder to write into.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.pass_context
 def init(
+    context: click.Context,
     project: str | None,
     name: str | None,
     framework_name: str,
@@ -45,41 +48,52 @@ def init(
 ) -> None:
     """Write gpuemu.toml, an op and its reference, all or nothing.
 
-    What is there is never overwritten without --force; a .gitignore is added to.
+    What is there is never overwritten without --force; a .gitignore is added to. Where there is a
+    gpuemu.toml, --ci alone adds the workflow alone.
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
     from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415
     from gpuemu_flow.init.scaffold import (  # noqa: PLC0415
         CONFIG_PATH,
         IGNORE_PATH,
+        framework_of,
         ignore_lines,
         ignored,
         plan_files,
+        plan_workflow,
         project_name,
     )
     from gpuemu_flow.init.write import install  # noqa: PLC0415
     from gpuemu_flow.reports.text import printable  # noqa: PLC0415
 
+    config = target / CONFIG_PATH
+    added = ci is not None and config.is_file() and not (force or with_examples or name or project)
+    if added and context.get_parameter_source("framework_name") is ParameterSource.DEFAULT:
+        framework_name = framework_of(config)
     framework = FRAMEWORKS[framework_name]
     chosen = name or project or project_name(target)
     if not chosen.isprintable() or len(chosen) > 200:
         raise click.BadParameter("at most 200 characters, all of them printable", param_hint="name")
     origin = find_origin()
-    files = plan_files(chosen, framework, with_examples=with_examples, ci=ci, origin=origin)
+    if ci is not None and added:
+        files = plan_workflow(framework, ci, origin)
+    else:
+        files = plan_files(chosen, framework, with_examples=with_examples, ci=ci, origin=origin)
     ignore = target / IGNORE_PATH
     notes = _notes(framework, target, ci, origin)
     if ignore.is_symlink() or (ignore.exists() and not ignore.is_file()):
         notes.append(f"{IGNORE_PATH} is left as it is, a link; add {', '.join(ignored())} to it")
     else:
         files[IGNORE_PATH] = ignore_lines(ignore.read_bytes() if ignore.exists() else b"")
-    files[CONFIG_PATH] = files.pop(CONFIG_PATH)  # last: without it there is no workspace
+    if not added:
+        files[CONFIG_PATH] = files.pop(CONFIG_PATH)  # last: without it there is no workspace
     written = install(files, target, force=force, added_to={IGNORE_PATH})
     for path in sorted(files):
         click.echo(f"{'wrote' if path in written else 'unchanged:'} {path}")
     for note in notes:
         click.echo(f"note: {printable(note)}")
     place = "" if target.resolve() == Path.cwd() else f"cd {shlex.quote(str(target))} && "
-    click.echo(f"next: {printable(place)}gpuemu-flow run")
+    click.echo(f"next: {printable(place)}gpuemu-flow {'ci quick' if added else 'run'}")
 
 
 def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:

@@ -22,7 +22,7 @@ permissions:
   contents: read
 concurrency:
   group: gpuemu-flow-${{{{ github.ref }}}}
-  cancel-in-progress: true
+  cancel-in-progress: ${{{{ github.event_name == 'pull_request' }}}}
 jobs:
   validate:
     runs-on: ubuntu-latest

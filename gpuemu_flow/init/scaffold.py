@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from gpuemu_flow.config.load import load_config
+from gpuemu_flow.config.read import read_source
 from gpuemu_flow.init import ops_frameworks, ops_kernels, ops_numpy, references
 from gpuemu_flow.init.ci_files import CI_FILES, REPORTS
-from gpuemu_flow.init.frameworks import Framework
+from gpuemu_flow.init.frameworks import FRAMEWORKS, Framework
 from gpuemu_flow.init.installed import Origin
 
 SCHEMA_PATH = ".gpuemu/gpuemu.schema.json"
@@ -134,7 +136,7 @@ def plan_files(
     with_examples : bool
         Three ops in place of one.
     ci : str or None
-        A key of `CI_FILES`.
+        A key of `CI_FILES`; None leaves the workflow out.
     origin : Origin
         Where that workflow gets gpuemu-flow from.
     """
@@ -145,12 +147,30 @@ def plan_files(
         planned[f"scripts/{op.name}_ref.py"] = op.reference
     if framework.name == "cuda":
         planned["scripts/kernels/softmax.cu"] = ops_kernels.CUDA_SOFTMAX
-    if ci is not None:
-        path, make = CI_FILES[ci]
-        planned[path] = make(framework, origin)
     planned[SCHEMA_PATH] = (files("gpuemu_flow.schemas") / "gpuemu.schema.json").read_text("utf-8")
     planned[CONFIG_PATH] = config_text(name, framework, chosen)
-    return {path: text.encode() for path, text in planned.items()}
+    workflow = plan_workflow(framework, ci, origin) if ci is not None else {}
+    return {**workflow, **{path: text.encode() for path, text in planned.items()}}
+
+
+def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, bytes]:
+    """What a workspace that is there already lacks for a CI service; parameters as `plan_files`."""
+    path, make = CI_FILES[ci]
+    return {path: make(framework, origin).encode()}
+
+
+def framework_of(config: Path) -> str:
+    """A key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
+
+    Raises
+    ------
+    ConfigError
+        All that is wrong in the configuration.
+    """
+    load_config(config)
+    # The loaded configuration has a default where the file names none.
+    named = read_source(config, config.name).tree.get("project", {}).get("framework")
+    return named if named in FRAMEWORKS else "numpy"
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:

@@ -222,6 +222,30 @@ def test_a_workflow_belongs_to_the_root_of_the_repository(empty: Mini) -> None:
     assert f"note: gitlab reads workflows from the repository's root, {empty.root}" in said
 
 
+def test_a_workspace_that_is_there_gets_the_workflow_alone(empty: Mini) -> None:
+    empty.command("init", "-f", "jax")
+    empty.edit("gpuemu.toml", "cases = 24", "cases = 5")
+    before = content(empty.root)
+    said = empty.command("init", "--ci", "github").stdout
+    assert "wrote .github/workflows/gpuemu.yml" in said
+    assert said.splitlines()[-1] == "next: gpuemu-flow ci quick"
+    path = ".github/workflows/gpuemu.yml"
+    after = content(empty.root)
+    assert "python -m pip install jax\n" in after.pop(path).decode()
+    assert after == before
+    assert f"unchanged: {path}" in empty.command("init", "--ci", "github").stdout
+    empty.command("init", "--ci", "gitlab", "-f", "pytorch")
+    assert "pip install torch " in (empty.root / ".gitlab-ci.yml").read_text()
+
+    (empty.root / path).write_text("mine")
+    assert "init-exists" in empty.command("init", "--ci", "github", code=2).stderr
+    for words in (("--with-examples",), ("--name", "other"), ("other",)):
+        assert "init-exists" in empty.command("init", "--ci", "gitlab", *words, code=2).stderr
+    empty.write("gpuemu.toml", "[project\n")
+    assert "gpuemu.toml:1: config-syntax" in empty.command("init", "--ci", "github", code=2).stderr
+    assert (empty.root / path).read_text() == "mine"
+
+
 def test_an_installation_that_no_runner_can_repeat_is_said(empty: Mini, tmp_path: Path) -> None:
     record = tmp_path / "site" / "gpuemu_flow-9.dist-info"
     record.mkdir(parents=True)

@@ -42,7 +42,6 @@ SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfil
 NOT_RUN = {
     "editor.md": 4,
     "init.md": 3,
-    "howto-ci.md": 1,
     "howto-kernels.md": 1,
     "quickstart.md": 1,
 }
