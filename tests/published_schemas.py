@@ -42,6 +42,7 @@ def check_sarif(text: str) -> list[dict[str, Any]]:
         if "ruleIndex" in result:
             assert rules[result["ruleIndex"]] == result["ruleId"]
         (location,) = result["locations"]
+        assert location["physicalLocation"]["region"]["startLine"] >= 1
         uri = location["physicalLocation"]["artifactLocation"]["uri"]
         assert _URI.fullmatch(uri), uri
     return results

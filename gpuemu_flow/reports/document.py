@@ -271,6 +271,12 @@ class Report:
         return list(found.values())
 
 
+def regressed(sentence: str) -> str:
+    """What a sentence on a regression is about, as `Report.places` knows it."""
+    first, _, rest = sentence.partition(" ")
+    return f"kernel:{rest.partition(' ')[0]}" if first == "kernel" and rest else first
+
+
 def kind_of(failure: CaseFailure) -> str:
     """The kind of a failing case's first failure, else its verdict."""
     first = failure.result.failures[0] if failure.result.failures else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.document import Report
+from gpuemu_flow.reports.document import Report, regressed
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
@@ -55,8 +55,7 @@ def _all(report: Report) -> Iterator[str]:
     yield from _lints(report)
     if report.fail_on_regression:
         for sentence in report.regressions:
-            op = sentence.split(" ", 1)[0]
-            yield _command(report, op, "regression", _short(sentence))
+            yield _command(report, regressed(sentence), "regression", _short(sentence))
     for problem in report.run.problems:
         if not problem.warning:
             yield _error(problem.file, problem.line, problem.slug, _short(str(problem)))

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuemu_flow.reports.document import Place, Report
+from gpuemu_flow.reports.document import Place, Report, regressed
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable
@@ -153,7 +153,7 @@ def _regressions(report: Report) -> list[dict[str, Any]]:
             "ruleId": "regression",
             "level": level,
             "message": {"text": _text(sentence)},
-            "locations": [_location(report.places.get(sentence.split(" ", 1)[0]), "regression")],
+            "locations": [_location(report.places.get(regressed(sentence)), "regression")],
         }
         for sentence in report.regressions
     ]

@@ -66,7 +66,8 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
 def _result(
     found: Mapping[str, Json], entry: Mapping[str, Json], index: Mapping[str, int]
 ) -> dict[str, Json]:
-    location = physical_location(found["file"] or entry["file"], found["line"])
+    # GitHub refuses a result without a line, where it is not known.
+    location = physical_location(found["file"] or entry["file"], found["line"] or 1)
     location["logicalLocations"] = [{"name": entry["name"], "kind": "function"}]
     result: dict[str, Json] = {
         "ruleId": found["rule"],

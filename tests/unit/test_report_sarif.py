@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from published_schemas import check_sarif, sarif_validator
-from report_samples import failed, hostile, huge, report_of, sample
+from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 
 from gpuemu_flow.cli.report_output import render
 from gpuemu_flow.reports import report_sarif
 from gpuemu_flow.reports.document import Place, Report
+from gpuemu_flow.reports.github import workflow_commands
 from gpuemu_flow.reports.report_sarif import report_to_sarif
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
 
@@ -47,6 +48,21 @@ def test_one_result_per_op_and_kind_at_the_line_of_its_source() -> None:
     assert place(found["validation/ExecutionError"]) == ("gpuemu.toml", 1), "nothing better known"
     assert place(found["register-limit"]) == ("scripts/softmax.cu", 12)
     assert place(found["regression"]) == ("scripts/softmax.py", 7)
+
+
+def test_a_kernels_regression_stands_at_the_kernel() -> None:
+    worse = replace(sample(), regressions=("kernel softmax_kernel sm_80: registers 32 -> 40",))
+    found = {r["ruleId"]: r for r in results(worse)}
+    assert place(found["regression"]) == ("scripts/softmax.cu", 1)
+    (told,) = [line for line in workflow_commands(worse) if "regression" in line]
+    assert told.startswith("::error file=scripts/softmax.cu,line=1,")
+
+
+def test_a_finding_without_a_line_has_one() -> None:
+    found = {**KERNEL.entries[0]["violations"][0], "line": 0}
+    kernel = replace(KERNEL, entries=({**KERNEL.entries[0], "violations": [found]},))
+    (result,) = check_sarif(json.dumps(lint_to_sarif(replace(sample().run, kernels=(kernel,)))))
+    assert place(result)[1] == 1
 
 
 def test_lints_are_named_from_the_repository_too() -> None:
