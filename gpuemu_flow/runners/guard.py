@@ -5,13 +5,14 @@ and says nothing of itself. In the op's worker, Python's audit events (PEP 578) 
 that is opened and every program that is started, before it happens: what touches a forbidden path
 is refused and remembered, also by children that the process forks.
 
-This is a fence and no wall: machine code that opens files itself (ctypes, C extensions), a program
-that the op starts and whose arguments do not name the reference, and a copy of the reference under
-another name are not seen.
+This is a fence and no wall: machine code that opens files itself (ctypes, C extensions, SQLite's
+ATTACH), a program that the op starts and whose arguments do not name the reference, and a copy of
+the reference under another name are not seen.
 """
 
 from __future__ import annotations
 
+import _posixsubprocess
 import json
 import mmap
 import os
@@ -35,6 +36,7 @@ _HINT = "compute without it; what op and reference share belongs in a third modu
 _RECORD_BYTES = 4096
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OTHERS_MEMORY = re.compile(r"/proc/(\d+)/(?:task/\d+/)?(?:mem|fd|map_files)(?:/|\Z)")
+_OPENS_UNSEEN = re.compile(r"(?:.*[/.])?readline(?:\.[\w.-]+)?")  # its C code reads any text file
 _INSTALLED = tuple(
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -86,6 +88,7 @@ class Guard:
             "os.posix_spawn": self._on_program,
             "os.exec": self._on_program,
             "os.system": self._on_program,
+            "import": self._on_import,
             "object.__setattr__": on_setattr,
         }
 
@@ -94,7 +97,19 @@ class Guard:
                 checks[event](*arguments)
 
         sys.meta_path.insert(0, StandInFinder(self))
+        sys.modules.pop("readline", None)
+        self._watch_fork_exec()
         sys.addaudithook(hook)
+
+    def _watch_fork_exec(self) -> None:
+        """Programs can be started without an event by what `subprocess` itself calls."""
+        start = _posixsubprocess.fork_exec
+
+        def fork_exec(arguments: Any, executables: Any, *rest: Any) -> int:
+            self._on_program(executables, arguments)
+            return start(arguments, executables, *rest)
+
+        _posixsubprocess.fork_exec = fork_exec
 
     def loaded(self) -> None:
         """Take the reference out of the op's own file, once that is loaded."""
@@ -212,6 +227,10 @@ class Guard:
         if isinstance(source, (str, bytes)) and isinstance(target, (str, bytes)):
             folder = Path(os.fsdecode(target)).parent
             self._look(str(folder / os.fsdecode(source)), changes=True)
+
+    def _on_import(self, name: object, path: object = None, *_: object) -> None:
+        if any(isinstance(word, str) and _OPENS_UNSEEN.fullmatch(word) for word in (name, path)):
+            raise ImportError("an op has no terminal to read lines from", name=str(name))
 
     def _on_program(self, *arguments: object) -> None:
         words = [_text(word) for argument in arguments[:2] for word in _flat(argument)]
