@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -178,7 +179,12 @@ def test_regressions_against_a_baseline_fail(copy: Mini) -> None:
         (["ci", "--baseline", "none"], "unknown-baseline"),
         (["ci", "-o", "gpuemu.toml/x.json"], "report-not-writable"),
         (["ci", "--quick", "thorough"], "choose one"),
+        (["ci", "quick", "thorough"], "choose one"),
+        (["ci", "thorough", "scale"], "thorough means everything"),
+        (["ci", "--parallel", "-1"], "--parallel"),
+        (["ci", "--format", "pdf"], "--format"),
         (["test", "--op", "nothing"], "unknown-task"),
+        (["test", "--quick", "--thorough"], "choose one"),
         (["report", "--sign", "nokey"], "--sign needs a file"),
     ],
 )
@@ -189,6 +195,54 @@ def test_bad_requests_are_usage_errors_before_any_work(
     assert words in done.stderr
     assert done.stdout == ""
     assert not list((mini.root / ".gpuemu-cache").glob("tasks/*/*"))
+
+
+@pytest.mark.parametrize("word", ["json", "junit", "sarif", "markdown", "html", "text"])
+def test_standard_output_holds_the_report_and_nothing_else(checked: Mini, word: str) -> None:
+    out = checked.command("ci", "scale", "--format", word, code=1).stdout
+    begins = {
+        "json": "{", "junit": "<?xml", "sarif": "{", "html": "<!doctype html>",
+        "markdown": "<!-- gpuemu-flow report -->\n", "text": "op ",
+    }  # fmt: skip
+    assert out.lower().startswith(begins[word])
+    if word in ("json", "sarif"):
+        json.loads(out)
+    elif word == "junit":
+        ElementTree.fromstring(out)
+
+
+def test_a_crash_without_a_wrong_value_is_3(copy: Mini) -> None:
+    done = copy.command("ci", "relu", "-o", "out/crash.json", code=3)
+    assert done.stdout.splitlines()[-1].startswith("ERROR: ")
+    report = json.loads((copy.root / "out/crash.json").read_text())
+    assert (report["exit_code"], report["failed"]) == (3, 0)
+    assert report["errors"] > 0
+
+
+def test_an_interrupted_check_writes_its_files_and_is_no_success(mini: Mini) -> None:
+    begun = mini.root / "begun"
+    mini.edit(
+        "scripts/scale.py",
+        "def scale(x):",
+        f"import pathlib, time\n\ndef scale(x):\n    pathlib.Path({str(begun)!r}).touch()\n"
+        "    time.sleep(1000)",
+    )
+    mini.command("ci", "total")
+    process = mini.popen("ci", "-o", "r.json", "-o", "r.xml", "-o", "r.md", "--parallel", "1")
+    while not begun.exists():
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 130, out + err
+    report = json.loads((mini.root / "r.json").read_text())
+    validate(report)
+    assert report["interrupted"]
+    assert (report["verdict"], report["exit_code"]) == ("interrupted", 130)
+    kept = {r["dtype"]: r["verdict"] for r in report["results"] if r["op"] == "total"}
+    assert kept == {"float32": "passed", "float16": "passed"}
+    assert {r["verdict"] for r in report["results"] if r["op"] == "scale"} <= {"skipped"}
+    ElementTree.parse(mini.root / "r.xml")
+    assert "interrupted" in (mini.root / "r.md").read_text()
 
 
 def test_nothing_validated_is_no_success(mini: Mini) -> None:
