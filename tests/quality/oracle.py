@@ -23,14 +23,13 @@ RUN_CASES = 24
 BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
-def copy_workspace(folder: Path) -> Path:
-    """A copy of the repository's own workspace."""
+def copy_workspace(folder: Path, source: Path = REPOSITORY) -> Path:
+    """A copy of a workspace, the repository's own by default."""
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(REPOSITORY / "gpuemu.toml", folder)
-    for part in ("scripts", "schemas"):
-        shutil.copytree(
-            REPOSITORY / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    shutil.copy(source / "gpuemu.toml", folder)
+    shutil.copytree(
+        source / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return folder
 
 
@@ -114,6 +113,7 @@ def search_all(
     variants: list[tuple[str, str, Callable[[Path], object]]],
     cases: Callable[[OpSubject, int], Iterator[Any]] = designed,
     seed: int = 42,
+    source: Path = REPOSITORY,
     **compare: Any,
 ) -> dict[str, Finding]:
     """`search` for each (id, op, function that changes a workspace copy), two at a time."""
@@ -121,7 +121,7 @@ def search_all(
     staging.mkdir(parents=True, exist_ok=True)
 
     def one(number: int, op: str, change: Callable[[Path], object]) -> Finding:
-        copy = copy_workspace(folder / f"copy{number}")
+        copy = copy_workspace(folder / f"copy{number}", source)
         change(copy)
         finding = search(pool, subjects(copy, op), cases, seed, **compare)
         shutil.rmtree(copy)

@@ -1,0 +1,53 @@
+"""Ops and bugs that were written without a look at the workspace's own: is the oracle as good?"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from mutants import KINDS, load_tables, plant
+from oracle import Finding, fuzzed, search_all
+
+from gpuemu_flow.engine.subjects import op_names
+from gpuemu_flow.engine.workspace import Workspace
+
+pytestmark = pytest.mark.timeout(600)
+
+PLAIN = Path(__file__).parent / "plain_ops"
+PLANTED = load_tables(PLAIN / "mutants")
+
+
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finding]:
+    """Every bug under the cases and checks of a default run."""
+    variants = [(m.id, m.op, partial(plant, m)) for m in PLANTED]
+    return search_all(tmp_path_factory.mktemp("planted"), variants, source=PLAIN)
+
+
+def test_every_op_has_bugs_of_known_kinds() -> None:
+    assert {m.op for m in PLANTED} == set(op_names(Workspace(PLAIN)))
+    assert {m.kind for m in PLANTED} <= set(KINDS)
+    assert len(PLANTED) >= 60
+
+
+def test_a_default_run_kills_95_percent(default_run: dict[str, Finding]) -> None:
+    survivors = [name for name, finding in default_run.items() if not finding.killed]
+    assert len(survivors) <= 0.05 * len(PLANTED), survivors
+
+
+def test_fuzzing_500_cases_kills_98_percent(
+    default_run: dict[str, Finding], tmp_path: Path
+) -> None:
+    left = [m for m in PLANTED if not default_run[m.id].killed]
+    variants = [(m.id, m.op, partial(plant, m)) for m in left]
+    found = search_all(tmp_path, variants, fuzzed(500), source=PLAIN)
+    survivors = [name for name, finding in found.items() if not finding.killed]
+    assert len(survivors) <= 0.02 * len(PLANTED), survivors
+
+
+def test_the_ops_themselves_pass(tmp_path: Path) -> None:
+    variants = [(op, op, lambda _: None) for op in op_names(Workspace(PLAIN))]
+    found = search_all(tmp_path, variants, fuzzed(100), seed=21, source=PLAIN)
+    alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+    assert alarms == {}
