@@ -247,6 +247,15 @@ def test_every_snippet_is_marked_and_those_that_cannot_run_are_counted() -> None
     assert not_run == NOT_RUN, "a snippet that cannot run is the exception: count it here"
 
 
+def test_a_reader_sees_which_file_a_block_is() -> None:
+    """The marks are comments, which no page shows."""
+    named = [b for page in PAGES for b in blocks(page) if b.mark.startswith("file: ")]
+    assert len(named) > 15
+    for block in named:
+        path, first = block.mark.removeprefix("file: "), block.text.partition("\n")[0]
+        assert path in first, f"{block.page}: {path}"
+
+
 def commands_named(page: Path) -> list[str]:
     """What stands behind ``gpuemu-flow`` in inline code and at the beginning of lines in blocks."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
