@@ -64,6 +64,16 @@ class Watching:
         return self.process.stderr.read()
 
 
+def save(mini: Mini, name: str, old: str, new: str) -> None:
+    """Save at one moment, as editors do: half a text would be run, and again when it is whole."""
+    path = mini.root / name
+    text = path.read_text()
+    assert text.count(old) == 1
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text.replace(old, new))
+    temporary.replace(path)
+
+
 @contextmanager
 def watching(mini: Mini, *arguments: str) -> Iterator[Watching]:
     found = Watching(mini.popen("watch", *arguments))
@@ -78,21 +88,21 @@ def watching(mini: Mini, *arguments: str) -> Iterator[Watching]:
 def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
     with watching(mini, *how) as it:
         assert "19 tasks: 19 ran" in "\n".join(it.until(READY))
-        mini.edit("scripts/scale.py", "* 3", "* 2")
+        save(mini, "scripts/scale.py", "* 3", "* 2")
         said = it.turn()
         assert "saved: scripts/scale.py" in said
         assert "failed scale: ToleranceExceeded" in said
         assert "relu" not in said and "total" not in said
-        mini.edit("scripts/relu.py", "x = read()", "x = (read())")
+        save(mini, "scripts/relu.py", "x = read()", "x = (read())")
         said = it.turn()
         assert "relu   float32  passed" in said
         assert "failed scale" in said, "what is not right yet stays in sight"
-        mini.edit("scripts/scale.py", "* 2", "* 3")
+        save(mini, "scripts/scale.py", "* 2", "* 3")
         assert "passed     4/4" in it.turn()
-        mini.edit("scripts/common.py", "return x.", "return  x.")
+        save(mini, "scripts/common.py", "return x.", "return  x.")
         said = it.turn()
         assert "scale" in said and "total" in said and "relu" not in said
-        mini.edit("gpuemu.toml", "cases = 4", "cases = 5")
+        save(mini, "gpuemu.toml", "cases = 4", "cases = 5")
         assert said.count("5/5") == 0 and it.turn().count("5/5") == 4
         assert it.end() == 0
         assert it.errors() == ""
@@ -102,8 +112,8 @@ def test_a_save_runs_what_it_affects(mini: Mini, how: tuple[str, ...]) -> None:
 def test_only_what_was_asked_for_is_watched(mini: Mini) -> None:
     with watching(mini, "scale", "--dtype", "float32") as it:
         assert "4 tasks: 4 ran" in "\n".join(it.until(READY))
-        mini.edit("scripts/relu.py", "x = read()", "x = (read())")
-        mini.edit("scripts/scale.py", "* 3", "* 2")
+        save(mini, "scripts/relu.py", "x = read()", "x = (read())")
+        save(mini, "scripts/scale.py", "* 3", "* 2")
         said = it.turn()
         assert "saved: scripts/scale.py\n" in said
         assert "failed scale" in said
@@ -112,15 +122,15 @@ def test_only_what_was_asked_for_is_watched(mini: Mini) -> None:
 def test_a_broken_configuration_is_shown_and_watching_goes_on(mini: Mini) -> None:
     with watching(mini, "relu") as it:
         it.until(READY)
-        mini.edit("gpuemu.toml", "cases = 4", "cases =")
+        save(mini, "gpuemu.toml", "cases = 4", "cases =")
         it.turn()
-        mini.edit("gpuemu.toml", "cases =\n", "cases = 4\n")
+        save(mini, "gpuemu.toml", "cases =\n", "cases = 4\n")
         it.turn()
-        mini.edit("gpuemu.toml", '"scripts/relu.py"', '"scripts/relu_2.py"')
+        save(mini, "gpuemu.toml", '"scripts/relu.py"', '"scripts/relu_2.py"')
         it.turn()
         (mini.root / "scripts" / "relu.py").rename(mini.root / "scripts" / "relu_2.py")
         assert "relu  float32  passed" in it.turn()
-        mini.edit("gpuemu.toml", '"scripts/relu_2.py"', '"scripts/relu"')
+        save(mini, "gpuemu.toml", '"scripts/relu_2.py"', '"scripts/relu"')
         it.turn()
         tool = mini.root / "scripts" / "relu"
         tool.write_text(f"#!{sys.executable}\n{(tool.parent / 'relu_2.py').read_text()}")
@@ -143,10 +153,10 @@ def test_a_broken_configuration_is_shown_and_watching_goes_on(mini: Mini) -> Non
 
 
 def test_a_configuration_that_is_broken_from_the_start(mini: Mini) -> None:
-    mini.edit("gpuemu.toml", "cases = 4", "cases =")
+    save(mini, "gpuemu.toml", "cases = 4", "cases =")
     with watching(mini, "relu") as it:
         assert len(it.until(READY)) == 1
-        mini.edit("gpuemu.toml", "cases =\n", "cases = 4\n")
+        save(mini, "gpuemu.toml", "cases =\n", "cases = 4\n")
         assert "relu  float32  passed" in it.turn()
 
 
@@ -166,7 +176,7 @@ def test_a_save_during_a_run_is_run_after_it(mini: Mini) -> None:
     )
     with watching(mini, "scale", "--poll") as it:
         it.until_there("begun", mini)
-        mini.edit("scripts/scale.py", "x * 3", "x * 2")
+        save(mini, "scripts/scale.py", "x * 3", "x * 2")
         (mini.root / "go").touch()
         first = "\n".join(it.until(READY))
         assert " saved: " not in first and "5 tasks: 5 ran" in first
@@ -189,12 +199,12 @@ def test_files_that_programs_write_set_nothing_off(mini: Mini) -> None:
     with watching(mini, "scale") as it:
         it.until(READY)
         assert list((mini.root / "scripts").glob("trace-*.txt"))
-        mini.edit("scripts/scale.py", "* 3", "* 2")
+        save(mini, "scripts/scale.py", "* 3", "* 2")
         assert " saved: scripts/scale.py\n" in it.turn()
 
 
 def test_a_new_match_of_depends_is_noticed(mini: Mini) -> None:
-    mini.edit("gpuemu.toml", 'name = "scale"\n', 'name = "scale"\ndepends = ["tables/*.txt"]\n')
+    save(mini, "gpuemu.toml", 'name = "scale"\n', 'name = "scale"\ndepends = ["tables/*.txt"]\n')
     mini.write("tables/a.txt", "1")
     with watching(mini, "scale", "--poll") as it:
         it.until(READY)
@@ -227,17 +237,17 @@ def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mi
     with watching(mini, "scale") as it:
         it.until(READY)
         (first,) = servers()
-        mini.edit("scripts/scale.py", "* 3", "* 2")
+        save(mini, "scripts/scale.py", "* 3", "* 2")
         assert "failed" in it.turn()
         assert servers() == {first}
         psutil.Process(first).kill()
-        mini.edit("scripts/scale.py", "* 2", "* 5")
+        save(mini, "scripts/scale.py", "* 2", "* 5")
         assert "failed" in it.turn()
         (second,) = servers()
         assert second != first
-        mini.edit("gpuemu.toml", "[targets]", "[execution]\nparallel = 7\n\n[targets]")
+        save(mini, "gpuemu.toml", "[targets]", "[execution]\nparallel = 7\n\n[targets]")
         it.turn()
-        mini.edit("scripts/scale.py", "* 5", "* 4")
+        save(mini, "scripts/scale.py", "* 5", "* 4")
         assert "failed" in it.turn()
         assert servers().isdisjoint({first, second})
         server = psutil.Process(it.process.pid).children()
@@ -255,9 +265,9 @@ def test_another_numpy_makes_it_start_again(mini: Mini) -> None:
     with watching(mini, "scale") as it:
         it.until(READY)
         mini.write("../packages/numpy-99.0.dist-info/METADATA", "Name: numpy\nVersion: 99.0\n")
-        mini.edit("scripts/scale.py", "* 3", "* (3)")
+        save(mini, "scripts/scale.py", "* 3", "* (3)")
         assert "another numpy is installed; starting again" in it.turn()
-        mini.edit("scripts/scale.py", "* (3)", "* 2")
+        save(mini, "scripts/scale.py", "* (3)", "* 2")
         said = it.turn()
         assert "failed" in said and "starting again" not in said
         assert it.end() == 0
