@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import dtype_name
@@ -131,7 +132,30 @@ class Judge:
         if result.verdict is not Verdict.FAILED:
             return result
         findings = self._findings(result, actual, expected, inputs, terms.tolerance)
-        return replace(result, notes=(*findings, *result.notes))
+        mend = self._policy_that_passes(actual, expected, inputs, terms)
+        return replace(result, notes=(*findings, *mend, *result.notes))
+
+    def _policy_that_passes(
+        self, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Terms
+    ) -> list[str]:
+        """What to write where only NaN and Inf differ, in a case that feeds them."""
+        if not SpecialInputs(inputs):
+            return []
+        for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
+            ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
+            policy = replace(terms.policy, **ignored)
+            result = check_outputs(
+                actual,
+                expected,
+                tolerance=terms.tolerance,
+                policy=policy,
+                expected_dtypes=terms.dtypes,
+                inputs=inputs,
+            )
+            if result.verdict is not Verdict.FAILED:
+                keys = " and ".join(f'`{name} = "ignore"`' for name in names)
+                return [f"nothing but NaN and Inf differs; if that is meant, {keys} for this op"]
+        return []
 
     def terms(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None

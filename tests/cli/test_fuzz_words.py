@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from mini_workspace import Mini
+
+OPTIONS = ("--strategy", "special")
 
 
 def test_the_judged_calls_words_alone_are_shown(mini: Mini) -> None:
@@ -28,3 +31,32 @@ def test_the_place_of_a_failure_to_load_is_relative(mini: Mini) -> None:
     assert "op-not-loadable" in shown
     assert 'File "scripts/scale.py", line 1' in shown
     assert str(mini.root) not in shown
+
+
+@pytest.mark.parametrize(
+    ("expression", "keys"),
+    [
+        ("np.nan_to_num(3 * x, nan=0.0, posinf=np.inf, neginf=-np.inf)", ["nan_policy"]),
+        ("np.clip(3 * x, -3e38, 3e38)", ["inf_policy"]),
+    ],
+)
+def test_where_only_nan_and_inf_differ_the_policy_is_named_that_lets_it_pass(
+    mini: Mini, expression: str, keys: list[str]
+) -> None:
+    mini.write(
+        "scripts/scale.py", f"import numpy as np\n\ndef scale(x):\n    return {expression}\n"
+    )
+    given = [*OPTIONS, "--dtype", "float32", "-n", "30"]
+    shown = mini.command("fuzz", "scale", *given, code=1).stdout
+    named = " and ".join(f'`{key} = "ignore"`' for key in keys)
+    assert f"nothing but NaN and Inf differs; if that is meant, {named} for this op" in shown
+    config = (mini.root / "gpuemu.toml").read_text()
+    lines = "".join(f'{key} = "ignore"\n' for key in keys)
+    mini.write("gpuemu.toml", config.replace('name = "scale"\n', f'name = "scale"\n{lines}', 1))
+    mini.command("fuzz", "scale", *given)
+
+
+def test_no_policy_is_named_where_values_differ(mini: Mini) -> None:
+    mini.write("scripts/scale.py", "def scale(x):\n    return 2 * x\n")
+    shown = mini.command("fuzz", "scale", *OPTIONS, "-n", "5", code=1).stdout
+    assert "nothing but NaN" not in shown
