@@ -13,6 +13,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from mini_workspace import Mini
 
@@ -70,6 +71,13 @@ class Terminal:
         while not sign(self.plain):
             assert not self._ended, f"it ended without it:\n{self.text}"
             self._read(deadline)
+
+    def wait_idle(self) -> None:
+        """Wait until the process sleeps, as it does at a prompt when all keys are dealt with."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + GIVE_UP
+        while stat.read_text().rpartition(") ")[2][0] != "S":
+            assert time.monotonic() < deadline, "it goes on and on"
 
     def type(self, text: str) -> None:
         os.write(self._own, text.encode())

@@ -24,6 +24,7 @@ START_SECONDS = 60.0
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
+_PATIENCE = 1.0  # seconds until processes are let go on that a program may have stopped
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
@@ -68,9 +69,15 @@ class WorkerProcess:
     """One worker process seen from the coordinator: a socket, a lifeline, two files.
 
     Not thread-safe. `close` or `kill` ends the process and all that stayed in its group.
+
+    Parameters
+    ----------
+    server : int
+        The fork server's process id.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server: int) -> None:
+        self._server = server
         self.sock, self._child_end = socket.socketpair()
         self._lifeline, self._server_end = socket.socketpair()
         self.status = anonfile.create("status")
@@ -115,8 +122,10 @@ class WorkerProcess:
             if fact is not None:
                 break
             left = deadline - time.monotonic()
-            if left <= 0 or not self._poll_lifeline(left):
+            if left <= 0:
                 raise ServerDiedError
+            if not self._poll_lifeline(min(left, _PATIENCE)):
+                self._let_go_on()
         if "pid" not in fact:
             reason = f"a worker cannot be started: {fact.get('failed')}"
             raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
@@ -153,7 +162,7 @@ class WorkerProcess:
             if cancel is not None and cancel.is_set():
                 raise CancelledRunError
             left = deadline - time.monotonic()
-            slice_left = min(left, _SLICE) if cancel is not None else left
+            slice_left = min(left, _SLICE if cancel is not None else _PATIENCE)
             ready = [fd for fd, _ in self._poll.poll(max(0.0, 1000 * slice_left))]
             if self.sock.fileno() in ready:
                 # Before its end: what it said last still counts.
@@ -165,8 +174,16 @@ class WorkerProcess:
                 self._look_for_end()
             elif left <= 0:
                 raise DeadlineError
+            else:
+                self._let_go_on()
         self._busy = False
         return message
+
+    def _let_go_on(self) -> None:
+        """Undo what a program does that stops the processes beside it."""
+        for process in filter(None, (self.pid, self._server)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGCONT)
 
     def _look_for_end(self) -> None:
         try:
@@ -270,7 +287,7 @@ class ServerHandle:
         RunnerError
             ``worker-not-started``.
         """
-        worker = WorkerProcess()
+        worker = WorkerProcess(self._process.pid)
         try:
             with self._lock:
                 channel.send(self._control, {"fresh": fresh}, worker.hand_over())
@@ -291,6 +308,7 @@ class ServerHandle:
     def close(self) -> None:
         """End the server and every process below it."""
         self._control.close()
+        self._process.send_signal(signal.SIGCONT)
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:

@@ -208,8 +208,9 @@ def test_completion_and_history_at_a_terminal(failing: Mini, history: Path) -> N
         screen.type("\r")
         screen.wait_for(lambda text: "expected  float64" in text and text.endswith("> "))
         screen.type("half a line")
-        # CPython's readline can miss a signal that comes before it waits for the first key.
         screen.wait_for(lambda text: text.endswith("half a line"))
+        # CPython's readline misses a signal that comes while it deals with a key.
+        screen.wait_idle()
         screen.type("\x03")
         screen.wait_for(lambda text: "interrupted" in text and text.endswith("> "))
         screen.type("\x1b[A\x1b[A\r")
