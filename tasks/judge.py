@@ -125,9 +125,19 @@ class Judge:
         )
 
     def check(
-        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays | None = None
+        self,
+        case: Case,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays | None = None,
+        *,
+        explain: bool = True,
     ) -> CheckResult:
-        """The verdict on one case's outputs; its inputs are made when they are not given."""
+        """The verdict on one case's outputs; its inputs are made when they are not given.
+
+        Without `explain` the notes do not say what the wrong elements have in common, which takes
+        longer than all else.
+        """
         if inputs is None:
             inputs = materialise(case)
         terms = self.terms(case, expected, inputs, actual)
@@ -139,7 +149,7 @@ class Judge:
             expected_dtypes=terms.dtypes,
             inputs=inputs,
         )
-        if result.verdict is not Verdict.FAILED:
+        if result.verdict is not Verdict.FAILED or not explain:
             return result
         findings = self._findings(result, actual, expected, inputs, terms.tolerance)
         mend = self._policy_that_passes(actual, expected, inputs, terms)

@@ -163,7 +163,9 @@ class JudgeService:
             judge = self._made_judge(desk, item.expected)
             actual = arena.read(_slots(place))
             try:
-                result = judge.check(item.case, actual, item.expected, item.inputs)
+                result = judge.check(
+                    item.case, actual, item.expected, item.inputs, explain=bool(payload["explain"])
+                )
             except Exception as error:
                 text = f"while comparing: {error}"
                 raise OpError(RunError("reference-failed", text)) from None

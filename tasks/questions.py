@@ -161,6 +161,8 @@ class Question:
         ``judge``, or ``expected`` for what the reference gives on an only case.
     bring : bool
         Whether the tensors that are ``expected`` are wanted, or only that there are some.
+    explain : bool
+        Whether ``judge`` is to look for what wrong elements have in common.
     actual : mapping of str to ndarray
         What ``judge`` is to judge, on an only case.
     places : sequence of mapping of str to Slot, or None
@@ -182,6 +184,7 @@ class Question:
         self.about = about
         self.method = method
         self.bring = True
+        self.explain = True
         self.actual: Arrays = {}
         self.places: Sequence[Mapping[str, Slot]] | None = None
         self.results: list[CheckResult | None] = []
@@ -251,6 +254,7 @@ class Question:
             "method": self.method,
             "index": self.about.index,
             "bring": self.bring,
+            "explain": self.explain,
             "places": None
             if places is None
             else [{n: slot.to_json() for n, slot in place.items()} for place in places],

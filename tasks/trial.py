@@ -82,7 +82,7 @@ class Prepared:
     allowed : mapping of str to list of str
         Dtypes that each output may have, the likeliest first.
     check : callable
-        The verdict on outputs (mapping of str to ndarray).
+        The verdict on outputs (mapping of str to ndarray), not explained.
     """
 
     case: Case
@@ -353,7 +353,7 @@ class Trials:
             inputs,
             {name: array.copy() for name, array in question.outputs.items()},
             question.answer["dtypes"],
-            lambda actual: self._judged(about, actual),
+            lambda actual: self._judged(about, actual, explain=False),
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
@@ -371,8 +371,9 @@ class Trials:
         """
         return self._judged(CasesAtHand([case], inputs), actual)
 
-    def _judged(self, about: CasesAtHand, actual: Arrays) -> CheckResult:
+    def _judged(self, about: CasesAtHand, actual: Arrays, *, explain: bool = True) -> CheckResult:
         question = Question(self._setup, about)
+        question.explain = explain
         try:
             question.actual = {
                 name: np.asarray(as_plain_array(array, name), order="C")

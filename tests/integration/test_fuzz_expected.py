@@ -28,7 +28,7 @@ def slow(mini: Mini) -> Mini:
             if x.dtype.itemsize == 8:
                 with open("calls", "a") as calls:
                     calls.write("x")
-            time.sleep(0.02)
+            time.sleep(0.006)
             return x * 3
         """,
     )
