@@ -35,6 +35,7 @@ MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
 STUCK_SECONDS = 1.0
+LINGER_SECONDS = 1.0  # after the last answer, unless all clients have left by then
 """So long nothing is sent to a client that did not read."""
 
 Reply = dict[str, Json]
@@ -91,6 +92,9 @@ class Server:
         self.requests = 0
         self._max_connections = max_connections
         self._connected: set[int] = set()
+        self._alone = threading.Event()
+        self._alone.set()
+        self._delivered = -LINGER_SECONDS
         self._refused = 0.0
         self._socket = pynng.Rep0(recv_max_size=MAX_MESSAGE_BYTES, send_timeout=SEND_MILLISECONDS)
         self._socket.add_pre_pipe_connect_cb(self._let_in)
@@ -118,6 +122,8 @@ class Server:
         self._jobs.cancel_all()
         for lane in (*self._lanes.values(), self._parse_lane):
             lane.close(seconds)
+        # What was sent last is still on its way, and closing the socket would drop it.
+        self._alone.wait(self._delivered + LINGER_SECONDS - time.monotonic())
         self._socket.close()
         for context in self._contexts:
             # Its own end, which comes late, would complain that the socket went first.
@@ -130,6 +136,7 @@ class Server:
             full = len(self._connected) >= self._max_connections
             if not full:
                 self._connected.add(pipe.id)
+                self._alone.clear()
         if full:
             pipe.close()
             if time.monotonic() - self._refused > REFUSED_SECONDS:
@@ -139,6 +146,8 @@ class Server:
     def _gone(self, pipe: int) -> None:
         with self._lock:
             self._connected.discard(pipe)
+            if not self._connected:
+                self._alone.set()
         self._stuck.pop(pipe, None)
         self._jobs.disconnected(pipe)
 
@@ -289,3 +298,4 @@ class Server:
             log.info("an answer was not delivered: %s", error)
         else:
             self._stuck.pop(pipe, None)
+            self._delivered = time.monotonic()
