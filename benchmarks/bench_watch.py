@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import workspaces
@@ -145,7 +146,7 @@ def measure(folder: Path, ops: int, rounds: int) -> dict[str, list[float]]:
                 continue
             place = Workspace(folder / f"watch{len(candidates)}-{ops}", ops)
             watching = stack.enter_context(watcher(place, *arguments))
-            candidates[name] = lambda p=place, w=watching: watched(p, w)  # type: ignore[misc]
+            candidates[name] = partial(watched, place, watching)
         found: dict[str, list[float]] = {name: [] for name in candidates}
         for number in range(rounds + 1):
             for name, candidate in candidates.items():

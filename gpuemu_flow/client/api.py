@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from gpuemu_flow.client.results import (
     ReproduceResult,
     TestCase,
     ValidationResult,
+    summed,
 )
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.types import FailureKind, Json, Verdict
@@ -216,7 +218,7 @@ class Client:
         dtypes: Sequence[str] | None = None,
     ) -> TestCase:
         """One case of a master seed, the first of `get_test_batch`, whose parameters these are."""
-        config = calls.case_config(_or_new(seed), dtypes, op_schema)
+        config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._remember(op_name, [case])
         return case
@@ -255,7 +257,7 @@ class Client:
                 self.get_test_case(op_name, s, op_schema=op_schema, dtypes=dtypes) for s in seeds
             ]
         assert isinstance(count, int)  # noqa: S101 - for the type checker
-        config = calls.case_config(_or_new(seed), dtypes, op_schema)
+        config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         call = calls.get_test_batch(
             op_name, config, start=0, count=count, own_dtypes=dtypes is None
         )
@@ -298,7 +300,7 @@ class Client:
         function = run_op or op_fn
         if function is None:
             raise ClientError(Problem("client-no-op", "fuzz_op_client_side needs run_op"))
-        master = _or_new(seed)
+        master = calls.seed_or_new(seed)
         config = calls.case_config(master, dtypes, op_schema)
         done: list[ValidationResult] = []
         for start in range(0, iterations, BATCH):
@@ -311,8 +313,8 @@ class Client:
                 if on_progress is not None:
                     on_progress(len(done), iterations)
                 if fail_fast and not done[-1].passed:
-                    return _summed(master, done)
-        return _summed(master, done)
+                    return summed(master, done)
+        return summed(master, done)
 
     def _try(
         self, op_name: str, case: TestCase, function: RunOp, kwargs: Mapping[str, Json]
@@ -330,7 +332,7 @@ class Client:
                 max_diff=float("inf"),
                 max_rel_diff=float("inf"),
                 failures=[FailureInfo(FailureKind.EXECUTION.value, text)],
-                timestamp=calls.new_seed() // 10**9,
+                timestamp=int(time.time()),
                 verdict=Verdict.ERROR.value,
             )
         return self._do(
@@ -381,7 +383,7 @@ class Client:
             )
         }
         config = calls.fuzz_config(
-            _or_new(seed),
+            calls.seed_or_new(seed),
             shapes,
             edge_cases=([1], [1, 1], [1, 1, 1]),
             dtypes=dtypes,
@@ -494,21 +496,3 @@ REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
 def new_id() -> str:
     """A name for a request, so that it can be asked about and given up."""
     return REQUEST_ID.get() or secrets.token_hex(16)
-
-
-def _or_new(seed: int | None) -> int:
-    return calls.new_seed() if seed is None else seed
-
-
-def _summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    passed = sum(result.passed for result in done)
-    undecided = sum(result.verdict == Verdict.INCONCLUSIVE.value for result in done)
-    failures = [r for r in done if not r.passed and r.verdict != Verdict.INCONCLUSIVE.value]
-    return FuzzResults(
-        seed=seed,
-        total=len(done),
-        passed=passed,
-        failed=len(failures),
-        failures=failures,
-        inconclusive=undecided,
-    )

@@ -78,9 +78,9 @@ class Call(Generic[T]):
     read: Callable[[Reply], T]
 
 
-def new_seed() -> int:
-    """The clock, as the published client takes it."""
-    return time.time_ns() & ((1 << 64) - 1)
+def seed_or_new(seed: int | None) -> int:
+    """The seed, or else the clock, as the published client takes it."""
+    return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
 def _result(reply: Reply) -> ValidationResult:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, Verdict
 
 R = TypeVar("R", bound="Record")
 
@@ -164,6 +164,20 @@ class FuzzResults(Record):
         """From a reply."""
         failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
         return super().from_dict({**data, "failures": failures})
+
+
+def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
+    """Results of single cases as those of fuzzing with a seed."""
+    undecided = Verdict.INCONCLUSIVE.value
+    failures = [r for r in done if not r.passed and r.verdict != undecided]
+    return FuzzResults(
+        seed=seed,
+        total=len(done),
+        passed=sum(result.passed for result in done),
+        failed=len(failures),
+        failures=failures,
+        inconclusive=sum(result.verdict == undecided for result in done),
+    )
 
 
 @dataclass(frozen=True, eq=False)

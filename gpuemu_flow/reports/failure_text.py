@@ -56,10 +56,11 @@ def render_failure(record: FailureRecord, style: Style) -> str:
     if record.index is not None:
         place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
         lines.append(f"  worst element {place}")
-    lines.append(
-        f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
-        f"max ulp {number(record.max_ulp)}"
-    )
+    if record.verdict != Verdict.ERROR.value:  # else there was nothing to measure
+        lines.append(
+            f"  max abs {number(record.max_abs)}, max rel {number(record.max_rel)}, "
+            f"max ulp {number(record.max_ulp)}"
+        )
     result = CheckResult.from_json(record.result)
     lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
     if record.inputs_dropped:
