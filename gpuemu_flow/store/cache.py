@@ -22,6 +22,7 @@ _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what 
 _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
+_CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
 T = TypeVar("T")
 
 
@@ -99,6 +100,7 @@ class JsonStore:
                 eviction_policy=self._policy,
                 cull_limit=10 if self._policy != "none" else 0,
                 sqlite_synchronous=1,
+                sqlite_cache_size=_CACHED_PAGES,
             )
 
     def _guarded(self, action: Callable[[], T]) -> T:
