@@ -24,7 +24,7 @@ START_SECONDS = 60.0
 _DYING_SECONDS = 2.0
 _SEND_SECONDS = struct.pack("ll", 30, 0)  # struct timeval
 _SLICE = 0.1  # seconds between looks at a cancel event
-_PATIENCE = 1.0  # seconds until processes are let go on that a program may have stopped
+_PATIENCE = 1.0  # seconds of silence after which processes are let go on that may be stopped
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Read when an interpreter or its libraries start, so that setting them in a fork has no effect.
@@ -158,11 +158,12 @@ class WorkerProcess:
             The program wrote to our socket.
         """
         message = self._frames.buffered()
+        let_go_on = time.monotonic() + _PATIENCE
         while message is None:
             if cancel is not None and cancel.is_set():
                 raise CancelledRunError
-            left = deadline - time.monotonic()
-            slice_left = min(left, _SLICE if cancel is not None else _PATIENCE)
+            left = min(deadline, let_go_on) - time.monotonic()
+            slice_left = left if cancel is None else min(left, _SLICE)
             ready = [fd for fd, _ in self._poll.poll(max(0.0, 1000 * slice_left))]
             if self.sock.fileno() in ready:
                 # Before its end: what it said last still counts.
@@ -172,10 +173,12 @@ class WorkerProcess:
                     raise WorkerEndedError(self.wait_exit(_DYING_SECONDS)) from None
             elif ready:
                 self._look_for_end()
-            elif left <= 0:
+            elif time.monotonic() >= deadline:
+                # Looked at first: what stopped itself is not let go on at its very deadline.
                 raise DeadlineError
-            else:
+            elif time.monotonic() >= let_go_on:
                 self._let_go_on()
+                let_go_on = time.monotonic() + _PATIENCE
         self._busy = False
         return message
 
