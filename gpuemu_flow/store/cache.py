@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from gpuemu_flow.types import Json
 _MAGIC = b"gf1\n"
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
 _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
+_LOCKED = "database is locked"
+_LOCK_SECONDS = 30.0
+_ATTEMPTS = 5  # what damages the database may do so again while it is made anew
 
 MAX_SHOWN = 10  # damaged records that are set aside; more are only dropped
 _CACHED_PAGES = 500  # of 4 KiB: thousands of records pass through once
@@ -83,11 +87,15 @@ class JsonStore:
         evict: bool = False,
     ) -> None:
         self._folder = folder
+        self._database = folder / "cache.db"
         self._set_aside = set_aside
         self._damaged = 0
         self._size_limit = size_limit
         self._policy = "least-recently-used" if evict else "none"
-        self._cache = self._guarded(self._open)
+        self._lock = threading.Lock()
+        self._cache: Cache | None = None
+        self._inode: int | None = None
+        self._guarded(lambda _: None)
 
     def _open(self) -> Cache:
         with disk_errors(self._folder):
@@ -95,7 +103,7 @@ class JsonStore:
             return Cache(
                 str(self._folder),
                 disk=BytesDisk,
-                timeout=30,
+                timeout=_LOCK_SECONDS,
                 size_limit=self._size_limit,
                 eviction_policy=self._policy,
                 cull_limit=10 if self._policy != "none" else 0,
@@ -103,39 +111,78 @@ class JsonStore:
                 sqlite_cache_size=_CACHED_PAGES,
             )
 
-    def _guarded(self, action: Callable[[], T]) -> T:
-        """Run `action`; on a damaged database set it aside, start afresh and run it again."""
+    def _opened(self) -> Cache:
+        with self._lock:
+            if self._cache is not None and self._is_replaced():
+                self._drop()
+            if self._cache is None:
+                self._cache = self._open()
+                self._inode = self._inode_now()
+            return self._cache
+
+    def _inode_now(self) -> int | None:
         try:
-            return action()
-        except Timeout as error:
-            raise StoreError(
-                Problem("cache-busy", f"{self._folder} stayed locked", "end the other run")
-            ) from error
-        except sqlite3.DatabaseError as error:
-            text = str(error).lower()
-            if any(sign in text for sign in _FULL):
-                raise StoreError(
-                    Problem(
-                        "cache-disk-full" if "full" in text else "cache-not-writable",
-                        f"cannot write {self._folder}: {error}",
-                        "free some space, or check the folder's mode; what was finished is kept",
-                    )
-                ) from error
-            with contextlib.suppress(Exception):
-                self._cache.close()
-            self._set_aside(self._folder, f"damaged database: {error}")
-            self._cache = self._open()
-            return action()
+            return self._database.stat().st_ino
+        except OSError:
+            return None
+
+    def _is_replaced(self) -> bool:
+        """Whether another process has set the database aside: SQLite would write to it still."""
+        return self._inode != self._inode_now()
+
+    def _drop(self) -> None:
+        with contextlib.suppress(Exception):
+            self._cache and self._cache.close()
+        self._cache = None
+
+    def _guarded(self, action: Callable[[Cache], T]) -> T:
+        """Run `action`; on a damaged database set it aside, start afresh and run it again.
+
+        Raises
+        ------
+        StoreError
+            ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
+            locked or is damaged again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            cache = None
+            try:
+                cache = self._opened()
+                return action(cache)
+            except Timeout as error:
+                raise self._busy("stayed locked") from error
+            except sqlite3.DatabaseError as error:
+                self._start_afresh(cache, error)
+        raise self._busy("is damaged by another program again and again")
+
+    def _busy(self, reason: str) -> StoreError:
+        return StoreError(Problem("cache-busy", f"{self._folder} {reason}", "end the other run"))
+
+    def _start_afresh(self, cache: Cache | None, error: sqlite3.DatabaseError) -> None:
+        text = str(error).lower()
+        if _LOCKED in text:
+            raise self._busy("stayed locked") from error
+        with self._lock:
+            if self._cache is not cache:
+                return  # another thread met the same damage and dealt with it
+            if cache is None or not self._is_replaced():
+                if any(sign in text for sign in _FULL):
+                    raise StoreError(
+                        Problem(
+                            "cache-disk-full" if "full" in text else "cache-not-writable",
+                            f"cannot write {self._folder}: {error}",
+                            "free some space, or check the folder's mode; "
+                            "what was finished is kept",
+                        )
+                    ) from error
+                self._set_aside(self._folder, f"damaged database: {error}")
+            self._drop()
 
     def get(self, key: str) -> Json | None:
         """The value, or None when there is none or it was damaged (then it is set aside)."""
-
-        def read() -> bytes | None:
-            return self._cache.get(key)  # type: ignore[no-any-return]
-
-        record = None
+        record: bytes | None = None
         try:
-            record = self._guarded(read)
+            record = self._guarded(lambda cache: cache.get(key))
             return None if record is None else unseal(record, key)
         except (ForeignRecordError, ValueError) as error:
             self._keep_damaged(key, record, error)
@@ -156,36 +203,54 @@ class JsonStore:
     def put(self, key: str, value: Json) -> None:
         """Store one value; it is there for the next process when this returns."""
         record = seal(value, key)
-        self._guarded(lambda: self._cache.set(key, record))
+        self._guarded(lambda cache: cache.set(key, record))
 
     def put_many(self, items: Iterable[tuple[str, Json]]) -> None:
         """Store several values in one transaction."""
         records = [(key, seal(value, key)) for key, value in items]
 
-        def write() -> None:
-            with self._cache.transact():
+        def write(cache: Cache) -> None:
+            with cache.transact():
                 for key, record in records:
-                    self._cache.set(key, record)
+                    cache.set(key, record)
 
         self._guarded(write)
 
     def delete(self, key: str) -> None:
         """Forget one key; silent when there is none."""
-        self._guarded(lambda: self._cache.delete(key))
+        self._guarded(lambda cache: cache.delete(key))
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Forget keys in one transaction; those that are not there are passed over."""
+
+        def delete(cache: Cache) -> None:
+            with cache.transact():
+                for key in keys:
+                    cache.delete(key)
+
+        self._guarded(delete)
 
     def __iter__(self) -> Iterator[str]:
         """All keys, in the order they were first stored."""
-        with contextlib.suppress(ForeignRecordError):
-            yield from self._cache.iterkeys()
+
+        def keys(cache: Cache) -> list[str]:
+            found: list[str] = []
+            with contextlib.suppress(ForeignRecordError):
+                found.extend(cache.iterkeys())
+            return found
+
+        return iter(self._guarded(keys))
 
     def clear(self) -> int:
         """Drop every record; how many there were."""
-        return int(self._guarded(self._cache.clear))
+        return int(self._guarded(lambda cache: cache.clear()))
 
     def volume(self) -> int:
         """Estimated bytes on disk."""
-        return int(self._guarded(self._cache.volume))
+        return int(self._guarded(lambda cache: cache.volume()))
 
     def close(self) -> None:
         """Close this thread's connection."""
-        self._cache.close()
+        with self._lock:
+            if self._cache is not None:
+                self._cache.close()

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,20 +57,6 @@ class StoredResult:
         return int(self.key[:_TIME_DIGITS])
 
 
-class _Records(JsonStore):
-    """Results by time; many are deleted at once, one transaction for each would cost too much."""
-
-    def delete_many(self, keys: Sequence[str]) -> None:
-        """Forget keys; those that are not there are passed over."""
-
-        def delete() -> None:
-            with self._cache.transact():
-                for key in keys:
-                    self._cache.delete(key)
-
-        self._guarded(delete)
-
-
 class ResultStore:
     """The results of one workspace, kept in memory too. Thread-safe; one writing process.
 
@@ -94,7 +80,7 @@ class ResultStore:
         retention_days: int = 0,
     ) -> None:
         folder = folder or cache.folder
-        self._records = _Records(folder / FOLDER, cache.set_aside)
+        self._records = JsonStore(folder / FOLDER, cache.set_aside)
         self._stamp = folder / STAMP
         self._baselines = JsonStore(folder / "result-baselines", cache.set_aside)
         self._max_results = max_results

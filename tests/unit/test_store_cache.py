@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.cache import JsonStore, seal, unseal
 from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
 
@@ -106,6 +110,63 @@ def test_a_damaged_database_is_set_aside_and_replaced(
     again.put("k", {"n": 2})
     assert again.get("k") == {"n": 2}
     assert len(aside.reasons) == 1
+
+
+def make_undecodable(folder: Path) -> None:
+    with contextlib.closing(database(folder)) as connection, connection:
+        connection.execute("update Cache set value = cast(x'67ff' as text)")
+
+
+def test_threads_go_on_while_the_database_is_damaged_again_and_again(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    """Each meets the damage on a connection of its own, and what was made anew meanwhile."""
+    ended = threading.Event()
+
+    def work(name: str) -> None:
+        while not ended.is_set():
+            store.put(name, {"n": 1})
+            assert store.get(name) in ({"n": 1}, None)
+
+    with ThreadPoolExecutor(4) as threads:
+        jobs = [threads.submit(work, name) for name in "abcd"]
+        try:
+            while len(aside.reasons) < 20 and not any(job.done() for job in jobs):
+                with contextlib.suppress(sqlite3.Error):
+                    make_undecodable(tmp_path / "state")
+        finally:
+            ended.set()
+        for job in jobs:
+            job.result()
+    store.put("k", {"n": 2})
+    assert store.get("k") == {"n": 2}
+
+
+def test_what_another_process_has_set_aside_is_not_set_aside_again(
+    store: JsonStore, tmp_path: Path, aside: Aside
+) -> None:
+    store.put("k", {"n": 1})
+    (tmp_path / "state").rename(tmp_path / "moved")
+    other = JsonStore(tmp_path / "state", aside)
+    other.put("k", {"n": 2})
+    store.put("l", {"n": 3})
+    assert [other.get("k"), other.get("l")] == [{"n": 2}, {"n": 3}]
+    assert store.get("k") == {"n": 2}
+    assert aside.reasons == []
+
+
+def test_a_database_that_stays_locked_is_told_not_set_aside(
+    store: JsonStore, tmp_path: Path, aside: Aside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuemu_flow.store.cache._LOCK_SECONDS", 0.05)
+    impatient = JsonStore(tmp_path / "state", aside)
+    with contextlib.closing(database(tmp_path / "state")) as connection:
+        connection.execute("begin immediate")
+        for act in (lambda: impatient.put("k", 1), lambda: impatient.put_many([("k", 1)])):
+            with pytest.raises(StoreError) as caught:
+                act()
+            assert caught.value.slug == "cache-busy"
+    assert aside.reasons == []
 
 
 def test_eviction_takes_old_records(tmp_path: Path, aside: Aside) -> None:
