@@ -31,7 +31,7 @@ DOCS = REPOSITORY / "docs"
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 SETUP = [
     "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/gpuemu-flow run",
-    ".venv/bin/python -m pytest -q -n 2 --dist worksteal",
+    ".venv/bin/python -m pytest -q -n 4 --dist worksteal",
 ]
 
 _BLOCK = re.compile(
