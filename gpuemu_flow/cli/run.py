@@ -47,7 +47,7 @@ def run(
     from gpuemu_flow.engine import history, session  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
-    from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
+    from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
 
@@ -76,8 +76,7 @@ def run(
             return
         options = replace(options, dry_run=False)
     with make_listener(live=wants_color() and output_format == "text") as listener:
-        outcome = session.run(workspace, options, listener)
-    report = build_report(workspace, outcome)
+        outcome, report = run_and_report(workspace, options, listener)
     for problem in record_run(workspace, report):
         click.echo(str(problem), err=True)
     if outcome.executed:

@@ -145,11 +145,10 @@ class _Watch:
 
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-        from gpuemu_flow.engine import session  # noqa: PLC0415
         from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
         from gpuemu_flow.engine.environment import package_version  # noqa: PLC0415
         from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
-        from gpuemu_flow.engine.report import build_report  # noqa: PLC0415
+        from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
 
@@ -167,8 +166,7 @@ class _Watch:
         self.files.follow(workspace, selected)
         pool = self._workers(workspace)
         with make_listener(live=wants_color()) as listener:
-            outcome = session.run(workspace, self.options, listener, pool)
-        report = build_report(workspace, outcome)
+            _, report = run_and_report(workspace, self.options, listener, pool)
         record_run(workspace, report)
         self.warn_threshold = float(workspace.settings["warn_threshold"])
         return report

@@ -13,7 +13,7 @@ from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.report import build_report
+from gpuemu_flow.engine.report import run_and_report
 from gpuemu_flow.engine.submissions import submitted_summaries
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
@@ -96,8 +96,7 @@ def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> 
     UsageError
         ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
     """
-    outcome = session.run(workspace, session.RunOptions(), listener)
-    report = build_report(workspace, outcome)
+    _, report = run_and_report(workspace, session.RunOptions(), listener)
     if not workspace.graph.tasks and not any(result.cases for result in report.results):
         message = "the configuration has no op or kernel that can be run here"
         raise UsageError(Problem("nothing-to-compare", message))

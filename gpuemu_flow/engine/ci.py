@@ -11,7 +11,7 @@ from gpuemu_flow.engine import baselines, history, session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.failures import record_run
 from gpuemu_flow.engine.gather import Extras, gather
-from gpuemu_flow.engine.report import build_report
+from gpuemu_flow.engine.report import run_and_report
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.document import Report
@@ -87,9 +87,8 @@ def check(
     if request.quick:
         run, status, timed_out = _quick(workspace, options, listener)
     else:
-        outcome = session.run(workspace, options, listener)
+        outcome, run = run_and_report(workspace, options, listener)
         status, timed_out = outcome.ordered_status(), outcome.timed_out
-        run = build_report(workspace, outcome)
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
@@ -126,10 +125,10 @@ def _quick(
     )
     run, status, timed_out = RunReport(TaskCounts(), (), ()), dict[str, str](), False
     if names:
-        outcome = session.run(workspace, replace(options, words=names), listener)
         # Kernels have no dtype, and are not left out.
         words = replace(options, dtypes=(*dtypes, ""))
-        run = build_report(workspace, replace(outcome, options=words))
+        quick = replace(options, words=names)
+        outcome, run = run_and_report(workspace, quick, listener, asked=words)
         status, timed_out = outcome.ordered_status(), outcome.timed_out
     subjects = {graph.tasks[name].subject for name in chosen} | set(options.words)
     known = {result.op for result in run.results}

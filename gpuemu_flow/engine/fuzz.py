@@ -11,6 +11,7 @@ from functools import cached_property
 
 from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.fuzz_source import CaseSource, case_stream
+from gpuemu_flow.engine.signals import WAKE_SECONDS
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
@@ -174,7 +175,8 @@ class Fuzzer:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join()
+                while thread.is_alive():
+                    thread.join(WAKE_SECONDS)  # else a signal might wait with it
         self._write(force=True)
         if self._size_limit and any(kept.kept for kept in self._kept):
             self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())

@@ -10,7 +10,7 @@ from gpuemu_flow.artifacts.rules import RULES_BY_ID
 from gpuemu_flow.artifacts.rules.reference import explain
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
-from gpuemu_flow.engine.report import build_report
+from gpuemu_flow.engine.report import run_and_report
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.reports.model import KernelResult, RunReport, TaskCounts
@@ -76,8 +76,7 @@ def lint_workspace(
             raise unknown_kernels(entries, configured | skipped)
         results = [KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in skips]
         return RunReport(TaskCounts(skipped=len(skips)), (), (), kernels=tuple(results))
-    outcome = session.run(workspace, session.RunOptions(words=words), listener)
-    report = build_report(workspace, outcome)
+    _, report = run_and_report(workspace, session.RunOptions(words=words), listener)
     if not names:
         missing = [s for s in graph.skips if not s.dtype]
         kernels = [KernelResult(s.op, "", Verdict.SKIPPED, reason=s.reason) for s in missing]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.graph import Skip
-from gpuemu_flow.engine.session import RunOutcome
+from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
@@ -18,6 +22,34 @@ from gpuemu_flow.reports.model import (
 )
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.pool import Pool
+
+
+def run_and_report(
+    workspace: Workspace,
+    options: RunOptions,
+    listener: Listener | None = None,
+    pool: Pool | None = None,
+    *,
+    asked: RunOptions | None = None,
+) -> tuple[RunOutcome, RunReport]:
+    """`session.run` and its report, read while no other process may change what it reads.
+
+    Parameters
+    ----------
+    asked : RunOptions, optional
+        What the report is about, where that is not all that runs.
+    """
+    reports: list[RunReport] = []
+
+    def conclude(outcome: RunOutcome) -> None:
+        shown = outcome if asked is None else replace(outcome, options=asked)
+        reports.append(build_report(workspace, shown))
+
+    outcome = session.run(workspace, options, listener, pool, conclude)
+    return outcome, reports[0]
 
 
 def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:

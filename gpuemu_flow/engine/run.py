@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import queue
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from doit.task import Stream, Task
 from gpuemu_flow.engine.deps import FlowDependency
 from gpuemu_flow.engine.events import Listener, TaskEvent
 from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.signals import on_signals
+from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.store.keys import KeyParts
@@ -123,8 +124,21 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
         self._listener.on_task(TaskEvent(task.name, status))
 
 
+class _WakingQueue(queue.Queue[Any]):
+    """Wakes now and then: a signal that comes as the main thread falls asleep is handled then."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """As `queue.Queue.get`."""
+        while block and timeout is None:
+            with contextlib.suppress(queue.Empty):
+                return super().get(timeout=WAKE_SECONDS)
+        return super().get(block, timeout)
+
+
 class _Runner(MThreadRunner):  # type: ignore[misc]
     """doit's thread runner; threads only wait for worker processes."""
+
+    Queue = _WakingQueue
 
     def stop(self) -> None:
         """Start no more tasks."""

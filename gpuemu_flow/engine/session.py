@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -111,6 +111,7 @@ def run(
     options: RunOptions,
     listener: Listener | None = None,
     pool: Pool | None = None,
+    conclude: Callable[[RunOutcome], None] | None = None,
 ) -> RunOutcome:
     """Bring the selected tasks up to date.
 
@@ -118,6 +119,8 @@ def run(
     ----------
     pool : Pool, optional
         Workers that stay open for the next run; without one they are started and ended here.
+    conclude : callable, optional
+        Called at the end, before another process may change what the tasks wrote.
 
     Raises
     ------
@@ -145,9 +148,11 @@ def run(
                     _execute(workspace, options, todo, outcome, shown, pool)
                 _remember(workspace, outcome)
             outcome.problems += cache.problems
+            outcome.duration_s = time.perf_counter() - begin
+            if conclude is not None:
+                conclude(outcome)
         finally:
             cache.close()
-    outcome.duration_s = time.perf_counter() - begin
     return outcome
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import signal
@@ -11,6 +12,11 @@ from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
+
+from gpuemu_flow.engine.report import build_report, run_and_report
+from gpuemu_flow.engine.session import RunOptions, RunOutcome
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reports.model import RunReport
 
 
 @pytest.fixture
@@ -140,3 +146,21 @@ def test_nobody_waits_for_a_run_that_was_killed(
     out, err = second.communicate(timeout=100)
     assert second.returncode == 0, out + err
     assert json.loads(out)["results"][0]["verdict"] == "passed"
+
+
+def test_a_report_is_made_before_another_process_may_change_what_it_reads(
+    mini: Mini, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+
+    def looked_at(workspace: Workspace, outcome: RunOutcome) -> RunReport:
+        with workspace.cache.lock_path.open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(True)
+        return build_report(workspace, outcome)
+
+    monkeypatch.setattr("gpuemu_flow.engine.report.build_report", looked_at)
+    workspace = Workspace(mini.root, environ=mini.environment())
+    _, report = run_and_report(workspace, RunOptions(words=("scale",)))
+    assert held == [True]
+    assert [result.op for result in report.results] == ["scale"]
