@@ -144,7 +144,7 @@ class JsonStore:
             ``cache-disk-full``, ``cache-not-writable``, or ``cache-busy`` when the database stays
             locked or is damaged again and again.
         """
-        for _ in range(_ATTEMPTS):
+        for left in reversed(range(_ATTEMPTS)):
             cache = None
             try:
                 cache = self._opened()
@@ -152,13 +152,15 @@ class JsonStore:
             except Timeout as error:
                 raise self._busy("stayed locked") from error
             except sqlite3.DatabaseError as error:
-                self._start_afresh(cache, error)
+                self._start_afresh(cache, error, last=not left)
         raise self._busy("is damaged by another program again and again")
 
     def _busy(self, reason: str) -> StoreError:
         return StoreError(Problem("cache-busy", f"{self._folder} {reason}", "end the other run"))
 
-    def _start_afresh(self, cache: Cache | None, error: sqlite3.DatabaseError) -> None:
+    def _start_afresh(
+        self, cache: Cache | None, error: sqlite3.DatabaseError, *, last: bool
+    ) -> None:
         text = str(error).lower()
         if _LOCKED in text:
             raise self._busy("stayed locked") from error
@@ -166,7 +168,10 @@ class JsonStore:
             if self._cache is not cache:
                 return  # another thread met the same damage and dealt with it
             if cache is None or not self._is_replaced():
-                if any(sign in text for sign in _FULL):
+                # Who closes a database that was moved away deletes files of the one in its place:
+                # that is over once it is opened again.
+                unwritable = any(sign in text for sign in _FULL)
+                if unwritable and (last or "full" in text):
                     raise StoreError(
                         Problem(
                             "cache-disk-full" if "full" in text else "cache-not-writable",
@@ -175,7 +180,8 @@ class JsonStore:
                             "what was finished is kept",
                         )
                     ) from error
-                self._set_aside(self._folder, f"damaged database: {error}")
+                if not unwritable:
+                    self._set_aside(self._folder, f"damaged database: {error}")
             self._drop()
 
     def get(self, key: str) -> Json | None:
