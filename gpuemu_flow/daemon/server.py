@@ -35,8 +35,9 @@ MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
 STUCK_SECONDS = 1.0
-LINGER_SECONDS = 1.0  # after the last answer, unless all clients have left by then
 """So long nothing is sent to a client that did not read."""
+LINGER_SECONDS = 1.0
+"""So long after the last answer the socket stays open, unless all clients have left by then."""
 
 Reply = dict[str, Json]
 Handler = Callable[[Envelope, Job], Reply]
