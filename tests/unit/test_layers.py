@@ -17,7 +17,7 @@ LAYERS = (
     ("tasks",),
     ("artifacts", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "schemas", "syntax"),
+    ("types", "errors", "", "observed", "schemas", "syntax"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -44,6 +44,7 @@ BESIDE = {
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
     "types": ("gpuemu_flow.errors",),
+    "observed": ("gpuemu_flow.types",),
 }
 """What a package may import of another one on its own floor."""
 

@@ -1,0 +1,69 @@
+"""Inputs that a program was seen to use while it ran, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from gpuemu_flow.types import Json
+
+ALL_VARIABLES = "*"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Everything outside of its arguments that a program was seen to depend on.
+
+    Attributes
+    ----------
+    files : frozenset of str
+        Absolute paths that were read, imported, executed or mapped, as the program named them:
+        links are not resolved.
+    missed : frozenset of str
+        Absolute paths that were looked for and were not there.
+    listed : frozenset of str
+        Absolute paths of folders whose entries were listed.
+    variables : frozenset of str
+        Names of environment variables that were read, set or not; `ALL_VARIABLES` when the whole
+        environment was read.
+    untracked : frozenset of str
+        Reasons why more may have been used than is listed here, each a sentence for a report;
+        empty when everything was seen.
+    """
+
+    files: frozenset[str] = frozenset()
+    missed: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+    untracked: frozenset[str] = frozenset()
+
+    def __or__(self, other: Observation) -> Observation:
+        """Join two observations of the same program."""
+        return Observation(
+            self.files | other.files,
+            self.missed | other.missed,
+            self.listed | other.listed,
+            self.variables | other.variables,
+            self.untracked | other.untracked,
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the observation as lists that can be stored."""
+        return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Observation:
+        """Read what `to_json` returned.
+
+        Raises
+        ------
+        ValueError
+            When a list is missing or holds anything but strings.
+        """
+        sets = {}
+        for field in fields(cls):
+            values = data.get(field.name)
+            if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+                raise ValueError(f"{field.name}: not a list of strings")
+            sets[field.name] = frozenset(values)
+        return cls(**sets)
