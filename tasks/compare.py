@@ -1,7 +1,7 @@
 """Stage ``compare``: hold the op's outputs against the reference's and give each case a verdict.
 
-Reads the manifests of ``generate``, ``op`` and ``reference``: a comparison depends on the
-digests of outputs, not on the scripts that made them. Writes a verdict, the failures and the
+Reads the manifests of ``generate``, ``op`` and ``reference``, and the reference's source where the
+tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict, the failures and the
 error statistics per case, and their summary.
 """
 
@@ -14,8 +14,10 @@ from typing import Any
 
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
+from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -25,6 +27,7 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
+    program_of,
     read_manifest,
     write_manifest,
 )
@@ -49,7 +52,7 @@ OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
 
 
-def run(spec: TaskSpec, context: StageContext) -> StageResult:
+def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Judge every case of one op and dtype that has no verdict yet."""
     begin = time.perf_counter()
     cases = read_cases(spec, context)
@@ -59,26 +62,28 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     }
     expected_dtypes = manifests["reference"]["expected_dtypes"]
     pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])
-    shared = digest_json(
+    static = digest_json(
         [
             STAGE,
-            VERSION,
+            spec.version,
             spec.params,
+            dict(code),
             expected_dtypes,
-            context.environment.get("numpy"),
+            {**context.environment, **context.packages},
             [case.identity() for case in sample_cases(cases)],  # they say what kind of op it is
         ]
     )
+    inputs = _Inputs(spec, context, KnownInputs(context.cache.actions, static, context.inputs))
     results: dict[int, CheckResult] = {}
-    keys: dict[int, str] = {}
+    parts: dict[int, list[Json]] = {}
     todo: list[dict[str, Json]] = []
     for case, op, reference in pairs:
         early = _without_values(op, reference)
         if early is not None:
             results[case.index] = early
             continue
-        keys[case.index] = key = digest_json([shared, case.identity(), op, reference])
-        known = None if context.force else cached_verdict(context.cache, key)
+        parts[case.index] = about = [case.identity(), op, reference]
+        known = None if context.force else inputs.verdict(about)
         if known is not None:
             results[case.index] = known
         else:
@@ -90,7 +95,8 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         todo,
         cases=cases,
         expected_dtypes=expected_dtypes,
-        keys=keys,
+        parts=parts,
+        inputs=inputs,
         results=results,
     )
     verdicts = [(case, results[case.index]) for case in cases]
@@ -111,7 +117,47 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             "executed": len(todo),
             "duration_s": time.perf_counter() - begin,
         },
+        discovered=inputs.used,
     )
+
+
+class _Inputs:
+    """What judging was seen to use, the reference's source above all, and verdicts under it."""
+
+    def __init__(self, spec: TaskSpec, context: StageContext, known: KnownInputs) -> None:
+        self._context = context
+        self._known = known
+        sources = frozenset(str(context.root / path) for path in spec.sources)
+        self._names = context.inputs.discover(Observation(files=sources), {})
+        self._shared = ""
+        self._begun = context.inputs.now()
+        self._candidates = [] if context.force else known.candidates()
+        self.used = Discovered()
+
+    def verdict(self, about: list[Json]) -> CheckResult | None:
+        """What the action cache holds for a case and the inputs as they are now."""
+        for names, shared in self._candidates:
+            found = cached_verdict(self._context.cache, digest_json([shared, *about]))
+            if found is not None:
+                self.used |= names
+                return found
+        return None
+
+    def learn(self, program: Program, seen: Observation) -> None:
+        """Add what a worker was seen to use for the verdicts that come next."""
+        names = self._names | self._context.inputs.discover(seen, program.env)
+        if names != self._names:
+            self._names, self._shared = names, ""
+        self.used |= names
+
+    def keep(self, about: list[Json], result: CheckResult) -> None:
+        """Store a verdict, unless something that it depends on was written to meanwhile."""
+        context = self._context
+        if not context.unchanged() or context.inputs.moved(self._names, self._begun):
+            return
+        if not self._shared:
+            self._shared = self._known.add(self._names)
+        context.cache.actions.put(digest_json([self._shared, *about]), result.to_json())
 
 
 def _pairs(
@@ -148,7 +194,8 @@ def _judge(
     *,
     cases: Sequence[Case],
     expected_dtypes: Mapping[str, Json],
-    keys: Mapping[int, str],
+    parts: Mapping[int, list[Json]],
+    inputs: _Inputs,
     results: dict[int, CheckResult],
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
@@ -163,12 +210,13 @@ def _judge(
         if context.cancel.is_set():
             raise Interrupted
         batch = heal_missing(spec, context, todo[start : start + BATCH])
-        for item, judged in zip(batch, _ask(spec, context, common, batch), strict=True):
+        answers = _ask(spec, context, common, batch, inputs)
+        for item, judged in zip(batch, answers, strict=True):
             index = item["case"]["index"]
             violations = [failure_from_json(v) for v in item["op"]["violations"]]
             result = with_violations(judged, violations)
             if result.verdict is not Verdict.ERROR:
-                context.cache.actions.put(keys[index], result.to_json())
+                inputs.keep(parts[index], result)
             results[index] = result
         fresh += len(batch)
         context.on_progress(Progress(spec.name, len(results), len(cases), fresh))
@@ -179,9 +227,10 @@ def _ask(
     context: StageContext,
     common: Mapping[str, Json],
     batch: Sequence[dict[str, Json]],
+    inputs: _Inputs,
 ) -> list[CheckResult]:
     """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
-    program = Program.from_json(spec.settings["reference"])
+    program = program_of(spec.settings["reference"])
     # The envelope evaluates the reference some 16 times per case.
     seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.timeout
     try:
@@ -191,12 +240,13 @@ def _ask(
             {**common, "cases": list(batch)},
             seconds=seconds,
             cancel=context.cancel,
+            on_observed=lambda seen: inputs.learn(program, seen),
         )
         return [CheckResult.from_json(answer) for answer in answers]
     except CancelledRunError:
         raise Interrupted from None
     except JobFailedError as failed:
         if len(batch) > 1:
-            return [r for item in batch for r in _ask(spec, context, common, [item])]
+            return [r for item in batch for r in _ask(spec, context, common, [item], inputs)]
         error = replace(failed.error, message=f"while comparing: {failed.error.message}")
         return [run_error_result(FailureKind.REFERENCE, error)]

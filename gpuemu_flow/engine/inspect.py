@@ -12,7 +12,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
-from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import Json
 
 
@@ -42,11 +42,20 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
                 "key": parts.key(),
                 "changes": changes,
                 "because": _roots(workspace, states, name, stale),
-                "reads": [*spec.sources, *(states.manifest(i.path) for i in spec.inputs)],
+                "reads": [
+                    *spec.sources,
+                    *_observed(workspace, spec),
+                    *(states.manifest(i.path) for i in spec.inputs),
+                ],
             }
         )
     workspace.cache.close()
     return found
+
+
+def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
+    """Files that the task's program was seen to use and that are not among its sources."""
+    return sorted(workspace.snapshot.observed.names([spec.name]).files - set(spec.sources))
 
 
 def _roots(

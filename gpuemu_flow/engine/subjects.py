@@ -10,8 +10,8 @@ from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.generate import schema_from_json
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Json
@@ -29,7 +29,8 @@ class OpSubject:
         The workspace's master seed.
     strategies, layouts : tuple of str
     op_key, reference_key : str
-        Digests of all that decides what the two programs compute.
+        Digests of all that decides what the two programs compute, as far as it is known before they
+        run.
     judge_key : str
         Digest of all that decides a verdict besides outputs.
     """
@@ -101,8 +102,8 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
     states = workspace.states()
 
     def key(part: Json, task: str) -> str:
-        parts = states.parts(tasks[task])
-        return digest_json([part, dict(parts.code), parts.params, dict(parts.env)])
+        parts = states.static_parts(tasks[task])
+        return digest_json([part, parts.stage, dict(parts.code), parts.params, dict(parts.env)])
 
     cases = plan_cases(
         schema,
@@ -116,8 +117,8 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         Subject(
             name=op,
             dtype=dtype,
-            op=Program.from_json(program.settings),
-            reference=Program.from_json(reference.settings),
+            op=program_of(program.settings),
+            reference=program_of(reference.settings),
             compare=compare.params,
             samples=sample_cases(cases),
             reference_dtype=reference.params["dtype"],

@@ -16,6 +16,7 @@ from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
@@ -107,6 +108,7 @@ class Subjects:
         self._cache = workspace.cache
         self._root = workspace.root
         self._environment = dict(workspace.environment)
+        self._version = str(workspace.snapshot.basis["own_code"])
         self._auto = (
             _ops_that_say_auto(self._config)
             if protocol_v1
@@ -153,7 +155,9 @@ class Subjects:
 
     def _judged_by(self, asked: Asked, compiled: _Compiled) -> str:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
-        return digest_json([repr(asked.key()), *parts, compiled.digests, self._environment])
+        return digest_json(
+            [repr(asked.key()), *parts, compiled.digests, self._environment, self._version]
+        )
 
     def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
         """An op with what a request changes of it."""
@@ -207,18 +211,18 @@ class Subjects:
             op, op=op.op or op.reference, dtypes=(dtype,), tolerance=tolerance, skip_reason=""
         )
         config = replace(self._config, ops=(stand_in,), targets={})
-        tasks = Compiler(config, self._cache, Overrides()).graph().tasks
+        tasks = Compiler(config, self._cache, Overrides(), self._version).graph().tasks
         program, reference, compare = (
             tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
         )
-        made = Program.from_json(program.settings)
+        made = program_of(program.settings)
         if op.op is None:
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
         files = sorted({*program.sources, *reference.sources})
         table = FileTable(self._root)
         return _Compiled(
             made,
-            Program.from_json(reference.settings),
+            program_of(reference.settings),
             compare.params,
             reference.params["dtype"],
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
