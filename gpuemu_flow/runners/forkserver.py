@@ -23,10 +23,10 @@ import ml_dtypes
 import numpy as np
 import pybase64
 
-from gpuemu_flow.runners import channel, limits, malloc, worker
+from gpuemu_flow.runners import channel, limits, malloc, observe, worker
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
-_FDS_PER_SESSION = 4
+_FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
 _CONTROL, _WAKEUP = "control", "wakeup"
 
@@ -94,7 +94,7 @@ class ForkServer:
         del self._requests.fds[:_FDS_PER_SESSION]
         if len(fds) < _FDS_PER_SESSION:
             raise channel.ChannelJunkError("a session needs its descriptors")
-        given = worker.Descriptors(channel=fds[0], status=fds[2], stderr=fds[3])
+        given = worker.Descriptors(fds[0], *fds[2:])
         lifeline = socket.socket(fileno=fds[1])
         server = os.getpid()
         try:
@@ -109,7 +109,7 @@ class ForkServer:
             lifeline.setblocking(False)
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
             _tell(lifeline, {"pid": pid})
-        for fd in (given.channel, given.status, given.stderr):
+        for fd in given.numbers():
             os.close(fd)
 
     def _forget(self, pid: int) -> None:
@@ -174,11 +174,10 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
     try:
         os.setsid()
         if fresh:
-            numbers = (given.channel, given.status, given.stderr)
-            for fd in numbers:
+            for fd in given.numbers():
                 os.set_inheritable(fd, True)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            arguments = [str(n) for n in (*numbers, server)]
+            arguments = [str(n) for n in (*given.numbers(), server)]
             module = ["-m", "gpuemu_flow.runners.worker"]
             os.execv(sys.executable, [sys.executable, *module, *arguments])  # noqa: S606
         worker.become_worker(given, parent=server)
@@ -192,6 +191,7 @@ def main() -> NoReturn:
     malloc.tune()
     limits.adopt_orphans()
     np.random.seed(0)  # numpy loads this module lazily; load it before forking
+    observe.base_records()
     gc.collect()
     gc.disable()
     gc.freeze()

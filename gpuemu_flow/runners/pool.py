@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import Conversation
 from gpuemu_flow.runners.process import (
@@ -20,6 +21,7 @@ from gpuemu_flow.runners.process import (
     startup_environment,
 )
 from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
 from gpuemu_flow.runners.work import CaseToFile
 from gpuemu_flow.types import Json
@@ -29,6 +31,7 @@ _SERVER_STARTS = 3
 _SLICE = 0.1
 
 OnOutcome = Callable[[Outcome], None]
+OnObserved = Callable[[Observation], None]
 Publish = Callable[[Path, str], None]
 
 
@@ -137,8 +140,11 @@ class Pool:
         finally:
             server.close()
 
-    def _supervisor(self, program: Program, cancel: threading.Event | None) -> Supervisor:
+    def _supervisor(
+        self, program: Program, cancel: threading.Event | None, sightings: Sightings
+    ) -> Supervisor:
         def talk(worker: WorkerProcess) -> Conversation:
+            worker.follow_with(sightings)
             return Conversation(worker, program, self._load_timeout, cancel)
 
         @contextlib.contextmanager
@@ -166,9 +172,10 @@ class Pool:
             `cancel` was set.
         """
         with self._slot(cancel):
-            supervisor = self._supervisor(program, cancel)
+            sightings = Sightings()
+            supervisor = self._supervisor(program, cancel, sightings)
             try:
-                yield ProgramSession(supervisor)
+                yield ProgramSession(supervisor, sightings)
             finally:
                 supervisor.close()
 
@@ -206,6 +213,7 @@ class Pool:
         on_outcome: OnOutcome | None = None,
         publish: Publish,
         cancel: threading.Event | None = None,
+        on_observed: OnObserved | None = None,
     ) -> list[Outcome]:
         """Run a program on cases.
 
@@ -220,6 +228,8 @@ class Pool:
             Moves a staged blob file (path, sha256) to where it belongs.
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
+        on_observed : callable, optional
+            Called once at the end with all that the program was seen to use.
 
         Returns
         -------
@@ -232,9 +242,10 @@ class Pool:
             ``worker-not-started``, ``staging-failed``: nothing that the program did.
         """
         outcomes: list[Outcome] = []
+        sightings = Sightings()
         try:
             with self._slot(cancel):
-                supervisor = self._supervisor(program, cancel)
+                supervisor = self._supervisor(program, cancel, sightings)
                 try:
                     for request in requests:
                         outcome = self._one(supervisor, request, checks, publish)
@@ -245,6 +256,8 @@ class Pool:
                     supervisor.close()
         except CancelledRunError:
             pass
+        if on_observed is not None:
+            on_observed(sightings.observation())
         return outcomes
 
     def call(
@@ -255,6 +268,7 @@ class Pool:
         *,
         seconds: float,
         cancel: threading.Event | None = None,
+        on_observed: OnObserved | None = None,
     ) -> Json:
         """Run one of this package's own functions in a worker, `program` being its evaluator.
 
@@ -267,6 +281,8 @@ class Pool:
         payload : JSON
         seconds : float
             After this the worker is killed.
+        on_observed : callable, optional
+            Called at the end, also after a failure, with all that the program was seen to use.
 
         Raises
         ------
@@ -276,11 +292,15 @@ class Pool:
         """
         with self._slot(cancel):
             session = self._open(program)
+            sightings = Sightings()
+            session.follow_with(sightings)
             conversation = Conversation(session, program, self._load_timeout, cancel)
             try:
                 return conversation.run_job(target, payload, seconds)
             finally:
                 conversation.close()
+                if on_observed is not None:
+                    on_observed(sightings.observation())
 
 
 def _no_server(complaint: str) -> RunnerError:

@@ -18,6 +18,7 @@ from pathlib import Path
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.runners import anonfile, channel
+from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
 
 START_SECONDS = 60.0
@@ -66,7 +67,7 @@ class DeadlineError(Exception):
 
 
 class WorkerProcess:
-    """One worker process seen from the coordinator: a socket, a lifeline, two files.
+    """One worker process seen from the coordinator: a socket, a lifeline, three files.
 
     Not thread-safe. `close` or `kill` ends the process and all that stayed in its group.
 
@@ -83,6 +84,8 @@ class WorkerProcess:
         self.status = anonfile.create("status")
         os.ftruncate(self.status, 64)
         self.stderr = anonfile.append_only(anonfile.create("stderr"))
+        self.report = anonfile.append_only(anonfile.create("report"))
+        self.sightings: Sightings | None = None
         # A stopped worker must not block whoever asks it something.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
         self._frames = channel.FrameReader(self.sock, wait=False)
@@ -97,12 +100,18 @@ class WorkerProcess:
 
     def hand_over(self) -> list[int]:
         """The descriptors that travel to the fork server, in its order."""
-        return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr]
+        return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr,
+                self.report]  # fmt: skip
 
     def handed_over(self) -> None:
         """Drop the peers' ends, so that their death is seen."""
         self._child_end.close()
         self._server_end.close()
+
+    def follow_with(self, sightings: Sightings) -> None:
+        """Let what the program is seen to use be collected there."""
+        self.sightings = sightings
+        sightings.follow(self.report)
 
     def wait_started(self, seconds: float) -> None:
         """Wait for the process id.
@@ -234,8 +243,10 @@ class WorkerProcess:
                 os.killpg(self.pid, signal.SIGKILL)
         for end in (self.sock, self._lifeline, self._child_end, self._server_end):
             end.close()
-        os.close(self.status)
-        os.close(self.stderr)
+        if self.sightings is not None:
+            self.sightings.leave(self.report)
+        for fd in (self.status, self.stderr, self.report):
+            os.close(fd)
 
 
 class ServerHandle:

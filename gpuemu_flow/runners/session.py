@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import Attempt
+from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
 from gpuemu_flow.runners.work import CallInMemory, Laid, Work
 from gpuemu_flow.types import Case
@@ -26,8 +28,9 @@ class ProgramSession:
         The latest call that was finished.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, sightings: Sightings) -> None:
         self._supervisor = supervisor
+        self._sightings = sightings
         self._begun: CallInMemory | None = None
         self._index = 0
         self.done: CallInMemory | None = None
@@ -68,6 +71,14 @@ class ProgramSession:
             inputs, checks=checks, input_dtype=input_dtype, dtype=dtype, index=index, seed=seed
         )
         return self.finish()
+
+    def observed(self) -> Observation:
+        """Return everything that the program was seen to use since it was loaded, loading included.
+
+        It grows only; the same object is returned while nothing new was seen. What a worker
+        reported before it was lost stays.
+        """
+        return self._sightings.observation()
 
     def arena(self) -> Arena | None:
         """The memory of the worker that the next call goes to, for `Laid`; None when none waits."""

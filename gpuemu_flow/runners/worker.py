@@ -39,6 +39,7 @@ from gpuemu_flow.runners.conduct import Conduct
 from gpuemu_flow.runners.diagnose import CUT_OFF, explain, print_traceback
 from gpuemu_flow.runners.execute import Executed, Executor, Runner, converted
 from gpuemu_flow.runners.imports import enter_workspace, set_source_transform
+from gpuemu_flow.runners.observe import Observer
 from gpuemu_flow.runners.streams import StandardStreams, keep_high
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.runners.watch import Watch
@@ -54,11 +55,16 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What a worker is given: its socket, its status page and its standard error."""
+    """What a worker is given: its socket, status page, standard error, and what it reports to."""
 
     channel: int
     status: int
     stderr: int
+    report: int
+
+    def numbers(self) -> tuple[int, ...]:
+        """All of them, in the constructor's order."""
+        return self.channel, self.status, self.stderr, self.report
 
 
 def _runner(program: Program, streams: StandardStreams) -> Runner:
@@ -110,6 +116,7 @@ class Worker:
         self._service: jobs.Service | None = None
         self._desk: jobs.Desk | None = None
         self._conduct = Conduct()
+        self._observer = Observer(keep_high(given.report))
         self._pid = os.getpid()
 
     def _next(self) -> dict[str, Json]:
@@ -124,6 +131,7 @@ class Worker:
         try:
             while True:
                 answer = self._answer(self._next())
+                self._observer.look()
                 if os.getpid() != self._pid:
                     os._exit(0)  # a fork that the program made came back here too
                 try:
@@ -174,6 +182,7 @@ class Worker:
             enter_workspace(program)
             if program.shadow:
                 set_source_transform(jobs.shadow_bytes)
+            self._observer.begin(program)
             extra = program.memory_limit
             limits.limit_memory(None if extra is None else extra + LOAD_ALLOWANCE)
             self._watch.preparing()
@@ -195,6 +204,7 @@ class Worker:
         try:
             limits.limit_file_size(limits.MIN_OUTPUT_LIMIT)
             enter_workspace(program)
+            self._observer.begin(program)
             result = jobs.run_job(message["target"], message["payload"], evaluator)
         except BaseException as error:
             failed = asdict(self._failed(error, doing="evaluating"))
@@ -393,7 +403,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    limits.close_all_but({0, 1, 2, given.channel, given.status, given.stderr})
+    limits.close_all_but({0, 1, 2, *given.numbers()})
     gc.enable()
     script.own_process()
     malloc.tune()
@@ -402,9 +412,9 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 
 def main() -> NoReturn:
     """Entry of a fresh interpreter: descriptor numbers and the parent's id as arguments."""
-    channel, status, stderr, parent = (int(text) for text in sys.argv[1:5])
+    *numbers, parent = (int(text) for text in sys.argv[1:6])
     np.random.seed(0)  # numpy loads this module lazily; not in a program's time
-    become_worker(Descriptors(channel, status, stderr), parent=parent)
+    become_worker(Descriptors(*numbers), parent=parent)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,216 @@
+"""In a worker: write down what the program reads, looks for, lists and imports.
+
+Python's audit events (PEP 578) tell of every file that is opened, before it happens. A hook cannot
+be taken away again and runs for every event, so it does next to nothing for most of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gpuemu_flow.runners import libraries
+from gpuemu_flow.runners.api import Program
+
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+_BYTECODE = f"{os.sep}__pycache__{os.sep}"
+_WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_SEARCH = "<frozen importlib._bootstrap_external>"
+_HELPERS = ("pathlib.py", "tokenize.py", "linecache.py", "posixpath.py", "genericpath.py",
+            "codecs.py", "os.py", "glob.py", "fnmatch.py")  # fmt: skip
+_READS_PROGRAMS = (_PACKAGE + "runners/imports.py", _PACKAGE + "runners/script.py")
+_MAX_BYTES = 24 << 20
+
+
+class Observer:
+    """Writes records for `sightings`; one in each worker, for good.
+
+    Parameters
+    ----------
+    report : int
+        Descriptor of the records, which appends.
+    """
+
+    def __init__(self, report: int) -> None:
+        self._report = report
+        self._known: set[str | bytes] = set()
+        self._left = _MAX_BYTES
+        self._modules: set[str] = set()
+        self._libraries = libraries.Loaded()
+        self._active = False
+
+    def begin(self, program: Program) -> None:
+        """Observe this process from now on: the program's code is about to be read."""
+        self._write(b"b" + base_records())
+        self._modules = set(sys.modules)
+        self._libraries.changed()
+        if program.path:
+            self.note(b"r", program.path)
+        if self._active:
+            return
+        self._active = True
+        actions: dict[str, Callable[..., None]] = {
+            "open": self._on_open,
+            "import": self._on_import,
+            "os.listdir": self._on_list,
+            "os.scandir": self._on_list,
+            "ctypes.dlopen": self._on_library,
+            "sqlite3.connect": self._on_library,
+            "os.mkdir": self._on_mkdir,
+            "os.rename": self._on_change,
+            "os.link": self._on_change,
+            "os.symlink": self._on_change,
+            "os.remove": self._on_change,
+        }
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in actions:  # nothing more for the others: `id` alone tells of each call
+                try:
+                    actions[event](*arguments)
+                except Exception:  # noqa: S110 - what is watched goes on as if it were not
+                    pass
+
+        sys.addaudithook(hook)
+
+    def look(self) -> None:
+        """Write down what no event told of: after loading and after each message."""
+        if not self._active:
+            return
+        if len(sys.modules) != len(self._modules):
+            names = [name for name in sys.modules.copy() if name not in self._modules]
+            self._modules.update(names)
+            for path in _origins(names):
+                self.note(b"r", path)
+        if self._libraries.changed():
+            for path in self._libraries.paths():
+                self.note(b"r", path)
+
+    def note(self, kind: bytes, path: str) -> None:
+        """Write down one path, once; our own files and the system's are left out."""
+        record = kind + os.fsencode(path)
+        known = path if kind == b"r" else record
+        if known in self._known or path.startswith((*_SYSTEM, _PACKAGE)):
+            return
+        self._known.add(known)
+        self._write(record)
+
+    def _write(self, record: bytes) -> None:
+        self._left -= len(record)
+        if self._left < 0:
+            record = b"uthe program used more files than are written down"
+        try:
+            os.write(self._report, record + b"\0")
+        except OSError:  # the program closed it, as it then has our socket
+            pass
+
+    def _on_open(self, path: object, mode: object, flags: object) -> None:
+        if isinstance(path, int) or path in self._known:
+            return
+        name = _absolute(path)
+        if isinstance(flags, int) and flags & _WRITE_ONLY:
+            self.note(b"w", name)
+        else:
+            self._look_at(name)
+
+    def _look_at(self, path: str) -> None:
+        """Write down that a file is read, or is looked for in vain."""
+        if path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3)):
+            return
+        if _BYTECODE in path or path.endswith(".pyc"):
+            path = _source_of(path)
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116 - no pathlib in a hook
+        except OSError:
+            self.note(b"m", path)
+        else:
+            if stat.S_ISREG(mode):
+                self.note(b"r", path)
+
+    def _on_import(self, _name: object, path: object = None, *_: object) -> None:
+        if path:  # of a compiled extension
+            self._look_at(_absolute(path))
+
+    def _on_library(self, path: object, *_: object) -> None:
+        text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if os.sep in text or (text and (Path.cwd() / text).is_file()):
+            self._look_at(_absolute(text))
+
+    def _on_list(self, path: object) -> None:
+        frame = sys._getframe(2)
+        if frame.f_code.co_filename == _SEARCH or isinstance(path, int) or _is_ours(frame):
+            return  # who searches for modules looks for certain names only
+        name = _absolute("." if path is None else path)
+        try:
+            os.stat(name)  # noqa: PTH116
+        except OSError:
+            self.note(b"m", name)
+        else:
+            self.note(b"l", name)
+
+    def _on_mkdir(self, path: object, *_: object) -> None:
+        name = _absolute(path)
+        if not os.path.lexists(name):
+            self.note(b"d", name)
+
+    def _on_change(self, source: object, target: object = None, *_: object) -> None:
+        last = source if target is None or isinstance(target, int) else target
+        self.note(b"w", _absolute(last))
+
+
+def _absolute(path: Any) -> str:
+    """A path as it was named, from the root; ``..`` stays, for it may leave a linked folder."""
+    text = os.fsdecode(path)
+    if not text.startswith("/"):
+        text = os.getcwd() + "/" + text  # noqa: PTH109
+    if "//" in text or "/." in text:
+        parts = [part for part in text.split("/") if part not in ("", ".")]
+        return "/" + "/".join(parts) if ".." in parts else os.path.normpath(text)
+    return text
+
+
+def _source_of(path: str) -> str:
+    """The source of a bytecode file, or the file itself when there is none."""
+    try:
+        source = importlib.util.source_from_cache(path)
+    except (ValueError, NotImplementedError):
+        return path
+    return source if os.path.exists(source) else path  # noqa: PTH110
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Whether our own code asked, by way of the standard library's helpers; not for a program."""
+    while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    name = frame.f_code.co_filename
+    return name.startswith(_PACKAGE) and name not in _READS_PROGRAMS
+
+
+def _origins(names: Iterable[str]) -> Iterable[str]:
+    """The files that modules come from, as they were found."""
+    for name in names:
+        module = sys.modules.get(name)
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        path = getattr(module, "__file__", None) if origin is None else origin
+        if isinstance(path, str) and path.startswith("/"):
+            yield path
+
+
+_base: list[bytes] = []
+
+
+def base_records() -> bytes:
+    """What a process had read before it saw any program; computed once, before it is forked."""
+    if not _base:
+        files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
+        kept = sorted(path for path in files if not path.startswith(_PACKAGE))
+        _base.append(b"\n".join(b"r" + os.fsencode(path) for path in kept))
+    return _base[0]

@@ -1,0 +1,129 @@
+"""The coordinator's side of observation: what workers wrote down of a program, made an Observation.
+
+A worker appends records to a file that it shares with the coordinator: one letter, a path or a
+name, and a zero byte. Processes that the program forks append to the same file. What was written
+stays when the worker is lost.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+
+from gpuemu_flow.observed import ALL_VARIABLES, Observation
+
+READ, MISSED, LISTED, WRITTEN, MADE, VARIABLE, UNTRACKED, BASE = b"rmlwdvub"
+"""A record's first byte.
+
+READ is a file, MISSED a path that was not there, LISTED a folder, WRITTEN and MADE a file and a
+folder that the program itself made, VARIABLE a name of the environment, UNTRACKED a sentence. BASE
+holds what every worker starts with: the same records, with line ends in place of the zero bytes.
+"""
+_PATHS = (READ, MISSED, LISTED, WRITTEN, MADE)
+MAX_REPORT = 32 << 20
+_TOO_MUCH = "the program used more files than are written down"
+_DAMAGED = "the program damaged the record of the files that it used"
+
+
+class Sightings:
+    """What one program's workers have reported so far. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._missed: set[str] = set()
+        self._listed: set[str] = set()
+        self._variables: set[str] = set()
+        self._untracked: set[str] = set()
+        self._own: set[str] = set()
+        self._own_folders: tuple[str, ...] = ()
+        self._followed: dict[int, int] = {}
+        self._made: Observation | None = None
+
+    def follow(self, fd: int) -> None:
+        """Read a worker's records from now on."""
+        self._followed.setdefault(fd, 0)
+
+    def leave(self, fd: int) -> None:
+        """Read what there is for the last time; the descriptor may be closed afterwards."""
+        if fd in self._followed:
+            self._drain(fd)
+            del self._followed[fd]
+
+    def observation(self) -> Observation:
+        """Everything that was reported until now; the same object while nothing is new."""
+        for fd in self._followed:
+            self._drain(fd)
+        if self._made is None:
+            names = self._variables
+            self._made = Observation(
+                files=frozenset(self._files),
+                missed=frozenset(p for p in self._missed if not self._is_own(p)),
+                listed=frozenset(self._listed),
+                variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
+                untracked=frozenset(self._untracked),
+            )
+        return self._made
+
+    def _drain(self, fd: int) -> None:
+        start = self._followed[fd]
+        try:
+            size = os.fstat(fd).st_size
+            if size <= start:
+                return
+            data = os.pread(fd, min(size - start, MAX_REPORT), start)
+        except OSError:
+            return
+        end = data.rfind(b"\0") + 1
+        self._followed[fd] = start + end
+        self._made = None
+        if start + end > MAX_REPORT:
+            self._untracked.add(_TOO_MUCH)
+        for record in data[:end].split(b"\0"):
+            if record:
+                self._take(record)
+
+    def _take(self, record: bytes) -> None:
+        kind, rest = record[0], record[1:]
+        if kind == BASE:
+            base = _base(rest)
+            self._files |= base.files
+            self._variables |= base.variables
+            return
+        text = os.fsdecode(rest)
+        if kind == VARIABLE:
+            self._variables.add(text)
+        elif kind == UNTRACKED:
+            self._untracked.add(text[:1000])
+        elif text.startswith("/") and kind in _PATHS:
+            self._take_path(kind, text)
+        else:
+            self._untracked.add(_DAMAGED)
+
+    def _take_path(self, kind: int, path: str) -> None:
+        """Sort one path in; what the program made itself is no input of it."""
+        if kind == WRITTEN and path not in self._files:
+            self._own.add(path)
+        elif kind == MADE:
+            self._own_folders = (*self._own_folders, path)
+        elif kind == MISSED:
+            self._missed.add(path)
+        elif kind in (READ, LISTED) and not self._is_own(path):
+            (self._files if kind == READ else self._listed).add(path)
+
+    def _is_own(self, path: str) -> bool:
+        """Whether the program made a file or folder itself, or the folder that it lies in."""
+        return path in self._own or any(
+            path == folder or path.startswith(folder + "/") for folder in self._own_folders
+        )
+
+
+@lru_cache(maxsize=8)
+def _base(records: bytes) -> Observation:
+    """What a worker starts with: the same bytes come from every worker of a fork server."""
+    lines = records.split(b"\n")
+    return Observation(
+        files=frozenset(os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([READ])),
+        variables=frozenset(
+            os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([VARIABLE])
+        ),
+    )
