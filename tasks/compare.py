@@ -7,6 +7,7 @@ error statistics per case, and their summary.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Program, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
-from gpuemu_flow.store.discovered import Discovered, KnownInputs
+from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -73,7 +74,14 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             [case.identity() for case in sample_cases(cases)],  # they say what kind of op it is
         ]
     )
-    inputs = _Inputs(spec, context, KnownInputs(context.cache.actions, static, context.inputs))
+    sources = frozenset(str(context.root / path) for path in spec.sources)
+    inputs = SeenInputs(
+        context.cache.actions,
+        static,
+        context.inputs,
+        context.inputs.discover(Observation(files=sources), {}),
+        force=context.force,
+    )
     results: dict[int, CheckResult] = {}
     parts: dict[int, list[Json]] = {}
     todo: list[dict[str, Json]] = []
@@ -83,7 +91,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             results[case.index] = early
             continue
         parts[case.index] = about = [case.identity(), op, reference]
-        known = None if context.force else inputs.verdict(about)
+        known = inputs.find(functools.partial(_known, context.cache, about))
         if known is not None:
             results[case.index] = known
         else:
@@ -121,45 +129,6 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     )
 
 
-class _Inputs:
-    """What judging was seen to use, the reference's source above all, and verdicts under it."""
-
-    def __init__(self, spec: TaskSpec, context: StageContext, known: KnownInputs) -> None:
-        self._context = context
-        self._known = known
-        sources = frozenset(str(context.root / path) for path in spec.sources)
-        self._names = context.inputs.discover(Observation(files=sources), {})
-        self._shared = ""
-        self._begun = context.inputs.now()
-        self._candidates = [] if context.force else known.candidates()
-        self.used = Discovered()
-
-    def verdict(self, about: list[Json]) -> CheckResult | None:
-        """What the action cache holds for a case and the inputs as they are now."""
-        for names, shared in self._candidates:
-            found = cached_verdict(self._context.cache, digest_json([shared, *about]))
-            if found is not None:
-                self.used |= names
-                return found
-        return None
-
-    def learn(self, program: Program, seen: Observation) -> None:
-        """Add what a worker was seen to use for the verdicts that come next."""
-        names = self._names | self._context.inputs.discover(seen, program.env)
-        if names != self._names:
-            self._names, self._shared = names, ""
-        self.used |= names
-
-    def keep(self, about: list[Json], result: CheckResult) -> None:
-        """Store a verdict, unless something that it depends on was written to meanwhile."""
-        context = self._context
-        if not context.unchanged() or context.inputs.moved(self._names, self._begun):
-            return
-        if not self._shared:
-            self._shared = self._known.add(self._names)
-        context.cache.actions.put(digest_json([self._shared, *about]), result.to_json())
-
-
 def _pairs(
     cases: Sequence[Case], ops: Sequence[Json], references: Sequence[Json]
 ) -> list[tuple[Case, dict[str, Any], dict[str, Any]]]:
@@ -187,6 +156,10 @@ def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
         return None
 
 
+def _known(cache: WorkspaceCache, about: list[Json], shared: str) -> CheckResult | None:
+    return cached_verdict(cache, digest_json([shared, *about]))
+
+
 def _judge(
     spec: TaskSpec,
     context: StageContext,
@@ -195,7 +168,7 @@ def _judge(
     cases: Sequence[Case],
     expected_dtypes: Mapping[str, Json],
     parts: Mapping[int, list[Json]],
-    inputs: _Inputs,
+    inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
@@ -211,12 +184,13 @@ def _judge(
             raise Interrupted
         batch = heal_missing(spec, context, todo[start : start + BATCH])
         answers = _ask(spec, context, common, batch, inputs)
+        shared = inputs.key() if context.unchanged() else None
         for item, judged in zip(batch, answers, strict=True):
             index = item["case"]["index"]
             violations = [failure_from_json(v) for v in item["op"]["violations"]]
             result = with_violations(judged, violations)
-            if result.verdict is not Verdict.ERROR:
-                inputs.keep(parts[index], result)
+            if result.verdict is not Verdict.ERROR and shared is not None:
+                context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
             results[index] = result
         fresh += len(batch)
         context.on_progress(Progress(spec.name, len(results), len(cases), fresh))
@@ -227,7 +201,7 @@ def _ask(
     context: StageContext,
     common: Mapping[str, Json],
     batch: Sequence[dict[str, Json]],
-    inputs: _Inputs,
+    inputs: SeenInputs,
 ) -> list[CheckResult]:
     """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
     program = program_of(spec.settings["reference"])
@@ -240,7 +214,7 @@ def _ask(
             {**common, "cases": list(batch)},
             seconds=seconds,
             cancel=context.cancel,
-            on_observed=lambda seen: inputs.learn(program, seen),
+            on_observed=lambda seen: inputs.learn("reference", seen, program.env),
         )
         return [CheckResult.from_json(answer) for answer in answers]
     except CancelledRunError:

@@ -10,8 +10,10 @@ from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.tasks.base import program_of
+from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.generate import schema_from_json
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Json
@@ -33,6 +35,8 @@ class OpSubject:
         run.
     judge_key : str
         Digest of all that decides a verdict besides outputs.
+    op_sources, reference_sources : Discovered
+        The files that the two programs are known to consist of before they run.
     """
 
     subject: Subject
@@ -43,6 +47,8 @@ class OpSubject:
     op_key: str
     reference_key: str
     judge_key: str
+    op_sources: Discovered
+    reference_sources: Discovered
 
 
 def op_names(workspace: Workspace) -> list[str]:
@@ -105,6 +111,10 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         parts = states.static_parts(tasks[task])
         return digest_json([part, parts.stage, dict(parts.code), parts.params, dict(parts.env)])
 
+    def sources(spec: TaskSpec) -> Discovered:
+        paths = frozenset(str(workspace.root / path) for path in spec.sources)
+        return workspace.inputs.discover(Observation(files=paths), {})
+
     cases = plan_cases(
         schema,
         seed=params["seed"],
@@ -130,4 +140,6 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         op_key=key("op", program.name),
         reference_key=key("reference", reference.name),
         judge_key=digest_json([compare.version, compare.params, [c.identity() for c in cases]]),
+        op_sources=sources(program),
+        reference_sources=sources(reference),
     )

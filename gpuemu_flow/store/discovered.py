@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
 
+T = TypeVar("T")
 VERSION = 1
 MAX_SETS = 8
 """Sets of inputs that are kept per program: each branch that is switched back to needs one."""
@@ -145,3 +147,79 @@ class KnownInputs:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
             self._actions.put(self._place, [k.to_json() for k in self._sets])
         return self.key(names)
+
+
+class SeenInputs:
+    """The inputs of programs that run now, and the keys of results that they give. Thread-safe.
+
+    Parameters
+    ----------
+    actions : JsonStore
+        The action cache.
+    static : str
+        Digest of all that is known before a program runs.
+    lookup : Lookup
+    start : Discovered
+        What belongs to the set whatever is seen.
+    force : bool
+        True: no earlier result is found.
+
+    Attributes
+    ----------
+    used : Discovered
+        All that the results depend on that were found or computed.
+    """
+
+    def __init__(
+        self,
+        actions: JsonStore,
+        static: str,
+        lookup: Lookup,
+        start: Discovered | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        self._lookup = lookup
+        self._known = KnownInputs(actions, static, lookup)
+        self._names = start or Discovered()
+        self._begun = lookup.now()
+        self._earlier = [] if force else self._known.candidates()
+        self._last: dict[str, Observation] = {}
+        self._lock = threading.Lock()
+        self.used = Discovered()
+
+    def find(self, get: Callable[[str], T | None]) -> T | None:
+        """Return the first of the results that `get` has under a key that holds now."""
+        for names, shared in self._earlier:
+            found = get(shared)
+            if found is not None:
+                self.join(names)
+                return found
+        return None
+
+    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+        """Add what one program was seen to use so far; nothing is done when that is not new."""
+        with self._lock:
+            if self._last.get(who) is seen:
+                return
+            self._last[who] = seen
+            names = self._lookup.discover(seen, given)
+            self._names |= names
+            self.used |= names
+
+    def join(self, names: Discovered) -> None:
+        """Add the inputs of an earlier result that new ones build on."""
+        if not names.within(self.used) or not names.within(self._names):
+            with self._lock:
+                self._names |= names
+                self.used |= names
+
+    def key(self) -> str | None:
+        """Return the key of results that were computed until now; None when one cannot be trusted.
+
+        That is so when something was written to an input since this object was made.
+        """
+        with self._lock:
+            if self._lookup.moved(self._names, self._begun):
+                return None
+            return self._known.add(self._names)
