@@ -16,7 +16,7 @@ from typing import Any
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Program, error_from_json
+from gpuemu_flow.runners.api import error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json

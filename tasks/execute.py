@@ -207,4 +207,3 @@ def _cached(context: StageContext, key: str, request: Request) -> Outcome | None
     except (KeyError, TypeError, ValueError):
         return None
     return outcome if context.cache.blobs.has(outcome.blob) else None
-

@@ -165,6 +165,7 @@ class _Watch:
         pool = self._workers(workspace)
         with make_listener(live=wants_color()) as listener:
             _, report = run_and_report(workspace, self.options, listener, pool)
+        self.files.follow(workspace, selected)
         record_run(workspace, report)
         self.warn_threshold = float(workspace.settings["warn_threshold"])
         return report

@@ -184,9 +184,7 @@ class Compiler:
                 op.name,
                 dtype,
                 # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
-                files=self._program_files(op, op.reference)
-                if op.tolerance == "auto"
-                else Closure((), ()),
+                files=self._program_files(op, op.reference),
                 inputs=(cases, _reads(stages.OP, ran), _reads(stages.REFERENCE, expected)),
                 params=parts["compare"],
                 settings={"op": ran.settings, "reference": expected.settings},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from gpuemu_flow.engine.distributions import Distributions
 from gpuemu_flow.engine.files import ABSENT, FileTable
 from gpuemu_flow.engine.plan import variable_digest
 from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 
@@ -22,6 +24,7 @@ _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
 _MOST_LINKS = 40
+_numbers = itertools.count()
 _NOT_LISTED = re.compile(r"__pycache__|.*\.py[co]|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
 """Names that editors and interpreters make beside sources."""
 
@@ -36,8 +39,8 @@ class Discovery:
         Variables that programs inherit.
     ignored : iterable of Path
         Folders that are the tool's own: the cache.
-    staging : callable
-        Gives a folder for a file whose time of change says what time it is.
+    staging : Path, optional
+        Folder for a file whose time of change says what time it is.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class Discovery:
         return memo[name]
 
     def _file(self, member: str) -> str:
-        path = self._decode(member)
+        path = self.key(member)
         if os.path.isdir(os.path.join(self._root, path)):  # noqa: PTH112, PTH118 - hot
             return "folder"
         return self._files.digest(path)
@@ -162,11 +165,10 @@ class Discovery:
         return "there" if os.path.lexists(self.path(member)) else ABSENT
 
     def _folder(self, member: str) -> str:
-        try:
-            names = os.listdir(self.path(member))  # noqa: PTH208
-        except OSError:
+        path = self.path(member)
+        if not os.path.isdir(path):  # noqa: PTH112
             return ABSENT
-        return digest_json(sorted(name for name in names if not _NOT_LISTED.fullmatch(name)))
+        return digest_json(sorted(names_in(path)))
 
     def _package(self, member: str) -> str:
         found = []
@@ -219,16 +221,17 @@ class Discovery:
         """Return the file system's time in ns."""
         if self._staging is None:
             return 0
-        probe = self._staging / f"now-{os.getpid()}-{id(object())}"
-        try:
-            probe.write_bytes(b"")
-            return probe.stat().st_mtime_ns
-        finally:
+        probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
+        with disk_errors(probe):
+            self._staging.mkdir(parents=True, exist_ok=True)
+            with probe.open("wb") as file:
+                time_ns = os.fstat(file.fileno()).st_mtime_ns
             probe.unlink(missing_ok=True)
+        return time_ns
 
     def path(self, member: str) -> str:
         """Return the absolute path of a member of a set."""
-        return os.path.join(self._root, self._decode(member))  # noqa: PTH118 - hot
+        return os.path.join(self._root, self.key(member))  # noqa: PTH118 - hot
 
     def _encode(self, path: str) -> str:
         for prefix, token in self._prefixes:
@@ -236,7 +239,8 @@ class Discovery:
                 return token + path[len(prefix) :]
         return "." if path == self._root else path
 
-    def _decode(self, member: str) -> str:
+    def key(self, member: str) -> str:
+        """Return the path of a member of a set as the file table knows it."""
         if member.startswith("<"):
             for prefix, token in self._prefixes[1:]:
                 if member.startswith(token):
@@ -271,6 +275,15 @@ _STATES = {
     "python": Discovery._python,
     "variable": Discovery._variable,
 }
+
+
+def names_in(folder: str) -> frozenset[str]:
+    """Return the names in a folder, without those that editors and interpreters make."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if not _NOT_LISTED.fullmatch(name))
 
 
 def _source_of(path: str) -> str:
