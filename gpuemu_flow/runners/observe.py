@@ -15,8 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpuemu_flow.runners import libraries
+from gpuemu_flow.runners import libraries, variables
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.searches import Searches
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -44,6 +45,7 @@ class Observer:
         self._left = _MAX_BYTES
         self._modules: set[str] = set()
         self._libraries = libraries.Loaded()
+        self._searches = Searches()
         self._active = False
 
     def begin(self, program: Program) -> None:
@@ -56,6 +58,8 @@ class Observer:
         if self._active:
             return
         self._active = True
+        variables.watch(lambda name: self._write(b"v" + os.fsencode(name)), program.env)
+        self._searches.install()
         actions: dict[str, Callable[..., None]] = {
             "open": self._on_open,
             "import": self._on_import,
@@ -68,6 +72,10 @@ class Observer:
             "os.link": self._on_change,
             "os.symlink": self._on_change,
             "os.remove": self._on_change,
+            "subprocess.Popen": self._on_start,
+            "os.posix_spawn": self._on_spawn,
+            "os.exec": self._on_spawn,
+            "os.system": self._on_spawn,
         }
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -88,6 +96,8 @@ class Observer:
             self._modules.update(names)
             for path in _origins(names):
                 self.note(b"r", path)
+        for path in self._searches.missed():
+            self.note(b"m", path)
         if self._libraries.changed():
             for path in self._libraries.paths():
                 self.note(b"r", path)
@@ -141,6 +151,14 @@ class Observer:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if os.sep in text or (text and (Path.cwd() / text).is_file()):
             self._look_at(_absolute(text))
+
+    def _on_start(self, _executable: object, _words: object, _folder: object, env: object) -> None:
+        if env is None:
+            self._write(b"v*")
+
+    def _on_spawn(self, _path: object, _words: object = None, env: object = None) -> None:
+        if env is None:  # else who made it was seen to
+            self._write(b"v*")
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)
@@ -212,5 +230,6 @@ def base_records() -> bytes:
     if not _base:
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        _base.append(b"\n".join(b"r" + os.fsencode(path) for path in kept))
+        records = [f"r{path}" for path in kept] + [f"v{n}" for n in variables.names_at_start()]
+        _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]
