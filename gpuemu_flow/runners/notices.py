@@ -16,12 +16,14 @@ import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # linux/seccomp.h, linux/audit.h, linux/filter.h, linux/prctl.h
 _SET_MODE_FILTER = 1
 _TSYNC, _SPEC_ALLOW, _NEW_LISTENER, _TSYNC_ESRCH, _WAIT_KILLABLE = 1, 4, 8, 16, 32
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+_SAME_PROCESSOR = 1  # wakes the caller where the answer is given: less waiting
 _CONTINUE = 1
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NO_NEW_PRIVS = 38
@@ -180,8 +182,7 @@ def ask(*, looks: bool) -> int:
     raise NoNoticesError(os.strerror(error_number))
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """One call that waits.
 
     Attributes
@@ -191,13 +192,13 @@ class Notice:
     thread : int
         Who calls, as this process numbers it; 0 when it cannot.
     call : Call
-    arguments : tuple of int
+    arguments : list of int
     """
 
     number: int
     thread: int
     call: Call
-    arguments: tuple[int, ...]
+    arguments: list[int]
 
 
 class Receiver:
@@ -208,21 +209,22 @@ class Receiver:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._received = ctypes.create_string_buffer(_NOTICE.size)
         self._answer = ctypes.create_string_buffer(24)
-        self._empty = bytes(_NOTICE.size)
+        self._libc.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+        self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
         """The next notice; None when the caller has gone. To be called when there is one."""
         assert MACHINE is not None  # noqa: S101 - nobody could ask
-        self._received.raw = self._empty
-        if self._libc.ioctl(self.fd, ctypes.c_ulong(_RECEIVE), self._received) != 0:
+        ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it
+        if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
             return None
-        number, thread, _, call, _, _, *arguments = _NOTICE.unpack(self._received.raw)
-        return Notice(number, thread, MACHINE.calls[call], tuple(arguments))
+        number, thread, _, call, _, _, *arguments = _NOTICE.unpack_from(self._received)
+        return Notice(number, thread, MACHINE.calls[call], arguments)
 
     def go_on(self, notice: Notice) -> None:
         """Let the call happen."""
         struct.pack_into("<QqiI", self._answer, 0, notice.number, 0, 0, _CONTINUE)
-        self._libc.ioctl(self.fd, ctypes.c_ulong(_SEND), self._answer)
+        self._libc.ioctl(self.fd, _SEND, self._answer)
 
     def close(self) -> None:
         """Give the descriptor back: calls that come from now on fail."""
@@ -236,44 +238,49 @@ class _Piece(ctypes.Structure):
 
 
 _PAGE = 4096
+_SHORT = 256
 
 
 class Memory:
     """Reads paths in other processes' memory."""
 
     def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._read = libc.process_vm_readv
+        self._read.restype = ctypes.c_ssize_t
+        self._read.argtypes = (
+            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),
+            *(ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+        )
         self._buffer = ctypes.create_string_buffer(2 * _PAGE)
         self._here = _Piece(ctypes.addressof(self._buffer), 2 * _PAGE)
-        self._there = (_Piece * 2)()
+        self._first, self._second = self._there = (_Piece * 2)()
+        self._here_at, self._there_at = map(ctypes.addressof, (self._here, self._there))
 
     def text(self, process: int, address: int) -> bytes | None:
         """The zero-terminated bytes at an address; None when they cannot be read."""
-        first = _PAGE - address % _PAGE
-        self._there[0].start, self._there[0].length = address, first
-        self._there[1].start, self._there[1].length = address + first, _PAGE
-        got = self._libc.process_vm_readv(
-            process,
-            ctypes.byref(self._here),
-            ctypes.c_ulong(1),
-            ctypes.byref(self._there),
-            ctypes.c_ulong(2),
-            ctypes.c_ulong(0),
-        )
+        length = _PAGE - address % _PAGE
+        if length > _SHORT:  # most paths are short
+            found = self._text(process, address, _SHORT, 1)
+            if found is not None:
+                return found
+        self._second.start, self._second.length = address + length, _PAGE
+        return self._text(process, address, length, 2)
+
+    def _text(self, process: int, address: int, length: int, pieces: int) -> bytes | None:
+        self._first.start, self._first.length = address, length
+        got = self._read(process, self._here_at, 1, self._there_at, pieces, 0)
         if got <= 0:
             return None
-        found = self._buffer.raw[:got].partition(b"\0")
-        return found[0] if found[1] else None
+        found = self._buffer.value
+        return found if len(found) < got else None
+
+    def refused(self) -> bool:
+        """Whether the last reading failed for want of rights, and not because nothing is there."""
+        return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:
         """Eight bytes as a number; 0 when they cannot be read."""
-        self._there[0].start, self._there[0].length = address, 8
-        got = self._libc.process_vm_readv(
-            process,
-            ctypes.byref(self._here),
-            ctypes.c_ulong(1),
-            ctypes.byref(self._there),
-            ctypes.c_ulong(1),
-            ctypes.c_ulong(0),
-        )
-        return int(struct.unpack_from("<Q", self._buffer)[0]) if got == 8 else 0
+        self._first.start, self._first.length = address, 8
+        got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
+        return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

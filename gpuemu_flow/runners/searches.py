@@ -21,7 +21,7 @@ class Searches:
 
     def install(self) -> None:
         """Hear of every import from now on."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type] - a finder needs find_spec only
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
         """Remember one search."""
@@ -33,7 +33,8 @@ class Searches:
     def missed(self) -> Iterator[str]:
         """Paths that would have been taken, had they been there, of the searches since last time.
 
-        Not those in installed packages and the standard library, which change as a whole.
+        Not those in installed packages and the standard library, which change as a whole, unless
+        the module was found nowhere: a package that is installed later would be taken.
         """
         asked, self._asked = self._asked, []
         names: dict[str, frozenset[str]] = {}
@@ -44,7 +45,8 @@ class Searches:
                 continue
             tail = name.rpartition(".")[2]
             for folder in folders:
-                if not is_installed(folder) and not folder.endswith(".zip"):
+                wanted = not is_installed(folder) or (spec is None and "-packages" in folder)
+                if wanted and not folder.endswith(".zip"):
                     if folder not in names:
                         names[folder] = _names(folder)
                     yield from _before(origin, folder, tail, names[folder])
