@@ -17,13 +17,14 @@ import selectors
 import signal
 import socket
 import sys
+from dataclasses import replace
 from typing import NoReturn
 
 import ml_dtypes
 import numpy as np
 import pybase64
 
-from gpuemu_flow.runners import channel, limits, malloc, observe, worker
+from gpuemu_flow.runners import channel, limits, malloc, observe, tracer, worker
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
 _FDS_PER_SESSION = 5
@@ -74,8 +75,19 @@ class ForkServer:
             self._shut_down()
             os._exit(0)
 
-    def _react(self, source: str | int) -> None:
-        if source == _CONTROL:
+    def _react(self, source: str | int | tracer.Incoming | tracer.Tracer) -> None:
+        if isinstance(source, tracer.Tracer):
+            if not source.serve():
+                self._selector.unregister(source.fd)
+                source.close()
+        elif isinstance(source, tracer.Incoming):
+            made = source.take()
+            if made is None:
+                self._selector.unregister(source.sock)
+                source.close()
+            else:
+                self._selector.register(made.fd, selectors.EVENT_READ, made)
+        elif source == _CONTROL:
             while (request := self._requests.read()) is not None:
                 self._fork(fresh=bool(request.get("fresh")))
         elif source == _WAKEUP:
@@ -97,9 +109,12 @@ class ForkServer:
         given = worker.Descriptors(fds[0], *fds[2:])
         lifeline = socket.socket(fileno=fds[1])
         server = os.getpid()
+        incoming, outgoing = socket.socketpair()
+        given = replace(given, notices=outgoing.fileno())
         try:
             pid = os.fork()
         except OSError as error:
+            incoming.close()
             _tell(lifeline, {"failed": error.strerror or str(error)})
             lifeline.close()
         else:
@@ -108,7 +123,10 @@ class ForkServer:
             self._sessions[pid] = lifeline
             lifeline.setblocking(False)
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
+            taker = tracer.Incoming(incoming, os.dup(given.report), pid)
+            self._selector.register(incoming, selectors.EVENT_READ, taker)
             _tell(lifeline, {"pid": pid})
+        outgoing.detach()
         for fd in given.numbers():
             os.close(fd)
 

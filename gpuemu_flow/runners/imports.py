@@ -24,8 +24,13 @@ def is_workspace_path(path: str, root: str) -> bool:
     """
     if not _is_below(path, root):
         return False
+    return not is_installed(path)
+
+
+def is_installed(path: str) -> bool:
+    """Return True for a path in an installed package or in Python's own library."""
     installed = any(name in path.split(os.sep) for name in _INSTALLED)  # noqa: PTH206 - hot
-    return not installed and not any(_is_below(path, stdlib) for stdlib in _STDLIB)
+    return installed or any(_is_below(path, stdlib) for stdlib in _STDLIB)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -10,13 +10,19 @@ import importlib.util
 import os
 import stat
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpuemu_flow.runners import libraries
+from gpuemu_flow.runners import libraries, variables
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.diagnose import shown_path
+from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.runners.searches import Searches
+from gpuemu_flow.runners.tracer import interpreter
+from gpuemu_flow.runners.tracing import Tracing
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -27,6 +33,8 @@ _HELPERS = ("pathlib.py", "tokenize.py", "linecache.py", "posixpath.py", "generi
             "codecs.py", "os.py", "glob.py", "fnmatch.py")  # fmt: skip
 _READS_PROGRAMS = (_PACKAGE + "runners/imports.py", _PACKAGE + "runners/script.py")
 _MAX_BYTES = 24 << 20
+_MAX_INTERPRETERS = 4
+_STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
 
 
 class Observer:
@@ -36,14 +44,19 @@ class Observer:
     ----------
     report : int
         Descriptor of the records, which appends.
+    server : int
+        Descriptor of the socket on which the fork server takes what traces this process.
     """
 
-    def __init__(self, report: int) -> None:
+    def __init__(self, report: int, server: int) -> None:
         self._report = report
+        self._tracing = Tracing(server)
+        self._name = ""
         self._known: set[str | bytes] = set()
         self._left = _MAX_BYTES
         self._modules: set[str] = set()
         self._libraries = libraries.Loaded()
+        self._searches = Searches()
         self._active = False
 
     def begin(self, program: Program) -> None:
@@ -51,23 +64,36 @@ class Observer:
         self._write(b"b" + base_records())
         self._modules = set(sys.modules)
         self._libraries.changed()
+        named = program.path or program.python or program.module
+        self._name = shown_path(named, program.root)
         if program.path:
             self.note(b"r", program.path)
+        if program.kind == "command" or program.python:
+            self._write(b"v*")
+            self._trace(children_only=True)
+            for path in (program.python, program.path):
+                self._look_at_program(path)
         if self._active:
             return
         self._active = True
+        variables.watch(lambda name: self._write(b"v" + os.fsencode(name)), program.env)
+        self._searches.install()
         actions: dict[str, Callable[..., None]] = {
             "open": self._on_open,
             "import": self._on_import,
             "os.listdir": self._on_list,
             "os.scandir": self._on_list,
             "ctypes.dlopen": self._on_library,
-            "sqlite3.connect": self._on_library,
+            "sqlite3.connect": self._on_database,
             "os.mkdir": self._on_mkdir,
             "os.rename": self._on_change,
             "os.link": self._on_change,
             "os.symlink": self._on_change,
             "os.remove": self._on_change,
+            "subprocess.Popen": self._on_start,
+            "os.posix_spawn": self._on_spawn,
+            "os.exec": self._on_spawn,
+            "os.system": self._on_spawn,
         }
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -88,6 +114,8 @@ class Observer:
             self._modules.update(names)
             for path in _origins(names):
                 self.note(b"r", path)
+        for path in self._searches.missed():
+            self.note(b"m", path)
         if self._libraries.changed():
             for path in self._libraries.paths():
                 self.note(b"r", path)
@@ -114,7 +142,9 @@ class Observer:
         if isinstance(path, int) or path in self._known:
             return
         name = _absolute(path)
-        if isinstance(flags, int) and flags & _WRITE_ONLY:
+        if isinstance(flags, int) and (
+            flags & _WRITE_ONLY or (flags & os.O_CREAT and not os.path.lexists(name))
+        ):
             self.note(b"w", name)
         else:
             self._look_at(name)
@@ -133,14 +163,57 @@ class Observer:
             if stat.S_ISREG(mode):
                 self.note(b"r", path)
 
+    def _look_at_program(self, path: str) -> None:
+        """A file that is executed, and what the kernel then loads to run it."""
+        for _ in range(_MAX_INTERPRETERS):
+            if not path.startswith("/"):
+                return
+            self._look_at(path)
+            path = os.fsdecode(interpreter(os.fsencode(path)))
+
+    def _trace(self, *, children_only: bool = False, quietly: bool = False) -> bool:
+        """Have the fork server see what no event tells of: machine code and other processes."""
+        failure = self._tracing.begin(children_only=children_only)
+        if failure and not quietly:
+            self._write(
+                os.fsencode(f"u{self._name}: its files cannot be traced on this system ({failure})")
+            )
+        return not failure
+
     def _on_import(self, _name: object, path: object = None, *_: object) -> None:
-        if path:  # of a compiled extension
-            self._look_at(_absolute(path))
+        if path:  # of a compiled extension, which may open files itself
+            name = _absolute(path)
+            self._look_at(name)
+            if not name.startswith(_STDLIB):
+                self._trace(quietly=is_installed(name))
 
     def _on_library(self, path: object, *_: object) -> None:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if os.sep in text or (text and (Path.cwd() / text).is_file()):
             self._look_at(_absolute(text))
+        if text:
+            self._trace()
+
+    def _on_database(self, path: object, *_: object) -> None:
+        text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if text and not text.startswith((":", "file:")):
+            name = _absolute(text)
+            if os.path.exists(name):  # noqa: PTH110
+                self._look_at(name)
+            else:
+                self.note(b"w", name)
+
+    def _on_start(self, path: object, _words: object, _folder: object, env: object) -> None:
+        self._on_spawn(path, None, env)
+
+    def _on_spawn(self, path: object, _words: object = None, env: object = None) -> None:
+        if env is None:  # else who made it was seen to
+            self._write(b"v*")
+        if self._trace():
+            return
+        text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if os.sep in text:
+            self._look_at_program(_absolute(text))
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)
@@ -212,5 +285,6 @@ def base_records() -> bytes:
     if not _base:
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        _base.append(b"\n".join(b"r" + os.fsencode(path) for path in kept))
+        records = [f"r{path}" for path in kept] + [f"v{n}" for n in variables.names_at_start()]
+        _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]

@@ -8,6 +8,7 @@ stays when the worker is lost.
 from __future__ import annotations
 
 import os
+import re
 from functools import lru_cache
 
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
@@ -20,6 +21,8 @@ folder that the program itself made, VARIABLE a name of the environment, UNTRACK
 holds what every worker starts with: the same records, with line ends in place of the zero bytes.
 """
 _PATHS = (READ, MISSED, LISTED, WRITTEN, MADE)
+_BYTECODE = "/__pycache__/"
+_INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
 MAX_REPORT = 32 << 20
 _TOO_MUCH = "the program used more files than are written down"
 _DAMAGED = "the program damaged the record of the files that it used"
@@ -101,20 +104,33 @@ class Sightings:
 
     def _take_path(self, kind: int, path: str) -> None:
         """Sort one path in; what the program made itself is no input of it."""
+        if _BYTECODE in path:
+            path = _source_of(path)
         if kind == WRITTEN and path not in self._files:
             self._own.add(path)
         elif kind == MADE:
             self._own_folders = (*self._own_folders, path)
         elif kind == MISSED:
-            self._missed.add(path)
+            if _BYTECODE not in path and not path.endswith("_hook__"):
+                self._missed.add(path)
         elif kind in (READ, LISTED) and not self._is_own(path):
-            (self._files if kind == READ else self._listed).add(path)
+            if kind == READ:
+                self._files.add(path)
+            elif not _INSTALLED.search(path):
+                self._listed.add(path)
 
     def _is_own(self, path: str) -> bool:
         """Whether the program made a file or folder itself, or the folder that it lies in."""
         return path in self._own or any(
             path == folder or path.startswith(folder + "/") for folder in self._own_folders
         )
+
+
+def _source_of(path: str) -> str:
+    """The source of a bytecode file; the file itself when there is none."""
+    folder, _, name = path.rpartition(_BYTECODE)
+    source = f"{folder}/{name.partition('.')[0]}.py"
+    return source if os.path.exists(source) else path  # noqa: PTH110
 
 
 @lru_cache(maxsize=8)

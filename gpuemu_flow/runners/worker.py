@@ -61,10 +61,11 @@ class Descriptors:
     status: int
     stderr: int
     report: int
+    notices: int = -1  # where the fork server takes what traces this process
 
     def numbers(self) -> tuple[int, ...]:
         """All of them, in the constructor's order."""
-        return self.channel, self.status, self.stderr, self.report
+        return self.channel, self.status, self.stderr, self.report, self.notices
 
 
 def _runner(program: Program, streams: StandardStreams) -> Runner:
@@ -116,7 +117,7 @@ class Worker:
         self._service: jobs.Service | None = None
         self._desk: jobs.Desk | None = None
         self._conduct = Conduct()
-        self._observer = Observer(keep_high(given.report))
+        self._observer = Observer(keep_high(given.report), keep_high(given.notices))
         self._pid = os.getpid()
 
     def _next(self) -> dict[str, Json]:
@@ -412,7 +413,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 
 def main() -> NoReturn:
     """Entry of a fresh interpreter: descriptor numbers and the parent's id as arguments."""
-    *numbers, parent = (int(text) for text in sys.argv[1:6])
+    *numbers, parent = (int(text) for text in sys.argv[1:7])
     np.random.seed(0)  # numpy loads this module lazily; not in a program's time
     become_worker(Descriptors(*numbers), parent=parent)
 

@@ -1,0 +1,286 @@
+"""Linux' notices of system calls (seccomp): ask for them, receive them, let the calls go on.
+
+A process asks for notices of the calls that name files; so do all that it starts from then on,
+whatever they are written in. Another process receives each notice while the caller waits, and
+lets the call go on as if nothing had been. No right is needed for it, and unlike ptrace it leaves
+signals, stopped processes and `wait` alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+# linux/seccomp.h, linux/audit.h, linux/filter.h, linux/prctl.h
+_SET_MODE_FILTER = 1
+_TSYNC, _SPEC_ALLOW, _NEW_LISTENER, _TSYNC_ESRCH, _WAIT_KILLABLE = 1, 4, 8, 16, 32
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_RECEIVE, _SEND, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+_SAME_PROCESSOR = 1  # wakes the caller where the answer is given: less waiting
+_CONTINUE = 1
+_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_NO_NEW_PRIVS = 38
+_EMPTY_PATH = 0x1000
+
+_NOTICE = struct.Struct("<QIIiIQ6Q")
+_INSTRUCTION = struct.Struct("<HBBI")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A system call that names a file: where its arguments are.
+
+    Attributes
+    ----------
+    name : str
+    folder : int
+        Position of the descriptor that a relative path starts from; -1 without.
+    path : int
+        Position of the path; -1 when `folder` is the descriptor that is meant.
+    flags : int
+        Position of the flags; -1 without.
+    """
+
+    name: str
+    folder: int
+    path: int
+    flags: int = -1
+
+
+_OPENAT = Call("open", 0, 1, 2)
+_COMMON = {437: Call("openat2", 0, 1, 2)}
+_LOOKS_COMMON = {439: Call("look", 0, 1, 3)}
+_X86_OPENS = {
+    2: Call("open", -1, 0, 1), 85: Call("create", -1, 0), 257: _OPENAT,
+    59: Call("start", -1, 0), 322: Call("start", 0, 1),
+    83: Call("folder", -1, 0), 258: Call("folder", 0, 1),
+    82: Call("write", -1, 1), 264: Call("write", 2, 3), 316: Call("write", 2, 3),
+    86: Call("write", -1, 1), 265: Call("write", 2, 3),
+    88: Call("write", -1, 1), 266: Call("write", 1, 2),
+    78: Call("list", 0, -1), 217: Call("list", 0, -1),
+}  # fmt: skip
+_X86_LOOKS = {
+    4: Call("look", -1, 0), 6: Call("look", -1, 0), 21: Call("look", -1, 0),
+    262: Call("look", 0, 1, 3), 269: Call("look", 0, 1), 332: Call("look", 0, 1, 2),
+    89: Call("look", -1, 0), 267: Call("look", 0, 1),
+}  # fmt: skip
+_ARM_OPENS = {
+    56: _OPENAT, 221: Call("start", -1, 0), 281: Call("start", 0, 1), 34: Call("folder", 0, 1),
+    38: Call("write", 2, 3), 276: Call("write", 2, 3), 37: Call("write", 2, 3),
+    36: Call("write", 1, 2), 61: Call("list", 0, -1),
+}  # fmt: skip
+_ARM_LOOKS = {
+    79: Call("look", 0, 1, 3), 48: Call("look", 0, 1), 291: Call("look", 0, 1, 2),
+    78: Call("look", 0, 1),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor's system calls.
+
+    Attributes
+    ----------
+    audit : int
+        Its name in a notice.
+    seccomp : int
+        The number of the call that asks for notices.
+    calls : dict of int to Call
+    """
+
+    audit: int
+    seccomp: int
+    calls: dict[int, Call]
+
+
+_MACHINES = {
+    "x86_64": Machine(0xC000003E, 317, {**_X86_OPENS, **_X86_LOOKS, **_COMMON, **_LOOKS_COMMON}),
+    "aarch64": Machine(0xC00000B7, 277, {**_ARM_OPENS, **_ARM_LOOKS, **_COMMON, **_LOOKS_COMMON}),
+}
+MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
+
+
+class NoNoticesError(Exception):
+    """The system gives none; the text says why."""
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("count", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
+    """The kernel's filter: notices of these calls of this processor, nothing else."""
+    notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
+    code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
+    code.append((_LOAD, 0, 0, 0))
+    for number in sorted(numbers):
+        call = machine.calls[number]
+        if call.name == "look" and call.flags >= 0:
+            # With an empty path it is about an open descriptor: `fstat`, many times.
+            low_word = 16 + 8 * call.flags
+            code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, low_word)]
+            code += [(_ANY_BIT, 1, 0, _EMPTY_PATH), notify, allow]
+        else:
+            code += [(_EQUAL, 0, 1, number), notify]
+    code.append(allow)
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)
+
+
+def ask(*, looks: bool) -> int:
+    """Ask for notices of this process and of all that it will start.
+
+    From now on each such call waits until the descriptor's holder lets it go on, and fails when
+    there is no holder: hand it over at once.
+
+    Parameters
+    ----------
+    looks : bool
+        Also of calls that only look whether there is a file.
+
+    Returns
+    -------
+    int
+        The descriptor that the notices come from; closed on exec.
+
+    Raises
+    ------
+    NoNoticesError
+    """
+    if MACHINE is None:
+        raise NoNoticesError("only Linux on x86-64 and aarch64 can")
+    numbers = [n for n, call in MACHINE.calls.items() if looks or call.name != "look"]
+    code = _program(MACHINE, numbers)
+    program = _Program(len(code) // _INSTRUCTION.size, code)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.syscall.restype = ctypes.c_long
+        libc.prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0)))
+    except (OSError, AttributeError) as error:
+        raise NoNoticesError(str(error)) from None
+    error_number = 0
+    for flags in (_TSYNC | _TSYNC_ESRCH | _WAIT_KILLABLE, _TSYNC | _TSYNC_ESRCH, 0):
+        fd = libc.syscall(
+            ctypes.c_long(MACHINE.seccomp),
+            ctypes.c_ulong(_SET_MODE_FILTER),
+            ctypes.c_ulong(flags | _NEW_LISTENER | _SPEC_ALLOW),
+            ctypes.byref(program),
+        )
+        if fd >= 0:
+            return int(fd)
+        error_number = ctypes.get_errno()
+        if error_number != errno.EINVAL:
+            break
+    raise NoNoticesError(os.strerror(error_number))
+
+
+class Notice(NamedTuple):
+    """One call that waits.
+
+    Attributes
+    ----------
+    number : int
+        Of the notice.
+    thread : int
+        Who calls, as this process numbers it; 0 when it cannot.
+    call : Call
+    arguments : list of int
+    """
+
+    number: int
+    thread: int
+    call: Call
+    arguments: list[int]
+
+
+class Receiver:
+    """The holder's side of a descriptor that `ask` gave."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._received = ctypes.create_string_buffer(_NOTICE.size)
+        self._answer = ctypes.create_string_buffer(24)
+        self._libc.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)
+        self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
+
+    def receive(self) -> Notice | None:
+        """The next notice; None when the caller has gone. To be called when there is one."""
+        assert MACHINE is not None  # noqa: S101 - nobody could ask
+        ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it
+        if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
+            return None
+        number, thread, _, call, _, _, *arguments = _NOTICE.unpack_from(self._received)
+        return Notice(number, thread, MACHINE.calls[call], arguments)
+
+    def go_on(self, notice: Notice) -> None:
+        """Let the call happen."""
+        struct.pack_into("<QqiI", self._answer, 0, notice.number, 0, 0, _CONTINUE)
+        self._libc.ioctl(self.fd, _SEND, self._answer)
+
+    def close(self) -> None:
+        """Give the descriptor back: calls that come from now on fail."""
+        os.close(self.fd)
+
+
+class _Piece(ctypes.Structure):
+    """struct iovec."""
+
+    _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_PAGE = 4096
+_SHORT = 256
+
+
+class Memory:
+    """Reads paths in other processes' memory."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._read = libc.process_vm_readv
+        self._read.restype = ctypes.c_ssize_t
+        self._read.argtypes = (
+            *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),
+            *(ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+        )
+        self._buffer = ctypes.create_string_buffer(2 * _PAGE)
+        self._here = _Piece(ctypes.addressof(self._buffer), 2 * _PAGE)
+        self._first, self._second = self._there = (_Piece * 2)()
+        self._here_at, self._there_at = map(ctypes.addressof, (self._here, self._there))
+
+    def text(self, process: int, address: int) -> bytes | None:
+        """The zero-terminated bytes at an address; None when they cannot be read."""
+        length = _PAGE - address % _PAGE
+        if length > _SHORT:  # most paths are short
+            found = self._text(process, address, _SHORT, 1)
+            if found is not None:
+                return found
+        self._second.start, self._second.length = address + length, _PAGE
+        return self._text(process, address, length, 2)
+
+    def _text(self, process: int, address: int, length: int, pieces: int) -> bytes | None:
+        self._first.start, self._first.length = address, length
+        got = self._read(process, self._here_at, 1, self._there_at, pieces, 0)
+        if got <= 0:
+            return None
+        found = self._buffer.value
+        return found if len(found) < got else None
+
+    def refused(self) -> bool:
+        """Whether the last reading failed for want of rights, and not because nothing is there."""
+        return ctypes.get_errno() == errno.EPERM
+
+    def word(self, process: int, address: int) -> int:
+        """Eight bytes as a number; 0 when they cannot be read."""
+        self._first.start, self._first.length = address, 8
+        got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
+        return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

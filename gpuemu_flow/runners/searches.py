@@ -1,0 +1,95 @@
+"""Modules that were searched for: which new files would be found instead of those that were."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import machinery
+from typing import Any
+
+from gpuemu_flow.runners.imports import is_installed
+
+_Search = tuple[str, tuple[str, ...]]
+
+
+class Searches:
+    """A finder that finds nothing, and remembers what was asked for and where it may lie."""
+
+    def __init__(self) -> None:
+        self._asked: list[_Search] = []
+
+    def install(self) -> None:
+        """Hear of every import from now on."""
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
+        """Remember one search."""
+        folders = tuple(sys.path if path is None else path)
+        if not all(isinstance(f, str) and f.startswith("/") for f in folders):
+            folders = _from_the_root(folders)
+        self._asked.append((name, folders))
+
+    def missed(self) -> Iterator[str]:
+        """Paths that would have been taken, had they been there, of the searches since last time.
+
+        Not those in installed packages and the standard library, which change as a whole, unless
+        the module was found nowhere: a package that is installed later would be taken.
+        """
+        asked, self._asked = self._asked, []
+        names: dict[str, frozenset[str]] = {}
+        for name, folders in asked:
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            origin = str(getattr(spec, "origin", None) or "")
+            if origin in ("built-in", "frozen"):
+                continue
+            tail = name.rpartition(".")[2]
+            for folder in folders:
+                wanted = not is_installed(folder) or (spec is None and "-packages" in folder)
+                if wanted and not folder.endswith(".zip"):
+                    if folder not in names:
+                        names[folder] = _names(folder)
+                    yield from _before(origin, folder, tail, names[folder])
+                if origin.startswith((f"{folder}/{tail}.", f"{folder}/{tail}/")):
+                    break
+
+
+def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
+    """Folders with the working directory before relative ones; not what only a hook understands."""
+    here = os.getcwd()  # noqa: PTH109
+    texts = [folder for folder in folders if isinstance(folder, str)]
+    absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118
+    return tuple(a for a, text in zip(absolute, texts, strict=True) if not text.endswith("_hook__"))
+
+
+def _before(origin: str, folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
+    """What is not in a folder and would have been taken from it instead of `origin`."""
+    if not there and not os.path.isdir(folder):  # noqa: PTH112
+        if not os.path.lexists(folder):
+            yield folder
+        return
+    for candidate in _candidates(folder, tail, there):
+        if candidate == origin:
+            return
+        if candidate.rpartition("/")[2] not in there and not os.path.lexists(candidate):
+            yield candidate
+
+
+def _names(folder: str) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return frozenset()
+
+
+def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
+    """The files that are looked for in one folder, in the finder's order."""
+    base = f"{folder.rstrip('/')}/{tail}"
+    suffixes = [*machinery.EXTENSION_SUFFIXES, *machinery.SOURCE_SUFFIXES]
+    if tail in there:
+        for suffix in suffixes:
+            yield f"{base}/__init__{suffix}"
+    else:
+        yield base
+    for suffix in suffixes:
+        yield base + suffix

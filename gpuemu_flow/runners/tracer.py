@@ -1,0 +1,223 @@
+"""In the fork server: receive the notices of workers and of what they start, and write them down.
+
+The fork server is an ancestor of every such process, which a system that restricts who may read
+whose memory (Yama) asks for; it outlives them and does nothing that could wait for one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+from pathlib import Path
+
+from gpuemu_flow.runners.notices import Memory, Notice, Receiver
+
+_WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_HERE = -100  # AT_FDCWD
+_SYSTEM = (b"/dev/", b"/proc/", b"/sys/")
+_PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
+_AT_ONCE = 64
+CHILDREN_ONLY, ALL = b"c", b"a"
+_HEAD = 256
+_UNREADABLE = b"uthe files of a process that the program started with other rights cannot be traced"
+
+
+class Tracer:
+    """The notices of one descriptor.
+
+    Parameters
+    ----------
+    receiver : Receiver
+    report : int
+        Where records go; see `sightings`.
+    worker : int
+        Process id of the worker, whose own listings Python tells of.
+    children_only : bool
+        Leave out what the worker itself does: the program runs in other processes.
+    """
+
+    def __init__(
+        self, receiver: Receiver, report: int, worker: int, *, children_only: bool
+    ) -> None:
+        self._receiver = receiver
+        self._report = report
+        self._worker = worker
+        self._children_only = children_only
+        self._memory = Memory()
+        self._written: set[bytes] = set()
+        self._poll = select.poll()
+        self._poll.register(receiver.fd, select.POLLIN)
+
+    @property
+    def fd(self) -> int:
+        """What to wait for."""
+        return self._receiver.fd
+
+    def serve(self) -> bool:
+        """Let the calls that wait go on; False when no process is left that could call."""
+        for _ in range(_AT_ONCE):
+            events = self._poll.poll(0)
+            if not events:
+                return True
+            if not events[0][1] & select.POLLIN:
+                return False
+            notice = self._receiver.receive()
+            if notice is None:
+                continue
+            try:
+                self._take(notice)
+            except (OSError, ValueError):  # the caller has gone, or names what cannot be
+                pass
+            finally:
+                self._receiver.go_on(notice)
+        return True
+
+    def close(self) -> None:
+        """Receive nothing more."""
+        self._receiver.close()
+        os.close(self._report)
+
+    def _take(self, notice: Notice) -> None:
+        call, arguments = notice.call, notice.arguments
+        own = notice.thread == self._worker
+        if own and self._children_only:
+            return
+        if call.name == "list":
+            if not own:
+                place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
+                self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
+            return
+        path = self._path(notice)
+        if not path or path.startswith(_SYSTEM) or path.startswith(_PACKAGE):
+            return
+        if call.name.startswith("open"):
+            self._open(notice, path)
+        elif call.name == "start":
+            self._start(path)
+        elif call.name in ("create", "write"):
+            self._write(b"w", path)
+        elif not os.path.lexists(path):
+            self._write(b"m" if call.name == "look" else b"d", path)
+
+    def _open(self, notice: Notice, path: bytes) -> None:
+        flags = notice.arguments[notice.call.flags]
+        if notice.call.name == "openat2":
+            flags = self._memory.word(notice.thread, flags)
+        if flags & _WRITE_ONLY:
+            self._write(b"w", path)
+        elif not flags & os.O_DIRECTORY:
+            self._read(path, b"w" if flags & os.O_CREAT else b"m")
+
+    def _path(self, notice: Notice) -> bytes:
+        """The absolute path that a call names, links in it as they are."""
+        call, arguments = notice.call, notice.arguments
+        path = self._memory.text(notice.thread, arguments[call.path])
+        if path is None:
+            if self._memory.refused():
+                self._put(_UNREADABLE)
+            return b""
+        if not path.startswith(b"/"):
+            descriptor = _signed(arguments[call.folder]) if call.folder >= 0 else _HERE
+            place = b"cwd" if descriptor == _HERE else b"fd/%d" % descriptor
+            folder = os.readlink(b"/proc/%d/%b" % (notice.thread, place))  # noqa: PTH115 - bytes
+            path = folder + b"/" + path if path else folder
+        if b"//" in path or b"/." in path:
+            parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+            return b"/" + b"/".join(parts) if b".." in parts else os.path.normpath(path)
+        return path
+
+    def _read(self, path: bytes, otherwise: bytes = b"m") -> None:
+        try:
+            mode = os.stat(path).st_mode  # noqa: PTH116 - bytes, and often
+        except OSError:
+            self._write(otherwise, path)
+        else:
+            if stat.S_ISREG(mode):
+                self._write(b"r", path)
+
+    def _start(self, path: bytes) -> None:
+        """A program is started; the kernel itself opens what interprets it."""
+        for _ in range(4):
+            if b"r" + path in self._written:
+                return
+            self._read(path)
+            path = interpreter(path)
+            if not path.startswith(b"/"):
+                return
+
+    def _write(self, kind: bytes, path: bytes) -> None:
+        if path.startswith(b"/"):
+            self._put(kind + path)
+
+    def _put(self, record: bytes) -> None:
+        if record not in self._written:
+            self._written.add(record)
+            os.write(self._report, record + b"\0")
+
+
+class Incoming:
+    """The socket on which one worker hands over the descriptors that its notices come from.
+
+    Parameters
+    ----------
+    sock : socket
+    report : int
+        As for `Tracer`.
+    worker : int
+        The worker's process id.
+    """
+
+    def __init__(self, sock: socket.socket, report: int, worker: int) -> None:
+        self.sock = sock
+        self._report = report
+        self._worker = worker
+
+    def take(self) -> Tracer | None:
+        """What was handed over; None when the worker has gone."""
+        try:
+            kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        if not fds:
+            return None
+        os.set_inheritable(fds[0], False)
+        report = os.dup(self._report)
+        return Tracer(Receiver(fds[0]), report, self._worker, children_only=kind == CHILDREN_ONLY)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self.sock.close()
+        os.close(self._report)
+
+
+def _signed(word: int) -> int:
+    word &= 0xFFFFFFFF
+    return word - (1 << 32) if word >> 31 else word
+
+
+def interpreter(path: bytes) -> bytes:
+    """The program that runs a script, or loads a dynamically linked executable; else empty."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
+            return b""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        head = os.pread(fd, 4096, 0)
+    finally:
+        os.close(fd)
+    if head.startswith(b"#!"):
+        words = head[2:_HEAD].split(b"\n")[0].split(maxsplit=1)
+        return words[0] if words else b""
+    if not head.startswith(b"\x7fELF\x02\x01"):
+        return b""
+    start = int.from_bytes(head[32:40], "little")
+    size, count = (int.from_bytes(head[n : n + 2], "little") for n in (54, 56))
+    for offset in range(start, min(start + size * count, len(head) - 56), max(size, 1)):
+        if head[offset : offset + 4] == b"\x03\0\0\0":  # PT_INTERP
+            place = int.from_bytes(head[offset + 8 : offset + 16], "little")
+            return head[place : place + _HEAD].partition(b"\0")[0]
+    return b""

@@ -1,0 +1,62 @@
+"""In a worker: have the fork server see the files of machine code and of other processes."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import stat
+
+from gpuemu_flow.runners import notices, tracer
+
+
+class Tracing:
+    """Asks for notices once in each process, when something first needs it.
+
+    Parameters
+    ----------
+    server : int
+        Descriptor of a socket that leads to the fork server.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._failure: str | None = None
+
+    def begin(self, *, children_only: bool) -> str:
+        """Let this process, and what it starts from now on, be traced.
+
+        Parameters
+        ----------
+        children_only : bool
+            The program runs in other processes: leave this one out, and tell also of files that
+            are only looked for.
+
+        Returns
+        -------
+        str
+            Why that is impossible; empty when it is done.
+        """
+        if self._failure is None:
+            self._failure = self._begin(children_only=children_only)
+        return self._failure
+
+    def _begin(self, *, children_only: bool) -> str:
+        try:
+            if not stat.S_ISSOCK(os.fstat(self._server).st_mode):
+                return "the program closed the checker's files"
+            sock = socket.socket(fileno=os.dup(self._server))
+        except OSError:
+            return "the program closed the checker's files"
+        with sock:
+            fds = array.array("i", [0])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            kind = [tracer.CHILDREN_ONLY if children_only else tracer.ALL]
+            try:
+                fds[0] = notices.ask(looks=children_only)
+            except notices.NoNoticesError as error:
+                return str(error)
+            # Nothing in between: until the fork server has it, every opening of a file waits.
+            sock.sendmsg(kind, rights)
+            os.close(fds[0])
+        return ""
