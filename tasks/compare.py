@@ -1,8 +1,8 @@
 """Stage ``compare``: hold the op's outputs against the reference's and give each case a verdict.
 
 Reads the manifests of ``generate``, ``op`` and ``reference``, and the reference's source where the
-tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict, the failures and the
-error statistics per case, and their summary.
+tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict,
+the failures and the error statistics per case, and their summary.
 """
 
 from __future__ import annotations
