@@ -6,12 +6,14 @@ be taken away again and runs for every event, so it does next to nothing for mos
 
 from __future__ import annotations
 
+import _posixsubprocess
 import importlib.util
 import os
 import stat
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -98,12 +100,22 @@ class Observer:
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             if event in actions:  # nothing more for the others: `id` alone tells of each call
-                try:
+                with suppress(Exception):  # what is watched goes on as if it were not
                     actions[event](*arguments)
-                except Exception:  # noqa: S110 - what is watched goes on as if it were not
-                    pass
 
         sys.addaudithook(hook)
+        self._watch_fork_exec()
+
+    def _watch_fork_exec(self) -> None:
+        """Hear of what `multiprocessing` starts, which no event tells of."""
+        start = _posixsubprocess.fork_exec
+
+        def fork_exec(*arguments: Any) -> int:
+            with suppress(Exception):
+                self._on_spawn(arguments[1][0], None, arguments[5])
+            return int(start(*arguments))
+
+        _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
         """Write down what no event told of: after loading and after each message."""
@@ -151,8 +163,10 @@ class Observer:
 
     def _look_at(self, path: str) -> None:
         """Write down that a file is read, or is looked for in vain."""
-        if path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3)):
-            return
+        if not (path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3))):
+            self._note_file(path)
+
+    def _note_file(self, path: str) -> None:
         if _BYTECODE in path or path.endswith(".pyc"):
             path = _source_of(path)
         try:
@@ -168,7 +182,7 @@ class Observer:
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
-            self._look_at(path)
+            self._note_file(path)
             path = os.fsdecode(interpreter(os.fsencode(path)))
 
     def _trace(self, *, children_only: bool = False, quietly: bool = False) -> bool:
@@ -212,8 +226,12 @@ class Observer:
         if self._trace():
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if os.sep in text:
-            self._look_at_program(_absolute(text))
+        folders = [""] if os.sep in text else os.get_exec_path()
+        for folder in folders if text else ():
+            found = _absolute(os.path.join(folder, text))  # noqa: PTH118
+            self._look_at_program(found)
+            if os.path.exists(found):  # noqa: PTH110
+                return
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)

@@ -121,6 +121,8 @@ class Sightings:
 
     def _is_own(self, path: str) -> bool:
         """Whether the program made a file or folder itself, or the folder that it lies in."""
+        if "/.." in path:
+            path = os.path.normpath(path)
         return path in self._own or any(
             path == folder or path.startswith(folder + "/") for folder in self._own_folders
         )
