@@ -40,7 +40,7 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Writes records for `sightings`; one in each worker, for good.
+    """Write records for `sightings`; each worker has one, for good.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Observer:
         self._active = False
 
     def begin(self, program: Program) -> None:
-        """Observe this process from now on: the program's code is about to be read."""
+        """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
         self._modules = set(sys.modules)
         self._libraries.changed()
@@ -178,7 +178,7 @@ class Observer:
                 self.note(b"r", path)
 
     def _look_at_program(self, path: str) -> None:
-        """A file that is executed, and what the kernel then loads to run it."""
+        """Write down a file that is executed, and what the kernel then loads to run it."""
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
@@ -256,7 +256,7 @@ class Observer:
 
 
 def _absolute(path: Any) -> str:
-    """A path as it was named, from the root; ``..`` stays, for it may leave a linked folder."""
+    """Return a path as it was named, from the root; ``..`` may leave a linked folder and stays."""
     text = os.fsdecode(path)
     if not text.startswith("/"):
         text = os.getcwd() + "/" + text  # noqa: PTH109
@@ -267,7 +267,7 @@ def _absolute(path: Any) -> str:
 
 
 def _source_of(path: str) -> str:
-    """The source of a bytecode file, or the file itself when there is none."""
+    """Return the source of a bytecode file, or the file itself when there is none."""
     try:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):
@@ -276,7 +276,10 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether our own code asked, by way of the standard library's helpers; not for a program."""
+    """Return True when our own code asked, also through the standard library's helpers.
+
+    Reading a program's source for it does not count as our own.
+    """
     while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
         frame = frame.f_back
     if frame is None:
@@ -286,7 +289,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """The files that modules come from, as they were found."""
+    """List the files that modules come from, as they were found."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -299,7 +302,7 @@ _base: list[bytes] = []
 
 
 def base_records() -> bytes:
-    """What a process had read before it saw any program; computed once, before it is forked."""
+    """List what a process had read before it saw any program; computed once, before forks."""
     if not _base:
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
