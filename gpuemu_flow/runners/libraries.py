@@ -29,7 +29,7 @@ _VISIT = ctypes.CFUNCTYPE(
 
 
 def _counter() -> Callable[[], int]:
-    """A function that gives another number whenever a library was loaded."""
+    """Make a function that gives another number whenever a library was loaded."""
     try:
         libc = ctypes.CDLL(None)
         if sys.platform == "darwin":
@@ -54,7 +54,7 @@ def _counter() -> Callable[[], int]:
 
 
 def mapped() -> set[str]:
-    """Absolute paths of the files that are mapped into this process."""
+    """List the absolute paths of the files that are mapped into this process."""
     if sys.platform == "darwin":
         return _dyld_images()
     try:
@@ -81,19 +81,19 @@ def _dyld_images() -> set[str]:
 
 
 class Loaded:
-    """Tells whether this process has loaded a library since the last look."""
+    """Tell whether this process has loaded a library since the last look."""
 
     def __init__(self) -> None:
         self._count: Callable[[], int] | None = None
         self._last = -1
 
     def changed(self) -> bool:
-        """Whether there may be more than at the last call."""
+        """Return True when there may be more than at the last call."""
         if self._count is None:
             self._count = _counter()
         before, self._last = self._last, self._count()
         return before != self._last
 
     def paths(self) -> set[str]:
-        """All of them."""
+        """Return all of them."""
         return mapped()

@@ -35,7 +35,7 @@ _INSTRUCTION = struct.Struct("<HBBI")
 
 @dataclass(frozen=True)
 class Call:
-    """A system call that names a file: where its arguments are.
+    """Say where a system call that names a file has its arguments.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ _ARM_LOOKS = {
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor's system calls.
+    """Name a processor's system calls.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 class NoNoticesError(Exception):
-    """The system gives none; the text says why."""
+    """Say why the system gives no notices."""
 
 
 class _Program(ctypes.Structure):
@@ -118,7 +118,7 @@ class _Program(ctypes.Structure):
 
 
 def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
-    """The kernel's filter: notices of these calls of this processor, nothing else."""
+    """Return the kernel's filter, which gives notice of these calls and lets all others be."""
     notify, allow = (_RETURN, 0, 0, _NOTIFY), (_RETURN, 0, 0, _ALLOW)
     code: list[tuple[int, int, int, int]] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, machine.audit), allow]
     code.append((_LOAD, 0, 0, 0))
@@ -183,7 +183,7 @@ def ask(*, looks: bool) -> int:
 
 
 class Notice(NamedTuple):
-    """One call that waits.
+    """Describe one call that waits.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class Notice(NamedTuple):
 
 
 class Receiver:
-    """The holder's side of a descriptor that `ask` gave."""
+    """Hold a descriptor that `ask` gave."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -213,7 +213,7 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """The next notice; None when the caller has gone. To be called when there is one."""
+        """Return the next notice, when there is one; None when the caller has gone."""
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it
         if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
@@ -242,7 +242,7 @@ _SHORT = 256
 
 
 class Memory:
-    """Reads paths in other processes' memory."""
+    """Read paths in other processes' memory."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -258,7 +258,7 @@ class Memory:
         self._here_at, self._there_at = map(ctypes.addressof, (self._here, self._there))
 
     def text(self, process: int, address: int) -> bytes | None:
-        """The zero-terminated bytes at an address; None when they cannot be read."""
+        """Return the zero-terminated bytes at an address; None when they cannot be read."""
         length = _PAGE - address % _PAGE
         if length > _SHORT:  # most paths are short
             found = self._text(process, address, _SHORT, 1)
@@ -276,11 +276,11 @@ class Memory:
         return found if len(found) < got else None
 
     def refused(self) -> bool:
-        """Whether the last reading failed for want of rights, and not because nothing is there."""
+        """Return True when the last reading failed for want of rights."""
         return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:
-        """Eight bytes as a number; 0 when they cannot be read."""
+        """Return eight bytes as a number; 0 when they cannot be read."""
         self._first.start, self._first.length = address, 8
         got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
         return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

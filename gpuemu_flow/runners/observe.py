@@ -6,12 +6,14 @@ be taken away again and runs for every event, so it does next to nothing for mos
 
 from __future__ import annotations
 
+import _posixsubprocess
 import importlib.util
 import os
 import stat
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +40,7 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Writes records for `sightings`; one in each worker, for good.
+    """Write records for `sightings`; each worker has one, for good.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ class Observer:
         self._active = False
 
     def begin(self, program: Program) -> None:
-        """Observe this process from now on: the program's code is about to be read."""
+        """Observe this process from now on, before the program's code is read."""
         self._write(b"b" + base_records())
         self._modules = set(sys.modules)
         self._libraries.changed()
@@ -98,12 +100,22 @@ class Observer:
 
         def hook(event: str, arguments: tuple[Any, ...]) -> None:
             if event in actions:  # nothing more for the others: `id` alone tells of each call
-                try:
+                with suppress(Exception):  # what is watched goes on as if it were not
                     actions[event](*arguments)
-                except Exception:  # noqa: S110 - what is watched goes on as if it were not
-                    pass
 
         sys.addaudithook(hook)
+        self._watch_fork_exec()
+
+    def _watch_fork_exec(self) -> None:
+        """Hear of what `multiprocessing` starts, which no event tells of."""
+        start = _posixsubprocess.fork_exec
+
+        def fork_exec(*arguments: Any) -> int:
+            with suppress(Exception):
+                self._on_spawn(arguments[1][0], None, arguments[5])
+            return int(start(*arguments))
+
+        _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
         """Write down what no event told of: after loading and after each message."""
@@ -151,8 +163,10 @@ class Observer:
 
     def _look_at(self, path: str) -> None:
         """Write down that a file is read, or is looked for in vain."""
-        if path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3)):
-            return
+        if not (path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3))):
+            self._note_file(path)
+
+    def _note_file(self, path: str) -> None:
         if _BYTECODE in path or path.endswith(".pyc"):
             path = _source_of(path)
         try:
@@ -164,11 +178,11 @@ class Observer:
                 self.note(b"r", path)
 
     def _look_at_program(self, path: str) -> None:
-        """A file that is executed, and what the kernel then loads to run it."""
+        """Write down a file that is executed, and what the kernel then loads to run it."""
         for _ in range(_MAX_INTERPRETERS):
             if not path.startswith("/"):
                 return
-            self._look_at(path)
+            self._note_file(path)
             path = os.fsdecode(interpreter(os.fsencode(path)))
 
     def _trace(self, *, children_only: bool = False, quietly: bool = False) -> bool:
@@ -212,8 +226,12 @@ class Observer:
         if self._trace():
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if os.sep in text:
-            self._look_at_program(_absolute(text))
+        folders = [""] if os.sep in text else os.get_exec_path()
+        for folder in folders if text else ():
+            found = _absolute(os.path.join(folder, text))  # noqa: PTH118
+            self._look_at_program(found)
+            if os.path.exists(found):  # noqa: PTH110
+                return
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)
@@ -238,7 +256,7 @@ class Observer:
 
 
 def _absolute(path: Any) -> str:
-    """A path as it was named, from the root; ``..`` stays, for it may leave a linked folder."""
+    """Return a path as it was named, from the root; ``..`` may leave a linked folder and stays."""
     text = os.fsdecode(path)
     if not text.startswith("/"):
         text = os.getcwd() + "/" + text  # noqa: PTH109
@@ -249,7 +267,7 @@ def _absolute(path: Any) -> str:
 
 
 def _source_of(path: str) -> str:
-    """The source of a bytecode file, or the file itself when there is none."""
+    """Return the source of a bytecode file, or the file itself when there is none."""
     try:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):
@@ -258,7 +276,10 @@ def _source_of(path: str) -> str:
 
 
 def _is_ours(frame: FrameType | None) -> bool:
-    """Whether our own code asked, by way of the standard library's helpers; not for a program."""
+    """Return True when our own code asked, also through the standard library's helpers.
+
+    Reading a program's source for it does not count as our own.
+    """
     while frame is not None and frame.f_code.co_filename.endswith(_HELPERS):
         frame = frame.f_back
     if frame is None:
@@ -268,7 +289,7 @@ def _is_ours(frame: FrameType | None) -> bool:
 
 
 def _origins(names: Iterable[str]) -> Iterable[str]:
-    """The files that modules come from, as they were found."""
+    """List the files that modules come from, as they were found."""
     for name in names:
         module = sys.modules.get(name)
         origin = getattr(getattr(module, "__spec__", None), "origin", None)
@@ -281,7 +302,7 @@ _base: list[bytes] = []
 
 
 def base_records() -> bytes:
-    """What a process had read before it saw any program; computed once, before it is forked."""
+    """List what a process had read before it saw any program; computed once, before forks."""
     if not _base:
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))

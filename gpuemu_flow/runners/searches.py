@@ -14,7 +14,7 @@ _Search = tuple[str, tuple[str, ...]]
 
 
 class Searches:
-    """A finder that finds nothing, and remembers what was asked for and where it may lie."""
+    """Find nothing, and remember what was asked for and where it may lie."""
 
     def __init__(self) -> None:
         self._asked: list[_Search] = []
@@ -31,7 +31,7 @@ class Searches:
         self._asked.append((name, folders))
 
     def missed(self) -> Iterator[str]:
-        """Paths that would have been taken, had they been there, of the searches since last time.
+        """List what would have been taken, had it been there, by the searches since last time.
 
         Not those in installed packages and the standard library, which change as a whole, unless
         the module was found nowhere: a package that is installed later would be taken.
@@ -55,7 +55,7 @@ class Searches:
 
 
 def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
-    """Folders with the working directory before relative ones; not what only a hook understands."""
+    """Put the working directory before relative folders; drop what only a hook understands."""
     here = os.getcwd()  # noqa: PTH109
     texts = [folder for folder in folders if isinstance(folder, str)]
     absolute = [os.path.normpath(os.path.join(here, text)) for text in texts]  # noqa: PTH118
@@ -63,7 +63,7 @@ def _from_the_root(folders: tuple[object, ...]) -> tuple[str, ...]:
 
 
 def _before(origin: str, folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """What is not in a folder and would have been taken from it instead of `origin`."""
+    """List what is not in a folder and would have been taken from it instead of `origin`."""
     if not there and not os.path.isdir(folder):  # noqa: PTH112
         if not os.path.lexists(folder):
             yield folder
@@ -83,7 +83,7 @@ def _names(folder: str) -> frozenset[str]:
 
 
 def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
-    """The files that are looked for in one folder, in the finder's order."""
+    """List the files that are looked for in one folder, in the finder's order."""
     base = f"{folder.rstrip('/')}/{tail}"
     suffixes = [*machinery.EXTENSION_SUFFIXES, *machinery.SOURCE_SUFFIXES]
     if tail in there:

@@ -29,7 +29,7 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 class Sightings:
-    """What one program's workers have reported so far. Not thread-safe."""
+    """Collect what one program's workers report. Not thread-safe."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -53,7 +53,7 @@ class Sightings:
             del self._followed[fd]
 
     def observation(self) -> Observation:
-        """Everything that was reported until now; the same object while nothing is new."""
+        """Return everything that was reported until now; the same object while nothing is new."""
         for fd in self._followed:
             self._drain(fd)
         if self._made is None:
@@ -120,14 +120,16 @@ class Sightings:
                 self._listed.add(path)
 
     def _is_own(self, path: str) -> bool:
-        """Whether the program made a file or folder itself, or the folder that it lies in."""
+        """Return True when the program made a file or folder, or one that it lies in, itself."""
+        if "/.." in path:
+            path = os.path.normpath(path)
         return path in self._own or any(
             path == folder or path.startswith(folder + "/") for folder in self._own_folders
         )
 
 
 def _source_of(path: str) -> str:
-    """The source of a bytecode file; the file itself when there is none."""
+    """Return the source of a bytecode file; the file itself when there is none."""
     folder, _, name = path.rpartition(_BYTECODE)
     source = f"{folder}/{name.partition('.')[0]}.py"
     return source if os.path.exists(source) else path  # noqa: PTH110
@@ -135,7 +137,7 @@ def _source_of(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _base(records: bytes) -> Observation:
-    """What a worker starts with: the same bytes come from every worker of a fork server."""
+    """Read what a worker starts with: every worker of a fork server sends the same bytes."""
     lines = records.split(b"\n")
     return Observation(
         files=frozenset(os.fsdecode(line[1:]) for line in lines if line[:1] == bytes([READ])),

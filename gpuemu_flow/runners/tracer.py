@@ -25,7 +25,7 @@ _UNREADABLE = b"uthe files of a process that the program started with other righ
 
 
 class Tracer:
-    """The notices of one descriptor.
+    """Serve the notices of one descriptor.
 
     Parameters
     ----------
@@ -52,11 +52,17 @@ class Tracer:
 
     @property
     def fd(self) -> int:
-        """What to wait for."""
+        """Return the descriptor to wait for."""
         return self._receiver.fd
 
     def serve(self) -> bool:
-        """Let the calls that wait go on; False when no process is left that could call."""
+        """Let the calls that wait go on.
+
+        Returns
+        -------
+        bool
+            False when no process is left that could call.
+        """
         for _ in range(_AT_ONCE):
             events = self._poll.poll(0)
             if not events:
@@ -111,7 +117,7 @@ class Tracer:
             self._read(path, b"w" if flags & os.O_CREAT else b"m")
 
     def _path(self, notice: Notice) -> bytes:
-        """The absolute path that a call names, links in it as they are."""
+        """Return the absolute path that a call names, links in it as they are."""
         call, arguments = notice.call, notice.arguments
         path = self._memory.text(notice.thread, arguments[call.path])
         if path is None:
@@ -138,7 +144,7 @@ class Tracer:
                 self._write(b"r", path)
 
     def _start(self, path: bytes) -> None:
-        """A program is started; the kernel itself opens what interprets it."""
+        """Write down a program that is started; the kernel itself opens what interprets it."""
         for _ in range(4):
             if b"r" + path in self._written:
                 return
@@ -158,7 +164,7 @@ class Tracer:
 
 
 class Incoming:
-    """The socket on which one worker hands over the descriptors that its notices come from.
+    """Take over the descriptors that one worker's notices come from.
 
     Parameters
     ----------
@@ -175,7 +181,7 @@ class Incoming:
         self._worker = worker
 
     def take(self) -> Tracer | None:
-        """What was handed over; None when the worker has gone."""
+        """Return what was handed over; None when the worker has gone."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:
@@ -198,7 +204,7 @@ def _signed(word: int) -> int:
 
 
 def interpreter(path: bytes) -> bytes:
-    """The program that runs a script, or loads a dynamically linked executable; else empty."""
+    """Return the program that runs a script or loads an executable; empty when there is none."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             return b""

@@ -11,7 +11,7 @@ from gpuemu_flow.runners import notices, tracer
 
 
 class Tracing:
-    """Asks for notices once in each process, when something first needs it.
+    """Ask for notices once in each process, when something first needs them.
 
     Parameters
     ----------

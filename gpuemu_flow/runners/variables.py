@@ -52,7 +52,7 @@ def whole(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Told(dict[bytes, bytes]):
-    """The dictionary of ``os.environ``, which tells what is read of it."""
+    """Stand below ``os.environ`` and tell what is read of it."""
 
     def __init__(self, values: Mapping[bytes, bytes], tell: Callable[[str], None]) -> None:
         super().__init__(values)
