@@ -15,6 +15,8 @@ from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import Json
 
+_SYSTEM = ("<", "/usr/", "/lib")
+
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, Json]]:
     """Why each of the named tasks would run, or that it is current.
@@ -54,8 +56,15 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """Files that the task's program was seen to use and that are not among its sources."""
-    return sorted(workspace.snapshot.observed.names([spec.name]).files - set(spec.sources))
+    """What the task's program was seen to use besides its sources, but for the system's libraries.
+
+    These count, too, and are alike for all programs.
+    """
+    names = workspace.snapshot.observed.names([spec.name])
+    files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
+    packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
+    variables = [f"environment variable {name}" for name in names.variables]
+    return [*sorted(files), *sorted(packages), *sorted(variables)]
 
 
 def _roots(

@@ -76,12 +76,9 @@ class ObservedSets:
         """Return what the plan must hold besides the files that the lookup has digested."""
         found = Needed()
         names = self.names(self.task_sets)
-        ends = {_first_missing(lookup.path(member)) for member in names.missed}
-        beside: set[str] = set()
-        for path in ends:
-            folder = os.path.dirname(path)  # noqa: PTH120
-            # A folder in which much is missed is watched as a whole.
-            beside.add(folder)
+        missing = {_first_missing(lookup.path(member)) for member in names.missed}
+        # A folder is watched as a whole: much is looked for in each.
+        beside = {os.path.dirname(path) for path in missing}  # noqa: PTH120
         for folder in {*beside, *map(lookup.path, names.listed)}:
             stamp = stamp_of(folder)
             if stamp is None:
@@ -100,19 +97,45 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
-        return {
-            "sets": {key: [names.to_json(), parts] for key, (names, parts) in self.sets.items()},
-            "tasks": dict(self.task_sets),
+        """As plain JSON, each text once: thousands of programs share most of what they use."""
+        texts: dict[str, int] = {}
+
+        def number(text: str) -> int:
+            return texts.setdefault(text, len(texts))
+
+        sets = {
+            key: [
+                {kind: [*map(number, members)] for kind, members in names.to_json().items()},
+                [number(text) for part in parts.items() for text in part],
+            ]
+            for key, (names, parts) in self.sets.items()
         }
+        return {"texts": list(texts), "sets": sets, "tasks": dict(self.task_sets)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
-        sets = {
-            key: (Discovered.from_json(names), {str(n): str(s) for n, s in parts.items()})
-            for key, (names, parts) in data["sets"].items()
-        }
+        """Rebuild from `to_json`'s form.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            When it is not that.
+        """
+        texts = data["texts"]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a text is none")
+
+        def text_of(number: Json) -> str:
+            if not isinstance(number, int) or not 0 <= number < len(texts):
+                raise ValueError("a text is missing")
+            return str(texts[number])
+
+        sets = {}
+        for key, (kinds, parts) in data["sets"].items():
+            names = {kind: [*map(text_of, numbers)] for kind, numbers in kinds.items()}
+            flat = [*map(text_of, parts)]
+            states = dict(zip(flat[::2], flat[1::2], strict=True))
+            sets[key] = Discovered.from_json(names), states
         tasks = {str(task): str(key) for task, key in data["tasks"].items()}
         if not set(tasks.values()) <= set(sets):
             raise ValueError("a task without its set of inputs")

@@ -26,7 +26,7 @@ from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
-from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -139,6 +139,7 @@ class Workspace:
             or states.manifest(spec.target) in changed
             or not changed.isdisjoint(spec.sources)
             or name in moved_sets
+            or (spec.packages and spec.stage not in OBSERVED_STAGES)  # which may be upgraded
         }
         suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
         self.snapshot.current -= suspects
@@ -174,7 +175,13 @@ class Workspace:
                 files[name] = stamp
             else:
                 absent.append(name)
-        for path in _package_files():
+        unseen = {
+            package
+            for spec in self.graph.tasks.values()
+            if spec.stage not in OBSERVED_STAGES
+            for package in spec.packages
+        }
+        for path in (*_package_files(), *filter(None, map(_record_file, sorted(unseen)))):
             stamp = stamp_of(path)
             if stamp is not None:
                 files[path] = stamp
@@ -348,6 +355,17 @@ def _package_files() -> list[str]:
         if spec is not None and spec.origin:
             found.append(spec.origin)
     return found
+
+
+def _record_file(package: str) -> str:
+    """The file that is written anew when a package is installed anew; empty when there is none."""
+    import importlib.metadata  # noqa: PLC0415
+
+    try:
+        files = importlib.metadata.distribution(package).files or ()
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+    return next((str(file.locate()) for file in files if file.name == "RECORD"), "")
 
 
 def _glob_folders(root: Path, pattern: str) -> set[Path]:
