@@ -240,10 +240,9 @@ class Executor:
             self._fail_fast
             and spec.stage in (compare.STAGE, lint.STAGE)
             and self._runner is not None
+            and result.values.get("verdict") in (Verdict.FAILED.value, Verdict.ERROR.value)
         ):
-            verdict = result.values.get("verdict", Verdict.PASSED.value)
-            if verdict in (Verdict.FAILED.value, Verdict.ERROR.value):
-                self._runner.stop()
+            self._runner.stop()
         return asdict(result)
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:

@@ -19,7 +19,7 @@ from gpuemu_flow.reports.document import (
 )
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.reports.text import duration, number, plural, share
+from gpuemu_flow.reports.text import duration, number, percent, plural, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 FOLDER = Path(__file__).parent / "html"
@@ -122,6 +122,7 @@ def _parts() -> tuple[Any, str, str]:
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     environment.filters.update(number=number, share=share, duration=duration, plural=plural)
+    environment.filters["percent"] = percent
     style = (FOLDER / "style.css").read_text(encoding="utf-8")
     script = (FOLDER / "script.js").read_text(encoding="utf-8")
     return environment.get_template("report.html"), style, script

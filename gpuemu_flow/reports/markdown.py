@@ -11,7 +11,7 @@ from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report, kind_of
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import counts
-from gpuemu_flow.reports.text import duration, note_lines, number, printable, share
+from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 MARKER = "<!-- gpuemu-flow report -->"
@@ -163,12 +163,12 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section(
         "All ops",
         (
-            "| op | dtype | verdict | cases | max abs | of tolerance |",
-            "|---|---|---|---:|---:|---:|",
+            "| op | dtype | verdict | cases | max abs | of tolerance | unjudged |",
+            "|---|---|---|---:|---:|---:|---:|",
         ),
         [
             f"| {code(r.op)} | {r.dtype} | {r.verdict.value} | {r.passed}/{r.cases} | "
-            f"{number(r.max_abs)} | {share(r.tolerance_used)} |"
+            f"{number(r.max_abs)} | {share(r.tolerance_used)} | {percent(r.unjudged)} |"
             for r in report.run.results
             if r.cases
         ],

@@ -43,12 +43,14 @@ class OpResult:
         Worst over all cases.
     tolerance_used : float
         Largest share of the tolerance that an element used; 1.0 is just allowed.
+    unjudged : float
+        Share of all output elements without a verdict.
     duration_s : float
         Seconds that running and comparing took when it was really done.
     cached : bool
         Nothing of it was executed in this run.
     reason : str
-        Why it was skipped.
+        Why it was skipped, or has no verdict.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
@@ -68,6 +70,7 @@ class OpResult:
     max_rel: float = 0.0
     max_ulp: float = 0.0
     tolerance_used: float = 0.0
+    unjudged: float = 0.0
     duration_s: float = 0.0
     cached: bool = False
     reason: str = ""
@@ -197,6 +200,8 @@ class ReportBuilder:
             max_rel=number_from_json(summary["max_rel"]),
             max_ulp=number_from_json(summary["max_ulp"]),
             tolerance_used=number_from_json(summary["tolerance_used"]),
+            unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
+            reason=summary.get("reason", ""),
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
             cached=not any(self.status.get(m) == "ran" for m in makers),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),

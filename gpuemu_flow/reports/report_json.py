@@ -70,4 +70,5 @@ def _case(checked: CheckedCase) -> dict[str, Json]:
         "verdict": checked.result.verdict.value,
         "max_abs": number_to_json(stats.max_abs),
         "tolerance_used": number_to_json(stats.tolerance_used),
+        "unjudged": stats.unjudged,
     }

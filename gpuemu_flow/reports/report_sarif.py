@@ -87,7 +87,21 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
             {"level": "warning", "message": {"text": text}}
         )
     run["automationDetails"] = {"id": f"gpuemu-flow/{printable(report.mode)[:100]}/"}
-    run["properties"] = {"verdict": report.verdict, "created": report.created}
+    run["properties"] = {
+        "verdict": report.verdict,
+        "created": report.created,
+        "unjudged": [
+            {
+                "op": _text(r.op, MAX_NAME),
+                "dtype": r.dtype,
+                "verdict": r.verdict.value,
+                "share": r.unjudged,
+                "reason": _text(r.reason),
+            }
+            for r in report.run.results
+            if r.cases
+        ],
+    }
     return whole
 
 
