@@ -106,8 +106,8 @@ class Elements:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
         """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
-        numbers = (int(data[name]) for name in ("count", "no_verdict", "finite"))
-        return cls(*numbers, tuple(str(name) for name in data["empty"]))
+        count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
+        return cls(count, no_verdict, finite, tuple(str(name) for name in data["empty"]))
 
 
 @dataclass

@@ -67,12 +67,15 @@ class Execution:
         What their actions reported.
     interrupted : bool
         The run was ended by a signal.
+    broken : dict of name to tuple of Problem
+        Tasks that failed by themselves, and why.
     """
 
     status: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     values: dict[str, Json] = field(default_factory=dict)
     interrupted: bool = False
+    broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]
@@ -101,6 +104,8 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
         self._finish(task, "failed")
         if isinstance(fail, _Failed):
             self._execution.problems.extend(fail.flow_problems)
+            if fail.flow_problems:  # without any, it was interrupted
+                self._execution.broken[task.name] = tuple(fail.flow_problems)
         elif not isinstance(fail, UnmetDependency):  # that one has been reported where it began
             lines = str(fail.get_msg()).strip().splitlines()
             self._write_log(task.name, "\n".join(lines))

@@ -19,6 +19,7 @@ from gpuemu_flow.reports.document import (
 )
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.text import duration, number, percent, plural, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
@@ -89,6 +90,7 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             others=others[:listed],
             hidden=max(0, len(others) - listed),
             outcome=outcome(report),
+            headline=headline(report) if report.missing or report.timed_out else "",
             besides=besides[:MAX_BESIDES],
             besides_hidden=max(0, len(besides) - MAX_BESIDES),
             graph=graph_chart.chart(report.tasks, report.edges, _found(report)),

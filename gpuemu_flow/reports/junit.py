@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from gpuemu_flow.reports.document import CheckedCase, Report
-from gpuemu_flow.reports.model import KernelResult
+from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.types import Verdict
 
@@ -180,15 +180,23 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
         if result.cases:
             if result.verdict is Verdict.INCONCLUSIVE:
                 kind, name = result.verdict.value, f"{result.op}[{result.dtype}]"
-                yield _Test(f"ops.{result.op}", name, 0.0, "skipped", kind, result.reason)
+                element = "error" if _is_missed(report, result) else "skipped"
+                yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
             if result.passed and not listed[result.op, result.dtype] - len(result.failures):
                 note = f"{result.op}[{result.dtype}-{result.passed} submitted]"
                 yield _Test(f"ops.{result.op}", note, result.duration_s)
             continue
-        element = "error" if result.verdict is Verdict.ERROR else "skipped"
-        kind = "Error" if element == "error" else ""
+        wrong = result.verdict is Verdict.ERROR or _is_missed(report, result)
+        element = "error" if wrong else "skipped"
+        kind = "Error" if wrong else ""
         name = f"{result.op}[{result.dtype}]"
         yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
+
+
+def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
+    """Whether it has no verdict in a report that is no success because of such things."""
+    cut_off = one.absent is Absence.CUT_OFF
+    return cut_off or (report.require_all and one.absent is Absence.UNABLE)
 
 
 def _lints(report: Report) -> Iterator[_Test]:
@@ -197,7 +205,8 @@ def _lints(report: Report) -> Iterator[_Test]:
         if kernel.verdict is Verdict.PASSED:
             yield _Test("kernels", name)
         elif kernel.verdict is Verdict.SKIPPED:
-            yield _Test("kernels", name, 0.0, "skipped", "", kernel.reason)
+            element = "error" if _is_missed(report, kernel) else "skipped"
+            yield _Test("kernels", name, 0.0, element, "", kernel.reason)
         else:
             yield _lint(kernel, name)
 

@@ -422,6 +422,10 @@ def render_list(found: Mapping[str, Json], style: Style) -> str:
     return "\n".join(lines)
 
 
+def _outdated(count: int) -> str:
+    return f"; {count} of them changed since" if count else ""
+
+
 def render_status(found: Mapping[str, Json], style: Style) -> str:
     """The workspace in a few lines."""
     tasks, cache = found["tasks"], found["cache"]
@@ -431,7 +435,7 @@ def render_status(found: Mapping[str, Json], style: Style) -> str:
             f"workspace {style.paint(found['root'], '1')}",
             f"tasks     {tasks['total']}: {tasks['current']} current, {tasks['stale']} stale, "
             f"{tasks['skipped']} skipped",
-            f"results   {verdicts or 'none yet'}",
+            f"results   {verdicts or 'none yet'}{_outdated(found['outdated'])}",
             f"cache     {cache['folder']}: {cache['blobs_bytes'] / 1e6:.1f} MB of tensors, "
             f"{cache['actions_bytes'] / 1e6:.1f} MB of actions, "
             f"limit {cache['size_limit'] / 1e6:.0f} MB",
