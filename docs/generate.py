@@ -48,10 +48,11 @@ What the selected tasks depend on is selected with them.
 | 1 | A check failed, or an op regressed and `policies.fail_on_regression` is on. |
 | 2 | The command line or the configuration is wrong; nothing ran. |
 | 3 | An op or its reference crashed, or the machine or the cache is broken. |
-| 4 | Nothing was validated. |
+| 4 | Nothing was validated; under `ci --require-all`, not all was. |
+| 124 | `ci` was cut off by `ci.thorough_timeout`; what was finished is kept. |
 | 130 | Interrupted; what was finished is kept. |
 
-When several hold, the first of 130, 1, 3, 0, 4 is used.
+When several hold, the first of 130, 1, 3, 124, 0, 4 is used.
 
 ## Environment variables
 

@@ -249,11 +249,14 @@ class ErrorStats:
 
     ``max_ulp`` is measured in the output's own dtype. ``tolerance_used`` is
     ``max |a - e| / (atol + rtol |e|)`` over finite elements, 1.0 = just allowed.
+    ``num_no_verdict`` counts the elements that say nothing of the op, ``num_finite`` those that
+    were judged by a finite expected value.
     """
 
     count: int = 0
     num_exceeding: int = 0
     num_no_verdict: int = 0
+    num_finite: int = 0
     max_abs: float = 0.0
     mean_abs: float = 0.0
     p50_abs: float = 0.0
@@ -268,15 +271,41 @@ class ErrorStats:
     worst_expected: float | None = None
     worst_actual: float | None = None
 
+    @property
+    def unjudged(self) -> float:
+        """Share of the elements without a verdict."""
+        return self.num_no_verdict / self.count if self.count else 0.0
+
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Verdict on one case's outputs."""
+    """Verdict on one case's outputs.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    failures : tuple of Failure
+    stats : ErrorStats
+    notes : tuple of str
+    empty : tuple of str
+        Outputs without an element.
+
+    Raises
+    ------
+    ValueError
+        For a pass in which no element was compared: however it came about, it is none.
+    """
 
     verdict: Verdict
     failures: tuple[Failure, ...] = ()
     stats: ErrorStats = field(default_factory=ErrorStats)
     notes: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        compared = self.stats.count - self.stats.num_no_verdict
+        if self.verdict is Verdict.PASSED and not compared > 0:
+            raise ValueError("passed with nothing compared")
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON, non-finite numbers as the strings ``NaN``, ``Infinity``, ``-Infinity``."""
@@ -288,6 +317,7 @@ class CheckResult:
                 for name, v in vars(self.stats).items()
             },
             "notes": list(self.notes),
+            "empty": list(self.empty),
         }
 
     @classmethod
@@ -303,6 +333,7 @@ class CheckResult:
             tuple(failure_from_json(f) for f in data["failures"]),
             ErrorStats(**stats),
             tuple(data["notes"]),
+            tuple(data.get("empty", ())),
         )
 
 

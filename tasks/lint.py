@@ -31,6 +31,7 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
 from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.verdicts import decide
 
 STAGE = stages.LINT
 VERSION = stages.VERSIONS[STAGE]
@@ -59,7 +60,8 @@ class Linted:
             return Verdict.FAILED
         if not self.results or any(not problem.warning for problem in self.problems):
             return Verdict.ERROR
-        return Verdict.PASSED
+        judged = all(result.verdict is Verdict.PASSED for result in self.results)
+        return decide(failed=False, compared=len(self.results) if judged else 0)
 
     def to_json(self) -> list[dict[str, Json]]:
         """Each kernel in the form that ``lint`` and ``artifacts`` show."""

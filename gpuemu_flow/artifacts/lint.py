@@ -15,6 +15,7 @@ from gpuemu_flow.artifacts.suppress import Allowances, ReadSource, apply_allowan
 from gpuemu_flow.artifacts.view import KernelView
 from gpuemu_flow.errors import Problem, did_you_mean
 from gpuemu_flow.types import Verdict
+from gpuemu_flow.verdicts import decide
 
 LINT_VERSION = 1
 """Part of the cache key: raise it when a rule changes its mind about the same view."""
@@ -36,7 +37,8 @@ class LintResult:
     ----------
     kernel, file, arch : str
     verdict : Verdict
-        ``failed`` with an error that is not accepted, else ``passed``.
+        ``failed`` with an error that is not accepted, ``inconclusive`` where no rule had anything
+        to look at, else ``passed``.
     violations : tuple of Violation
         In rule order; accepted ones carry their reason in ``allowed``.
     unchecked : tuple of UncheckedRule
@@ -86,10 +88,12 @@ class Linter:
         """Check one kernel by all rules that are not switched off."""
         violations: list[Violation] = []
         unchecked: list[UncheckedRule] = []
+        looked = 0
         for rule in RULES:
             severity = self.policy.severities.get(rule.id, "")
             if severity == "off":
                 continue
+            looked += 1
             reason = rule.unchecked(view, self.policy) if rule.unchecked else ""
             if reason:
                 unchecked.append(UncheckedRule(rule.id, reason))
@@ -105,7 +109,7 @@ class Linter:
             view.name,
             view.file,
             view.arch,
-            Verdict.FAILED if failed else Verdict.PASSED,
+            decide(failed, looked - len(unchecked)),
             tuple(marked),
             tuple(unchecked),
             tuple(problems),

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import expand_strategies
 from gpuemu_flow.cases.shapes import ShapePlanner
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Case, Json, Verdict
 
 ASPECTS = ("shape_class", "layout", "strategy")
 PAIRS = tuple(itertools.combinations(ASPECTS, 2))
+JUDGED = (Verdict.PASSED, Verdict.FAILED)
+"""Verdicts of cases that exercised something: an error judges nothing."""
 
 
 class Cell(NamedTuple):
@@ -67,14 +69,18 @@ class Row:
     ----------
     op, dtype : str
     cases : int
+        Those that were judged.
     seen : dict of str to (int, int)
         Aspect (and pair of aspects) to how many were exercised and how many there are.
+    unjudged : int
+        Cases that ended without a verdict: in an error, or inconclusive.
     """
 
     op: str
     dtype: str
     cases: int
     seen: dict[str, tuple[int, int]]
+    unjudged: int = 0
 
 
 class Coverage:
@@ -88,12 +94,21 @@ class Coverage:
     1
     """
 
-    def __init__(self, counts: Mapping[Cell, int] | None = None) -> None:
+    def __init__(
+        self,
+        counts: Mapping[Cell, int] | None = None,
+        unjudged: Mapping[Cell, int] | None = None,
+    ) -> None:
         self._counts: Counter[Cell] = Counter(dict(counts or {}))
+        self._unjudged: Counter[Cell] = Counter(dict(unjudged or {}))
 
-    def add(self, op: str, case: Case) -> None:
-        """Count a case that was run and compared."""
-        self.count(Cell(op, case.dtype, case.shape_class, case.layout, case.strategy))
+    def add(self, op: str, case: Case, verdict: Verdict) -> None:
+        """Count a case: as exercised where it was judged, else as one without a verdict."""
+        cell = Cell(op, case.dtype, case.shape_class, case.layout, case.strategy)
+        if verdict in JUDGED:
+            self.count(cell)
+        else:
+            self._unjudged[cell] += 1
 
     def count(self, cell: Cell, number: int = 1) -> None:
         """Count `number` cases of a cell."""
@@ -101,16 +116,20 @@ class Coverage:
 
     def merge(self, other: Coverage) -> Coverage:
         """The counts of both together."""
-        return Coverage(self._counts + other._counts)
+        return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Coverage) and self._counts == other._counts
+        return (
+            isinstance(other, Coverage)
+            and self._counts == other._counts
+            and self._unjudged == other._unjudged
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def total(self) -> int:
-        """All cases."""
+        """All cases that were judged."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
@@ -126,21 +145,28 @@ class Coverage:
         return tuple(sorted({cell.op for cell in self._counts}))
 
     def to_json(self) -> list[Json]:
-        """As rows of five names and a count, in a fixed order."""
-        return [[*cell, number] for cell, number in sorted(self._counts.items()) if number]
+        """As rows of five names, the cases judged and those without a verdict, in a fixed order."""
+        both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
+        return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
+
+    def _cells(self) -> set[Cell]:
+        return {*self._counts, *self._unjudged}
 
     @classmethod
     def from_json(cls, data: Json) -> Coverage:
         """Inverse of `to_json`; TypeError or ValueError when it is not that."""
         counts: Counter[Cell] = Counter()
+        unjudged: Counter[Cell] = Counter()
         for row in data:
-            *names, number = row
+            *names, judged, without = row
             if len(names) != len(Cell._fields) or not all(isinstance(n, str) for n in names):
                 raise ValueError(f"not a row of coverage: {row!r}")
-            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-                raise ValueError(f"not a number of cases: {number!r}")
-            counts[Cell(*names)] += number
-        return cls(counts)
+            for number in (judged, without):
+                if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                    raise ValueError(f"not a number of cases: {number!r}")
+            counts[Cell(*names)] += judged
+            unjudged[Cell(*names)] += without
+        return cls(+counts, +unjudged)
 
     def gaps(
         self,
@@ -188,7 +214,8 @@ class Coverage:
         for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
             met = {_of(cell, aspect) for cell in cells}
             seen[" × ".join(aspect)] = (sum(names in met for names in wanted), len(wanted))
-        return Row(op, dtype, sum(cells.values()), seen)
+        without = sum(n for c, n in self._unjudged.items() if c.op == op and c.dtype == dtype)
+        return Row(op, dtype, sum(cells.values()), seen, without)
 
 
 Aspect = tuple[str, ...]
@@ -217,7 +244,7 @@ def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, l
         yield aspect, list(itertools.product(*(possible[name] for name in aspect)))
 
 
-HEADINGS = ("op", "dtype", "cases", "classes", "layouts", "strategies", "pairs")
+HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategies", "pairs")
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
@@ -227,7 +254,7 @@ def table(rows: Iterable[Row]) -> list[list[str]]:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]
         parts = [*(row.seen[aspect] for aspect in ASPECTS), _sum(pairs)]
         shown = [f"{met}/{possible}" for met, possible in parts]
-        lines.append([row.op, row.dtype, str(row.cases), *shown])
+        lines.append([row.op, row.dtype, str(row.cases), str(row.unjudged), *shown])
     return lines
 
 

@@ -30,6 +30,7 @@ from gpuemu_flow.cli.report_output import (
     default=None,
     help="Exit 1 when something got worse; default: as in [policies], with a baseline.",
 )
+@click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
 @report_format_option(*FORMATS)
 @output_option
@@ -39,13 +40,15 @@ def ci(
     baseline: str | None,
     parallel: int | None,
     fail_on_regression: bool | None,
+    require_all: bool,
     allow_empty: bool,
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
     """Check everything without a daemon; with words, that part only.
 
-    What takes longer than ci.thorough_timeout is cut off and shown as skipped. Several files can
+    What takes longer than ci.thorough_timeout is cut off, named, and no success: exit code 124.
+    Several files can
     be written at once: -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
@@ -60,6 +63,8 @@ def ci(
         raise click.UsageError("choose one of quick and thorough")
     if len(chosen) > 1 and THOROUGH in chosen:
         raise click.UsageError("thorough means everything; leave out the other words")
+    if require_all and allow_empty:
+        raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
     workspace = Workspace(overrides=Overrides(ci=QUICK if quick else THOROUGH))
     request = Request(
@@ -69,6 +74,7 @@ def ci(
         jobs=parallel,
         fail_on_regression=fail_on_regression,
         pictures=wants_pictures(outputs, output_format),
+        require_all=require_all,
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ def init(
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415
     from gpuemu_flow.init.installed import find_origin  # noqa: PLC0415
+    from gpuemu_flow.init.needs import needed_extras  # noqa: PLC0415
     from gpuemu_flow.init.scaffold import (  # noqa: PLC0415
         CONFIG_PATH,
         IGNORE_PATH,
@@ -71,6 +73,8 @@ def init(
     if added and context.get_parameter_source("framework_name") is ParameterSource.DEFAULT:
         framework_name = framework_of(config)
     framework = FRAMEWORKS[framework_name]
+    if added:
+        framework = replace(framework, extras=needed_extras(config))
     chosen = name or project or project_name(target)
     if not chosen.isprintable() or len(chosen) > 200:
         raise click.BadParameter("at most 200 characters, all of them printable", param_hint="name")

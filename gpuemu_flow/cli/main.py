@@ -48,7 +48,8 @@ def cli() -> None:
     """Know that a GPU kernel is right, without a GPU.
 
     Exit codes: 0 all passed; 1 a check failed or regressed; 2 usage or configuration;
-    3 an op crashed or a needed tool is absent; 4 nothing was validated; 130 interrupted.
+    3 an op crashed or a needed tool is absent; 4 nothing was validated; 124 cut off by a
+    time limit; 130 interrupted.
     """
 
 

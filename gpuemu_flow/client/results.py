@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.verdicts import Elements, Tally, decide
 
 R = TypeVar("R", bound="Record")
 
@@ -108,6 +109,11 @@ class ValidationResult(Record):
     notes : list of str
     tolerance_used : float
         Largest share of the tolerance that an element used.
+    unjudged : float
+        Share of the output elements without a verdict.
+    compared : dict of str
+        Numbers of elements: ``count``, ``no_verdict``, ``finite`` (judged by a finite expected
+        value); and ``empty``, names of outputs without any.
     failure_id : str
         What ``gpuemu-flow reproduce`` takes; empty when it passed.
     """
@@ -125,6 +131,8 @@ class ValidationResult(Record):
     verdict: str = ""
     notes: list[str] = field(default_factory=list)
     tolerance_used: float = 0.0
+    unjudged: float = 0.0
+    compared: dict[str, Json] = field(default_factory=dict)
     failure_id: str = ""
 
     def __bool__(self) -> bool:
@@ -147,7 +155,21 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """What fuzzing found; it counts as true when nothing failed."""
+    """What fuzzing found; it counts as true when the op passed: enough was judged, and held.
+
+    Attributes
+    ----------
+    seed, total, passed, failed : int
+    failures : list of ValidationResult
+    inconclusive : int
+        Cases without a verdict.
+    verdict : str
+        Of all cases; see `types.Verdict`. Empty where an older daemon gives none.
+    reason : str
+        Why they are inconclusive.
+    unjudged : float
+        Share of all output elements without a verdict.
+    """
 
     seed: int = 0
     total: int = 0
@@ -155,9 +177,13 @@ class FuzzResults(Record):
     failed: int = 0
     failures: list[ValidationResult] = field(default_factory=list)
     inconclusive: int = 0
+    verdict: str = ""
+    reason: str = ""
+    unjudged: float = 0.0
 
     def __bool__(self) -> bool:
-        return self.failed == 0 and self.passed > 0
+        said = self.verdict in ("", Verdict.PASSED.value)
+        return said and self.failed == 0 and self.passed > 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
@@ -170,6 +196,10 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
     """Results of single cases as those of fuzzing with a seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
+    tally = Tally()
+    for result in done:
+        tally.count(_verdict(result), _elements(result))
+    verdict, reason = tally.verdict()
     return FuzzResults(
         seed=seed,
         total=len(done),
@@ -177,7 +207,27 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
         failed=len(failures),
         failures=failures,
         inconclusive=sum(result.verdict == undecided for result in done),
+        verdict=verdict.value,
+        reason=reason,
+        unjudged=tally.unjudged,
     )
+
+
+def _verdict(result: ValidationResult) -> Verdict:
+    """The verdict of a result; that of an older daemon follows from whether it passed."""
+    known = {verdict.value: verdict for verdict in Verdict}
+    if result.verdict in known:
+        return known[result.verdict]
+    return decide(not result.passed, _elements(result).finite)
+
+
+def _elements(result: ValidationResult) -> Elements:
+    """What a case compared; of an older daemon's all that it counted is taken for compared."""
+    try:
+        return Elements.from_json(result.compared)
+    except (KeyError, TypeError, ValueError):
+        count = int((result.error_stats or {}).get("count", 0))
+        return Elements(count, 0, count)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from gpuemu_flow.engine.wire_ops import Asked, WireSubject
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict
+from gpuemu_flow.verdicts import Tally
 
 MAX_ITERATIONS = 1_000_000
 MAX_CASE_BYTES = 1 << 31
@@ -192,7 +193,11 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
         job.check()
         raise
     failures = [one.reply for one in judged if one.reply is not None]
-    passed = sum(one.result.verdict is Verdict.PASSED for one in judged)
+    tally = Tally()
+    for one in judged:
+        tally.add(one.result)
+    passed = tally.counts.get(Verdict.PASSED, 0)
+    verdict, why = tally.verdict()
     return {
         "type": "FuzzResults",
         "seed": maker.config.seed,
@@ -200,6 +205,9 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
         "passed": passed,
         "failed": len(failures),
         "inconclusive": len(judged) - passed - len(failures),
+        "verdict": verdict.value,
+        "reason": why,
+        "unjudged": tally.unjudged,
         "failures": failures,
     }
 

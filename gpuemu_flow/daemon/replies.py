@@ -20,6 +20,7 @@ from gpuemu_flow.types import (
     Verdict,
     number_to_json,
 )
+from gpuemu_flow.verdicts import Elements
 
 LARGEST = 1.7976931348623157e308
 """Stands for infinity: it parses everywhere, and users' format strings accept it."""
@@ -82,8 +83,8 @@ def validation_result(
 ) -> dict[str, Json]:
     """A verdict as ``ValidationResult``.
 
-    Keys that the protocol does not have (``verdict``, ``notes``, ``nonfinite``) say what its own
-    cannot: other clients ignore them.
+    Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
+    ``nonfinite``) say what its own cannot: other clients ignore them.
 
     Parameters
     ----------
@@ -107,6 +108,8 @@ def validation_result(
         },
         "verdict": result.verdict.value,
         "tolerance_used": number_to_json(stats.tolerance_used),
+        "unjudged": stats.unjudged,
+        "compared": Elements.of(result).to_json(),
         "notes": list(result.notes),
     }
     if nonfinite:

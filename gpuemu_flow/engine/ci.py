@@ -15,7 +15,7 @@ from gpuemu_flow.engine.report import run_and_report
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.document import Report
-from gpuemu_flow.reports.model import KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.reports.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json, Verdict
@@ -45,6 +45,8 @@ class Request:
         ``ci.thorough_timeout`` holds, but for a quick run.
     pictures : bool
         Failing cases are run again, to draw them.
+    require_all : bool
+        What was asked for and got no verdict makes the report no success.
     """
 
     words: tuple[str, ...] = ()
@@ -54,6 +56,7 @@ class Request:
     fail_on_regression: bool | None = None
     limited: bool = True
     pictures: bool = False
+    require_all: bool = False
 
     @property
     def mode(self) -> str:
@@ -101,6 +104,7 @@ def check(
         regressions=tuple(worse),
         fail_on_regression=_gate(workspace, request),
         timed_out=timed_out,
+        require_all=request.require_all,
     )
     report = gather(workspace, run, extras, status, environ)
     if request.pictures and not run.interrupted:
@@ -134,7 +138,7 @@ def _quick(
     known = {result.op for result in run.results}
     reason = f"not in the quick run, which checks {', '.join(dtypes)} only"
     left_out = tuple(
-        OpResult(op.name, dtype, Verdict.SKIPPED, reason=reason)
+        OpResult(op.name, dtype, Verdict.SKIPPED, reason=reason, absence=Absence.LEFT_OUT)
         for op in workspace.config.ops
         if op.name not in known and (not options.words or op.name in subjects)
         for dtype in op.dtypes
@@ -166,19 +170,19 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
         if name in ended and spec.stage == stages.LINT
     }
     results = tuple(
-        OpResult(r.op, r.dtype, Verdict.SKIPPED, reason=reason)
+        OpResult(r.op, r.dtype, Verdict.SKIPPED, reason=reason, absence=Absence.CUT_OFF)
         if f"{stages.COMPARE}:{r.op}:{r.dtype}" in ended
         else r
         for r in run.results
     )
     kernels = tuple(
-        KernelResult(k.kernel, k.arch, Verdict.SKIPPED, reason=reason)
+        KernelResult(k.kernel, k.arch, Verdict.SKIPPED, reason=reason, absence=Absence.CUT_OFF)
         if (k.kernel, k.arch) in arches
         else k
         for k in run.kernels
     )
-    reasons = [r.reason for r in results] + [k.reason for k in kernels]
-    count = reasons.count(reason)
+    absences = [r.absence for r in results] + [k.absence for k in kernels]
+    count = absences.count(Absence.CUT_OFF)
     message = f"{count} results are missing: the run took longer than {limit:g} s"
     hint = "run again to go on where it ended, or raise ci.thorough_timeout"
     problem = Problem("ci-time-limit", message, hint, warning=True)

@@ -11,7 +11,7 @@ from gpuemu_flow.engine.subjects import dtypes_of, op_subject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.tasks.base import read_manifest
-from gpuemu_flow.types import Case
+from gpuemu_flow.types import Case, Verdict
 
 COVERAGE_KEY = "coverage:fuzz"
 
@@ -55,7 +55,8 @@ def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageR
             with contextlib.suppress(StoreError, KeyError):
                 manifest = read_manifest(workspace.cache.folder / spec.target, "compare")
                 for item in manifest["cases"]:
-                    coverage.add(spec.subject, Case.from_json(item["case"]))
+                    verdict = Verdict(item["result"]["verdict"])
+                    coverage.add(spec.subject, Case.from_json(item["case"]), verdict)
     rows: list[Row] = []
     gaps: list[Gap] = []
     for op in chosen:

@@ -13,6 +13,7 @@ from gpuemu_flow.cases.coverage import Coverage
 from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.reports.fuzz_model import MARGIN_BUCKETS
 from gpuemu_flow.types import BAD, Case, CheckResult, Verdict
+from gpuemu_flow.verdicts import Tally
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class FuzzOutcome:
         Cases that passed by class of shapes.
     duration_s : float
     interrupted : bool
+    tally : Tally
+        How much was compared, and the verdict on all of it.
     """
 
     def __init__(self, op: str, seed: int) -> None:
@@ -68,7 +71,7 @@ class FuzzOutcome:
         self.passed_classes: Counter[str] = Counter()
         self.duration_s = 0.0
         self.interrupted = False
-        self._verdicts: Counter[Verdict] = Counter()
+        self.tally = Tally()
         self._failures: list[Judged] = []
         self._sample: list[tuple[int, int, Case]] = []
 
@@ -77,8 +80,8 @@ class FuzzOutcome:
         case, result = judged.case, judged.result
         self.cases += 1
         self.cached += judged.cached
-        self._verdicts[result.verdict] += 1
-        self.coverage.add(self.op, case)
+        self.tally.add(result)
+        self.coverage.add(self.op, case, result.verdict)
         if result.verdict in BAD:
             self._failures.append(judged)
         elif result.verdict is Verdict.PASSED:
@@ -101,7 +104,7 @@ class FuzzOutcome:
 
     def count(self, verdict: Verdict) -> int:
         """How many cases have a verdict."""
-        return self._verdicts[verdict]
+        return self.tally.counts.get(verdict, 0)
 
     @property
     def failures(self) -> list[Judged]:

@@ -101,6 +101,7 @@ def _fuzz_op(
     if minimize and not outcome.interrupted:
         groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
     add_fuzz_coverage(workspace, outcome.coverage)
+    verdict, why = outcome.tally.verdict()
     return FuzzReport(
         op=op,
         seed=outcome.seed,
@@ -109,6 +110,9 @@ def _fuzz_op(
         failed=outcome.count(Verdict.FAILED),
         inconclusive=outcome.count(Verdict.INCONCLUSIVE),
         errors=outcome.count(Verdict.ERROR),
+        verdict=verdict,
+        reason=why,
+        unjudged=outcome.tally.unjudged,
         cached=outcome.cached,
         duration_s=outcome.duration_s,
         worst_margin=outcome.worst_margin,

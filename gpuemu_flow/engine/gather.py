@@ -34,6 +34,7 @@ class Extras:
     regressions: tuple[str, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
+    require_all: bool = False
 
 
 def gather(
@@ -68,6 +69,7 @@ def gather(
         regressions=extras.regressions,
         fail_on_regression=extras.fail_on_regression,
         timed_out=extras.timed_out,
+        require_all=extras.require_all,
         tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
         edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
         history=tuple(history.read(workspace.cache)),

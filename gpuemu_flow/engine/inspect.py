@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from gpuemu_flow.engine.report import known_report
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.stages import COMPARE
 from gpuemu_flow.types import Json
 
 _SYSTEM = ("<", "/usr/", "/lib")
@@ -105,13 +105,10 @@ def list_workspace(
 def workspace_status(workspace: Workspace) -> dict[str, Json]:
     """Counts of tasks by state, last verdicts, and the size of the cache in bytes."""
     graph, cache = workspace.graph, workspace.cache
-    stale = workspace.stale(set(graph.tasks))
-    verdicts: Counter[str] = Counter()
-    for spec in graph.tasks.values():
-        if spec.stage == "compare":
-            with contextlib.suppress(StoreError, KeyError):
-                manifest = read_manifest(cache.folder / spec.target, "compare")
-                verdicts[manifest["summary"]["verdict"]] += 1
+    report, stale, outdated = known_report(workspace)
+    every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
+    verdicts = Counter(verdict.value for verdict in every)
+    old = sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results)
     blobs = sum(path.stat().st_size for path in (cache.folder / "blobs").glob("*/*"))
     found = {
         "schema_version": 1,
@@ -123,6 +120,7 @@ def workspace_status(workspace: Workspace) -> dict[str, Json]:
             "skipped": len(graph.skips),
         },
         "verdicts": dict(verdicts),
+        "outdated": old,
         "cache": {
             "folder": str(cache.folder),
             "blobs_bytes": blobs,

@@ -16,6 +16,7 @@ from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.reports.model import KernelResult, RunReport, TaskCounts
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Verdict
+from gpuemu_flow.verdicts import decide
 
 
 def explain_rule(name: str) -> str:
@@ -98,8 +99,9 @@ def _named(
             continue
         entries = tuple(entry for entry in result.entries if entry["name"] in names)
         if entries:
-            failed = any(entry["verdict"] == Verdict.FAILED.value for entry in entries)
-            verdict = Verdict.FAILED if failed else Verdict.PASSED
+            verdicts = {Verdict(entry["verdict"]) for entry in entries}
+            judged = len(entries) if verdicts <= {Verdict.PASSED, Verdict.FAILED} else 0
+            verdict = decide(Verdict.FAILED in verdicts, judged)
             yield replace(result, entries=entries, verdict=verdict, reason="")
 
 

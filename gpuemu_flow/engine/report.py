@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -53,8 +53,42 @@ def run_and_report(
     return outcome, reports[0]
 
 
-def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
-    """Read the manifests of the selected tasks into one report."""
+def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
+    """Report what is known without running anything, as the run that found it did.
+
+    Returns
+    -------
+    report : RunReport
+        An op is summarised by the same function as after a run. What was never checked is missing.
+    stale, outdated : set of str
+        Tasks that would run, and those of them that something changed for: others are only tried
+        again because they ended in an error.
+    """
+    graph, states = workspace.graph, workspace.states()
+    stale = workspace.stale(set(graph.tasks))
+    moved = {name for name in stale if states.moved(graph.tasks[name])}
+    causes = {name: states.broken(graph.tasks[name]) for name in moved}
+    broken = {name: why for name, why in causes.items() if why is not None}
+    outcome = RunOutcome(graph, RunOptions(), set(graph.tasks))
+    outcome.status = {name: "current" for name in graph.tasks if name not in stale}
+    outcome.problems = [problem for why in broken.values() for problem in why]
+    # As after an interrupted run: results that are not there are no errors.
+    outcome.interrupted = True
+    report = build_report(workspace, outcome, broken=graph.downstream(set(broken)))
+    outdated = graph.downstream(moved - set(broken)) - graph.downstream(set(broken))
+    return replace(report, interrupted=False), stale, outdated
+
+
+def build_report(
+    workspace: Workspace, outcome: RunOutcome, *, broken: Collection[str] = ()
+) -> RunReport:
+    """Read the manifests of the selected tasks into one report.
+
+    Parameters
+    ----------
+    broken : collection of str
+        Tasks whose run made nothing, where `outcome` does not say so.
+    """
     graph = outcome.graph
     states = workspace.states()
     selected = [graph.tasks[name] for name in graph.tasks if name in outcome.selected]
@@ -68,13 +102,13 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
     for spec in selected:
         if spec.stage == "compare":
             result = builder.op_result(spec)
-            unfinished = outcome.status.get(spec.name) in ("failed", "pending")
+            unfinished = spec.name in broken or _is_unfinished(outcome, spec.name)
             if result is not None and not unfinished:
                 results.append(result)
-            elif not outcome.interrupted:
+            elif not outcome.interrupted or spec.name in broken:
                 reason = "its tasks did not finish; see the problems"
                 results.append(OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason))
-    kernels, kernel_problems = _kernels(builder, outcome)
+    kernels, kernel_problems = _kernels(builder, outcome, broken)
     skips = _selected_skips(outcome)
     submitted = submitted_results(workspace, [skip for skip in skips if skip.dtype])
     results += [
@@ -130,6 +164,10 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
     ]
 
 
+def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
+    return outcome.status.get(name) in ("failed", "pending")
+
+
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
     """What the graph has no tasks for, as far as it was asked for."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
@@ -141,7 +179,7 @@ def _selected_skips(outcome: RunOutcome) -> list[Skip]:
 
 
 def _kernels(
-    builder: ReportBuilder, outcome: RunOutcome
+    builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
     """Lints of the selected kernels; problems of several architectures once."""
     results: list[KernelResult] = []
@@ -151,12 +189,12 @@ def _kernels(
             problems.update(dict.fromkeys(builder.build_problems(spec)))
         if name not in outcome.selected or spec.stage != stages.LINT:
             continue
-        unfinished = outcome.status.get(name) in ("failed", "pending")
+        unfinished = name in broken or _is_unfinished(outcome, name)
         found = None if unfinished else builder.kernel_result(spec)
         if found is not None:
             results.append(found[0])
             problems.update(dict.fromkeys(found[1]))
-        elif not outcome.interrupted:
+        elif not outcome.interrupted or name in broken:
             reason = "its tasks did not finish; see the problems"
             arch = spec.params["arch"]
             results.append(KernelResult(spec.subject, arch, Verdict.ERROR, reason=reason))

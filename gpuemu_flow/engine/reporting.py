@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
-from gpuemu_flow.engine import history, session
+from gpuemu_flow.engine import history
 from gpuemu_flow.engine.ci import against
 from gpuemu_flow.engine.gather import Extras, gather
-from gpuemu_flow.engine.report import build_report
+from gpuemu_flow.engine.report import known_report
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.document import Report
@@ -57,13 +57,8 @@ def current(workspace: Workspace, asked: Asked, environ: Mapping[str, str] = os.
     """
     baseline = _baseline(workspace, asked.baseline)
     graph = workspace.graph
-    stale = workspace.stale(set(graph.tasks))
-    outcome = session.RunOutcome(graph, session.RunOptions(), set(graph.tasks))
-    outcome.status = {name: "current" for name in graph.tasks if name not in stale}
-    # As after an interrupted run: results that are not there are no errors.
-    outcome.interrupted = True
-    run = replace(build_report(workspace, outcome), interrupted=False)
-    run = _with_gaps(workspace, run, stale)
+    run, stale, outdated = known_report(workspace)
+    run = _with_gaps(workspace, run, outdated)
     if asked.since_hours is not None:
         run = _recent(workspace, run, asked.since_hours)
     if not asked.lint and asked.baseline is None:
@@ -108,25 +103,25 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
     return known.newest() if tag == NEWEST else known.get(tag)
 
 
-def _with_gaps(workspace: Workspace, run: RunReport, stale: set[str]) -> RunReport:
+def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
     """Results that are missing as skipped, and a word on those that are out of date."""
     old = {
         (spec.subject, spec.dtype)
         for name, spec in workspace.graph.tasks.items()
-        if spec.stage == stages.COMPARE and name in stale
+        if spec.stage == stages.COMPARE and name in outdated
     }
     known = {(r.op, r.dtype) for r in run.results}
     reason = "changed since it was checked"
     results = [replace(r, reason=reason) if (r.op, r.dtype) in old else r for r in run.results]
-    outdated = sum(r.reason == reason for r in results)
+    count = sum((r.op, r.dtype) in old for r in results)
     results += [
         OpResult(spec.subject, spec.dtype, Verdict.SKIPPED, reason="not checked yet")
         for spec in workspace.graph.tasks.values()
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) not in known
     ]
     problems = run.problems
-    if outdated:
-        message = f"{outdated} of {len(run.results)} results are older than what they are about"
+    if count:
+        message = f"{count} of {len(run.results)} results are older than what they are about"
         hint = "`gpuemu-flow run` checks what changed"
         problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
     return replace(run, results=tuple(results), problems=problems)

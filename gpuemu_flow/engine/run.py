@@ -68,12 +68,15 @@ class Execution:
         What their actions reported.
     interrupted : bool
         The run was ended by a signal.
+    broken : dict of name to tuple of Problem
+        Tasks that failed by themselves, and why.
     """
 
     status: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     values: dict[str, Json] = field(default_factory=dict)
     interrupted: bool = False
+    broken: dict[str, tuple[Problem, ...]] = field(default_factory=dict)
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]
@@ -102,6 +105,8 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
         self._finish(task, "failed")
         if isinstance(fail, _Failed):
             self._execution.problems.extend(fail.flow_problems)
+            if fail.flow_problems:  # without any, it was interrupted
+                self._execution.broken[task.name] = tuple(fail.flow_problems)
         elif not isinstance(fail, UnmetDependency):  # that one has been reported where it began
             lines = str(fail.get_msg()).strip().splitlines()
             self._write_log(task.name, "\n".join(lines))
@@ -246,10 +251,9 @@ class Executor:
             self._fail_fast
             and spec.stage in (compare.STAGE, lint.STAGE)
             and self._runner is not None
+            and result.values.get("verdict") in (Verdict.FAILED.value, Verdict.ERROR.value)
         ):
-            verdict = result.values.get("verdict", Verdict.PASSED.value)
-            if verdict in (Verdict.FAILED.value, Verdict.ERROR.value):
-                self._runner.stop()
+            self._runner.stop()
         return dict(vars(result))
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:

@@ -220,6 +220,9 @@ def _execute(
         )
         with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)
+    states = workspace.states()
+    for name, problems in execution.broken.items():
+        states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))
     outcome.status.update(execution.status)
     outcome.problems += execution.problems

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import TRIGGERS, KeyParts, changed_parts, digest_json, trigger_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -146,6 +147,40 @@ class TaskStates:
     def forget(self, name: str) -> None:
         """Drop the record of a task."""
         self._cache.state.delete(f"task:{name}")
+
+    def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
+        """Record that a task made nothing, so that no report shows an older result in its place."""
+        self.forget(spec.name)
+        said = [asdict(problem) for problem in problems]
+        found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
+        self._cache.state.put(f"broken:{spec.name}", found)
+
+    def broken(self, spec: TaskSpec) -> list[Problem] | None:
+        """Why a task made nothing when it last ran, as it is now; None when that is not known."""
+        if self.record(spec.name) is not None:
+            return None
+        found = self._cache.state.get(f"broken:{spec.name}")
+        if not isinstance(found, dict) or found.get("version") != RECORD_VERSION:
+            return None
+        if found.get("key") != self.parts(spec).key():
+            return None
+        try:
+            return [Problem(**problem) for problem in found["problems"]]
+        except (KeyError, TypeError):
+            return []
+
+    def moved(self, spec: TaskSpec) -> bool:
+        """Whether what a task is about changed since its record, or it has none.
+
+        A record of cases that ended in an error is tried again, but it is not out of date.
+        """
+        record = self.record(spec.name)
+        if record is None:
+            return True
+        changed = changed_parts(record["parts"], self.parts(spec).to_json())
+        kinds = {change[0].partition(".")[0] for change in changed}
+        digest = self._files.digest(self.manifest(spec.target))
+        return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record["digest"]
 
     def environment_digest(self) -> str:
         """One name for the whole environment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from gpuemu_flow.engine.files import stamp_of
@@ -15,7 +14,7 @@ from gpuemu_flow.reports.model import CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore, StoredResult
-from gpuemu_flow.tasks.summary import overall
+from gpuemu_flow.tasks.summary import tallied
 from gpuemu_flow.types import (
     BAD,
     Case,
@@ -25,6 +24,7 @@ from gpuemu_flow.types import (
     number_from_json,
     number_to_json,
 )
+from gpuemu_flow.verdicts import Elements, Tally
 
 _FIGURES = ("max_abs", "max_rel", "max_ulp")
 
@@ -120,8 +120,9 @@ def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpRe
         max_rel=number_from_json(figures["max_rel"]),
         max_ulp=number_from_json(figures["max_ulp"]),
         tolerance_used=number_from_json(figures["tolerance_used"]),
+        unjudged=figures["unjudged"],
         cached=True,
-        reason=f"{len(valid)} submitted by clients",
+        reason="; ".join(filter(None, (figures["reason"], f"{len(valid)} submitted by clients"))),
         failures=tuple(
             sorted((f for f in failures if f is not None), key=lambda failure: failure.case.numel)
         ),
@@ -130,21 +131,25 @@ def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpRe
 
 def _figures(valid: list[StoredResult]) -> dict[str, Json]:
     """Counts per verdict and the worst of each figure, as `tasks.summary.summarise` has them."""
-    counts = Counter(Verdict(stored.result["verdict"]) for stored in valid)
+    tally = Tally()
+    for stored in valid:
+        tally.count(Verdict(stored.result["verdict"]), _elements(stored.result))
     worst = {name: max(_figure(s.result, name) for s in valid) for name in _FIGURES}
     worst["tolerance_used"] = max(
         float(number_from_json(s.result["tolerance_used"])) for s in valid
     )
     return {
-        "verdict": overall(dict(counts)).value,
-        "cases": len(valid),
-        "passed": counts[Verdict.PASSED],
-        "failed": counts[Verdict.FAILED],
-        "inconclusive": counts[Verdict.INCONCLUSIVE],
-        "errors": counts[Verdict.ERROR],
-        "skipped": 0,
+        **tallied(tally),
         **{name: number_to_json(value) for name, value in worst.items()},
     }
+
+
+def _elements(result: Mapping[str, Json]) -> Elements:
+    """What a stored reply compared; nothing where it does not say."""
+    try:
+        return Elements.from_json(result["compared"])
+    except (KeyError, TypeError, ValueError):
+        return Elements()
 
 
 def _figure(result: Mapping[str, Json], name: str) -> float:

@@ -28,9 +28,11 @@ CASES: Mapping[str, Any] = {
 class FuzzOutcome(Mapping[str, Any]):
     """What fuzzing with a framework's own checks found; attributes and keys say the same.
 
-    ``total``, ``passed``, ``failed``, ``seed``; ``forward_failures``, results of outputs that
-    differ from the reference's; and for each check that was asked for, such as ``jit``, its
-    ``jit_failures``. It counts as true when nothing failed.
+    ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
+    output elements without a verdict, and ``reason``, why all of it is inconclusive;
+    ``forward_failures``, results of outputs that differ from the reference's; and for each check
+    that was asked for, such as ``jit``, its ``jit_failures``. It counts as true when enough was
+    judged, and held.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -51,7 +53,8 @@ class FuzzOutcome(Mapping[str, Any]):
         return self._values[name]
 
     def __bool__(self) -> bool:
-        return bool(self._values["failed"] == 0 and self._values["total"] > 0)
+        judged = self._values["passed"] > 0 and not self._values["reason"]
+        return bool(self._values["failed"] == 0 and judged)
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n}={self._values[n]}" for n in ("total", "passed", "failed", "seed"))
@@ -146,6 +149,9 @@ def fuzz_with_checks(
             "total": total,
             "passed": total - failed - found.inconclusive,
             "failed": failed,
+            "inconclusive": found.inconclusive,
+            "unjudged": found.unjudged,
+            "reason": found.reason,
             "seed": master,
             "forward_failures": forward,
             **by_check,

@@ -17,6 +17,7 @@ from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
+from gpuemu_flow.verdicts import Elements
 
 Arrays = dict[str, NDArray[Any]]
 OUTPUT = "output"
@@ -129,6 +130,8 @@ def as_result(
         verdict=verdict.value,
         notes=list(checked.notes),
         tolerance_used=stats.tolerance_used,
+        unjudged=stats.unjudged,
+        compared=Elements.of(checked).to_json(),
     )
 
 

@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult
+from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult, summed
 from gpuemu_flow.frameworks.base import caller
 from gpuemu_flow.frameworks.local import compare, outputs_by_name
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.types import FailureKind, Verdict
+from gpuemu_flow.verdicts import Elements, decide
 
 
 class FuzzCase(Protocol):
@@ -55,15 +56,9 @@ def fuzz_locally(
         done.append(
             _judged(op_fn, ref_fn, case, tuple(names), op_name, atol, rtol, convert or np.copy)
         )
-        if fail_fast and not done[-1].passed:
+        if fail_fast and not done[-1].passed and done[-1].verdict != Verdict.INCONCLUSIVE.value:
             break
-    return FuzzResults(
-        seed=seed or 0,
-        total=len(done),
-        passed=sum(result.passed for result in done),
-        failed=sum(not result.passed for result in done),
-        failures=[result for result in done if not result.passed],
-    )
+    return summed(seed or 0, done)
 
 
 def _judged(
@@ -84,13 +79,15 @@ def _judged(
         return error_result(op_name, case.seed, error)
     if ref_fn is None:
         failures = _finite_only(actual, inputs)
-        verdict = Verdict.FAILED if failures else Verdict.PASSED
+        looked_at = sum(np.size(array) for array in actual.values())
+        verdict = decide(bool(failures), looked_at)
         return ValidationResult(
-            passed=not failures,
+            passed=verdict is Verdict.PASSED,
             seed=case.seed,
             op_name=op_name,
             failures=failures,
             verdict=verdict.value,
+            compared=Elements(looked_at, 0, looked_at).to_json(),
         )
     try:
         expected = caller(ref_fn, inputs)(widened(inputs))

@@ -8,8 +8,11 @@ from collections.abc import Iterable
 from gpuemu_flow.init.frameworks import Framework
 from gpuemu_flow.init.installed import Origin
 
+PIP = "python -m pip install"
+NEEDS = "python -m gpuemu_flow.init.needs"
+"""Prints what the workspace at hand needs besides, for workflows that serve any workspace."""
 REPORTS = ("gpuemu.html", "gpuemu.xml", "gpuemu.sarif")
-VALIDATE = " ".join(["gpuemu-flow ci {mode}", *(f"-o {name}" for name in REPORTS)])
+VALIDATE = " ".join(["gpuemu-flow ci {mode} --require-all", *(f"-o {name}" for name in REPORTS)])
 
 _GITHUB = """\
 # Validates the ops of gpuemu.toml: a quick run for each pull request, all of it on main.
@@ -104,7 +107,7 @@ _INCLUDED_VARIABLES = """\
 
 
 def _install(framework: Framework, origin: Origin, indent: str) -> str:
-    words = (*framework.install, shlex.quote(origin.requirement))
+    words = (*framework.install, shlex.quote(origin.with_extras(framework.extras)))
     return _lines(indent, [f"python -m pip install {what}" for what in words])
 
 
@@ -129,7 +132,10 @@ def gitlab(framework: Framework, origin: Origin) -> str:
 
 def gitlab_to_include() -> str:
     """``docs/gitlab-ci.yml``: the same job, with variables for what differs between projects."""
-    install = '    - python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"'
+    install = _lines(
+        "    - ",
+        ['python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"', f"{NEEDS} | xargs -r {PIP}"],
+    )
     return _gitlab(install, with_git=True, head=_INCLUDED_HEAD, variables=_INCLUDED_VARIABLES)
 
 

@@ -21,12 +21,15 @@ class Framework:
         What its ops import besides numpy.
     install : tuple of str
         Commands that install these for a CPU, without the interpreter's ``-m pip install``.
+    extras : tuple of str
+        Extras of gpuemu-flow itself: ``cuda`` where there are kernels to build and lint.
     """
 
     name: str
     config_name: str
     modules: tuple[str, ...] = ()
     install: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
         """Modules that its ops need and this interpreter lacks."""
@@ -43,7 +46,7 @@ FRAMEWORKS = {
         Framework("jax", "jax", ("jax",), ("jax",)),
         Framework("tensorflow", "tensorflow", ("tensorflow",), ("tensorflow",)),
         Framework("triton", "triton", ("torch", "triton"), (_TORCH, "triton")),
-        Framework("cuda", "numpy"),
+        Framework("cuda", "numpy", extras=("cuda",)),
     )
 }
 ALIASES = {"torch": "pytorch", "tf": "tensorflow", "np": "numpy"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -34,6 +35,11 @@ class Origin:
 
     requirement: str
     doubt: str = ""
+
+    def with_extras(self, extras: Sequence[str]) -> str:
+        """The requirement, asking for extras of the package too."""
+        wanted = f"[{','.join(extras)}]" if extras else ""
+        return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
     @property
     def needs_git(self) -> bool:

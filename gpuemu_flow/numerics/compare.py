@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
     Arrays,
+    CheckedOutput,
     Policy,
     SpecialInputs,
     compare_output,
@@ -16,6 +17,7 @@ from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.statistics import combine
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.verdicts import Compared, of_outputs
 
 __all__ = ["QUICK_SHARE", "Policy", "check_outputs"]
 
@@ -53,10 +55,11 @@ def check_outputs(
     -------
     CheckResult
         ``ERROR`` when an output is missing, unexpected, or of another shape or dtype (no value is
-        looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when no
-        element has a verdict, else ``PASSED``. Failures stand in the order of the checks: values,
-        NaN, Inf, invariants, the table form of ``shape_preserved``. The statistics cover all
-        outputs; see `blocked.compare_floats` for which of them are sampled in large outputs.
+        looked at then), ``FAILED`` when an element or invariant fails, ``INCONCLUSIVE`` when too
+        little of an output was compared (see `verdicts.Compared`), else ``PASSED``. Failures
+        stand in the order of the checks: values, NaN, Inf, invariants, the table form of
+        ``shape_preserved``. The statistics cover all outputs; see `blocked.compare_floats` for
+        which of them are sampled in large outputs.
 
     Notes
     -----
@@ -84,8 +87,27 @@ def check_outputs(
         *(f for output in compared for f in output.invariant_failures(policy, special)),
         *preserved,
     ]
-    stats = combine([(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared])
-    return CheckResult(_verdict(failures, stats), tuple(failures), stats, _notes(stats, tolerance))
+    extents = [_extent(output, special) for output in compared]
+    stats = combine(
+        [(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared],
+        unjudged=sum(extent.unjudged for extent in extents),
+    )
+    verdict, reasons = of_outputs(bool(failures), extents)
+    notes = (*reasons, *_notes(stats, tolerance))
+    empty = tuple(extent.name for extent in extents if not extent.count)
+    return CheckResult(verdict, tuple(failures), stats, notes, empty)
+
+
+def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
+    """How much of an output was compared; the inputs are only looked at where NaN is expected."""
+    totals = output.outcome.totals
+    return Compared(
+        output.name,
+        totals.count,
+        totals.count - totals.judged,
+        totals.nan,
+        finite_inputs=bool(totals.nan) and not special,
+    )
 
 
 def _check_structure(
@@ -124,14 +146,6 @@ def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> l
     name, output = next(iter(actual.items()))
     violation = check_shape_preserved(output.shape, source, inputs[source].shape)
     return [as_failure("shape_preserved", name, violation)] if violation else []
-
-
-def _verdict(failures: list[Failure], stats: ErrorStats) -> Verdict:
-    if failures:
-        return Verdict.FAILED
-    if stats.count and stats.num_no_verdict == stats.count:
-        return Verdict.INCONCLUSIVE
-    return Verdict.PASSED
 
 
 def _notes(stats: ErrorStats, tolerance: Mapping[str, Tolerance] | Envelope) -> tuple[str, ...]:

@@ -66,6 +66,8 @@ class Totals:
 
     count: int = 0
     judged: int = 0
+    finite: int = 0  # judged by a finite expected value
+    nan: int = 0  # judged, and expected to be NaN
     failing: int = 0
     failing_values: int = 0  # output not NaN, and not right but for a strict policy
     failing_nan: int = 0
@@ -84,6 +86,7 @@ class Totals:
         """Add a block of which every element is known to be finite and to pass."""
         self.count += count
         self.judged += count
+        self.finite += count
         self.sum_abs += sum_abs
 
     def add(
@@ -98,9 +101,21 @@ class Totals:
             kept -= int(np.count_nonzero(judgement.unjudged))
             error = np.where(judgement.unjudged, 0.0, error)
         self.judged += kept
+        self._count_expected(judgement, expected, kept)
         self.sum_abs += float(np.add.reduce(error))
         self.add_extremes(judgement, actual, expected, start)
         self._count_failures(judgement, actual, expected, start)
+
+    def _count_expected(self, judgement: Judgement, expected: Float64Array, judged: int) -> None:
+        """Add the judged elements by what was expected of them: a finite value, NaN, or Inf."""
+        if judgement.finite is None:
+            self.finite += judged
+            return
+        finite, nan = np.isfinite(expected), np.isnan(expected)
+        if judgement.unjudged is not None:
+            finite, nan = finite & ~judgement.unjudged, nan & ~judgement.unjudged
+        self.finite += int(np.count_nonzero(finite))
+        self.nan += int(np.count_nonzero(nan))
 
     def add_extremes(
         self,
@@ -219,7 +234,9 @@ def make_sample(
     )
 
 
-def combine(parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]]) -> ErrorStats:
+def combine(
+    parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
+) -> ErrorStats:
     """One set of statistics over all outputs of a case.
 
     Parameters
@@ -227,6 +244,8 @@ def combine(parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]]) -> ErrorSta
     parts : sequence of (Totals, Sample, shape)
         One per output. The worst element is that of the output with the largest share; its index
         is in that output's shape.
+    unjudged : int, optional
+        Elements that count as without a verdict, where these are more than the comparison says.
     """
     count = sum(totals.count for totals, _, _ in parts)
     if count == 0:
@@ -242,7 +261,8 @@ def combine(parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]]) -> ErrorSta
     return ErrorStats(
         count=count,
         num_exceeding=sum(totals.failing for totals, _, _ in parts),
-        num_no_verdict=count - judged,
+        num_no_verdict=count - judged if unjudged is None else unjudged,
+        num_finite=sum(totals.finite for totals, _, _ in parts),
         max_abs=max(totals.max_abs for totals, _, _ in parts),
         mean_abs=sum(totals.sum_abs for totals, _, _ in parts) / judged if judged else 0.0,
         p50_abs=p50,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpuemu_flow.reports.causes import causes
-from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport
+from gpuemu_flow.reports.model import Absence, CaseFailure, OpResult, RunReport
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
@@ -146,6 +146,27 @@ class TaskState:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """Something that was asked for and has no verdict.
+
+    Attributes
+    ----------
+    what : str
+        An op and dtype, or a kernel and architecture.
+    reason : str
+    absence : Absence
+    """
+
+    what: str
+    reason: str
+    absence: Absence
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {"what": self.what, "reason": self.reason, "absence": self.absence.value}
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a report shows.
 
@@ -177,6 +198,8 @@ class Report:
     fail_on_regression : bool
     timed_out : bool
         A time limit cut something off.
+    require_all : bool
+        What has no verdict makes the whole no success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
@@ -201,6 +224,7 @@ class Report:
     regressions: tuple[str, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
+    require_all: bool = False
     tasks: tuple[TaskState, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
@@ -208,16 +232,37 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The run's, and 1 when something regressed and that is to fail."""
+        """The run's; 1 when something regressed and that is to fail; 124 when it was cut off.
+
+        What failed before the time limit came has failed for good: that outranks the limit.
+        """
         code = self.run.exit_code
-        return 1 if code in (0, 3, 4) and self.fail_on_regression and self.regressions else code
+        if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
+            return 1
+        if self.timed_out and code in (0, 4):
+            return 124
+        return 4 if code == 0 and self.require_all and self.missing else code
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What was asked for and has no verdict; what a time limit cut off comes first."""
+        every = [
+            *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
+            *(
+                Missing(f"kernel {k.kernel} {k.arch}".strip(), k.reason, k.absent)
+                for k in self.run.kernels
+            ),
+        ]
+        found = [one for one in every if one.absence in (Absence.UNABLE, Absence.CUT_OFF)]
+        return tuple(sorted(found, key=lambda missing: missing.absence is not Absence.CUT_OFF))
 
     @property
     def verdict(self) -> str:
         """One word for a heading."""
         if self.exit_code == 4:
-            return "nothing validated"
-        return {0: "passed", 1: "failed", 130: "interrupted"}.get(self.exit_code, "error")
+            return "not all validated" if self.run.exit_code == 0 else "nothing validated"
+        words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
+        return words.get(self.exit_code, "error")
 
     @property
     def totals(self) -> dict[str, int]:

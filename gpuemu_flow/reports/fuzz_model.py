@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
-from gpuemu_flow.types import Json, number_to_json
+from gpuemu_flow.types import Json, Verdict, number_to_json
 
 SCHEMA_VERSION = 1
 MARGIN_BUCKETS = 10
@@ -52,6 +52,12 @@ class FuzzReport:
     iterations, passed, failed, inconclusive, errors, cached : int
         Numbers of cases.
     duration_s, cases_per_s : float
+    verdict : Verdict
+        Of all cases.
+    reason : str
+        Why they are inconclusive.
+    unjudged : float
+        Share of all output elements without a verdict.
     worst_margin : float
         Largest share of the tolerance that a passing case used.
     margins : tuple of int
@@ -76,6 +82,9 @@ class FuzzReport:
     errors: int
     cached: int
     duration_s: float
+    verdict: Verdict
+    reason: str = ""
+    unjudged: float = 0.0
     worst_margin: float = 0.0
     margins: tuple[int, ...] = ()
     coverage: Mapping[str, Json] = field(default_factory=dict)
@@ -107,6 +116,9 @@ class FuzzReport:
             "failed": self.failed,
             "inconclusive": self.inconclusive,
             "errors": self.errors,
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "unjudged": self.unjudged,
             "cached": self.cached,
             "duration_s": round(self.duration_s, 6),
             "cases_per_s": round(self.cases_per_s, 3),

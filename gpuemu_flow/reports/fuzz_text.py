@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpuemu_flow.reports.failure_text import failure_lines
 from gpuemu_flow.reports.fuzz_model import CauseGroup, FuzzReport
-from gpuemu_flow.reports.text import Style, duration, plural, printable
+from gpuemu_flow.reports.text import Style, duration, percent, plural, printable
 from gpuemu_flow.types import Verdict
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -20,7 +20,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
         return 1
     if any(report.errors for report in reports):
         return 3
-    return 0 if any(report.passed for report in reports) else 4
+    return 0 if any(report.verdict is Verdict.PASSED for report in reports) else 4
 
 
 def histogram(counts: Sequence[int]) -> str:
@@ -43,6 +43,10 @@ def render(report: FuzzReport, style: Style) -> str:
         f"{duration(report.duration_s)} ({report.cases_per_s:.0f}/s), seed {report.seed}: "
         f"{', '.join(counts)}"
     ]
+    if report.unjudged:
+        lines.append(f"  unjudged: {percent(report.unjudged)} of the elements have no verdict")
+    if report.reason:
+        lines.append(f"  {style.verdict(report.verdict)}: {printable(report.reason)}")
     if report.failure_rate.total:
         lines.append(f"  over seeds, {report.failure_rate.sentence}")
     if report.passed:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report, regressed
 from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.types import Verdict
 
 MAX_ANNOTATIONS = 10
@@ -17,8 +18,10 @@ _MAX_MESSAGE = 600
 
 def workflow_commands(report: Report) -> list[str]:
     """Workflow commands, worst first; what is too much is counted in the last one."""
-    cut = "what was cut off by ci.thorough_timeout was not checked; see the report"
-    last = [f"::warning title=gpuemu-flow::{cut}"] if report.timed_out else []
+    last = []
+    if report.missing or report.timed_out:
+        word = "warning" if report.exit_code == 0 else "error"
+        last.append(f"::{word} title=gpuemu-flow::{_data(_short(headline(report)))}")
     found = list(_all(report))
     if len(found) + len(last) > MAX_ANNOTATIONS:
         kept = found[: MAX_ANNOTATIONS - 1 - len(last)]

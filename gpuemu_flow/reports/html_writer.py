@@ -19,7 +19,8 @@ from gpuemu_flow.reports.document import (
 )
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.reports.text import duration, number, plural, share
+from gpuemu_flow.reports.report_text import headline
+from gpuemu_flow.reports.text import duration, number, percent, plural, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 FOLDER = Path(__file__).parent / "html"
@@ -89,6 +90,7 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             others=others[:listed],
             hidden=max(0, len(others) - listed),
             outcome=outcome(report),
+            headline=headline(report) if report.missing or report.timed_out else "",
             besides=besides[:MAX_BESIDES],
             besides_hidden=max(0, len(besides) - MAX_BESIDES),
             graph=graph_chart.chart(report.tasks, report.edges, _found(report)),
@@ -122,6 +124,7 @@ def _parts() -> tuple[Any, str, str]:
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     environment.filters.update(number=number, share=share, duration=duration, plural=plural)
+    environment.filters["percent"] = percent
     style = (FOLDER / "style.css").read_text(encoding="utf-8")
     script = (FOLDER / "script.js").read_text(encoding="utf-8")
     return environment.get_template("report.html"), style, script

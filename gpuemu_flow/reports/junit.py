@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from gpuemu_flow.reports.document import CheckedCase, Report
-from gpuemu_flow.reports.model import KernelResult
-from gpuemu_flow.reports.text import note_lines, number, share
+from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
+from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.types import Verdict
 
 MAX_MESSAGE = 400
@@ -73,9 +73,21 @@ def report_to_junit(report: Report) -> str:
         stamp = f" timestamp={_attribute(report.created.removesuffix('Z'))}"
         attributes = f'name="gpuemu-flow.{name}" {_counts(members, None)}{stamp}'
         lines.append(f"<testsuite {attributes}>")
+        lines += _unjudged(report) if name == "validation" else []
         lines += [_testcase(test, limit, names) for test in members]
         lines.append("</testsuite>")
     return "\n".join([*lines, "</testsuites>", ""])
+
+
+def _unjudged(report: Report) -> list[str]:
+    """The share of each op's output elements that has no verdict, as properties of the suite."""
+    found = [
+        f"<property name={_attribute(clip(clean(f'unjudged {r.op}[{r.dtype}]'), MAX_NAME))} "
+        f'value="{r.unjudged:.6g}"/>'
+        for r in report.run.results
+        if r.cases
+    ]
+    return ["<properties>", *found, "</properties>"] if found else []
 
 
 def _counts(tests: list[_Test], report: Report | None) -> str:
@@ -147,7 +159,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
     yield f"Layout: {case.layout}  Strategy: {case.strategy}  Shape class: {case.shape_class}"
     yield (
         f"Max diff: {number(stats.max_abs)}  Max rel diff: {number(stats.max_rel)}  "
-        f"Of tolerance: {share(stats.tolerance_used)}"
+        f"Of tolerance: {share(stats.tolerance_used)}  Unjudged: {percent(stats.unjudged)}"
     )
     place = report.places.get(checked.op)
     if place is not None:
@@ -166,14 +178,25 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
+            if result.verdict is Verdict.INCONCLUSIVE:
+                kind, name = result.verdict.value, f"{result.op}[{result.dtype}]"
+                element = "error" if _is_missed(report, result) else "skipped"
+                yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
             if result.passed and not listed[result.op, result.dtype] - len(result.failures):
                 note = f"{result.op}[{result.dtype}-{result.passed} submitted]"
                 yield _Test(f"ops.{result.op}", note, result.duration_s)
             continue
-        element = "error" if result.verdict is Verdict.ERROR else "skipped"
-        kind = "Error" if element == "error" else ""
+        wrong = result.verdict is Verdict.ERROR or _is_missed(report, result)
+        element = "error" if wrong else "skipped"
+        kind = "Error" if wrong else ""
         name = f"{result.op}[{result.dtype}]"
         yield _Test(f"ops.{result.op}", name, 0.0, element, kind, result.reason)
+
+
+def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
+    """Whether it has no verdict in a report that is no success because of such things."""
+    cut_off = one.absent is Absence.CUT_OFF
+    return cut_off or (report.require_all and one.absent is Absence.UNABLE)
 
 
 def _lints(report: Report) -> Iterator[_Test]:
@@ -182,7 +205,8 @@ def _lints(report: Report) -> Iterator[_Test]:
         if kernel.verdict is Verdict.PASSED:
             yield _Test("kernels", name)
         elif kernel.verdict is Verdict.SKIPPED:
-            yield _Test("kernels", name, 0.0, "skipped", "", kernel.reason)
+            element = "error" if _is_missed(report, kernel) else "skipped"
+            yield _Test("kernels", name, 0.0, element, "", kernel.reason)
         else:
             yield _lint(kernel, name)
 

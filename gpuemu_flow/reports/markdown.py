@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report, kind_of
 from gpuemu_flow.reports.model import CaseFailure
-from gpuemu_flow.reports.report_text import counts
-from gpuemu_flow.reports.text import duration, note_lines, number, printable, share
+from gpuemu_flow.reports.report_text import counts, headline
+from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 MARKER = "<!-- gpuemu-flow report -->"
@@ -27,6 +27,7 @@ MAX_ROWS, MAX_DETAILS = 100, 20
 _RUNS = re.compile("`+")
 _ICONS = {
     "passed": "✅", "failed": "❌", "error": "💥", "nothing validated": "⚠️", "interrupted": "⏹️",
+    "timed out": "⌛", "not all validated": "⚠️",
 }  # fmt: skip
 
 
@@ -101,6 +102,9 @@ def _head(report: Report) -> Iterator[str]:
     parts = [f"**{count}** {word}" for word, count in counts(totals)] or ["nothing checked"]
     took = f", {duration(report.run.duration_s)}" if report.run.duration_s else ""
     yield f"{', '.join(parts)}; mode {code(report.mode, cell=False)}{took}."
+    if report.missing or report.timed_out:
+        yield ""
+        yield f"**Not validated:** {code(headline(report), 1000, cell=False)}"
     if report.timed_out:
         yield ""
         yield "The time limit was reached: what was cut off is counted as skipped."
@@ -163,12 +167,12 @@ def _sections(report: Report) -> Iterator[_Section]:
     yield _Section(
         "All ops",
         (
-            "| op | dtype | verdict | cases | max abs | of tolerance |",
-            "|---|---|---|---:|---:|---:|",
+            "| op | dtype | verdict | cases | max abs | of tolerance | unjudged |",
+            "|---|---|---|---:|---:|---:|---:|",
         ),
         [
             f"| {code(r.op)} | {r.dtype} | {r.verdict.value} | {r.passed}/{r.cases} | "
-            f"{number(r.max_abs)} | {share(r.tolerance_used)} |"
+            f"{number(r.max_abs)} | {share(r.tolerance_used)} | {percent(r.unjudged)} |"
             for r in report.run.results
             if r.cases
         ],

@@ -98,7 +98,7 @@ def coverage_to_json(found: Covered, form: str) -> dict[str, Json]:
         "configured_total": len(ops),
         "percent": percent,
         "rows": [
-            {"op": r.op, "dtype": r.dtype, "cases": r.cases,
+            {"op": r.op, "dtype": r.dtype, "cases": r.cases, "unjudged": r.unjudged,
              "seen": {name: list(pair) for name, pair in r.seen.items()}}
             for r in found.rows
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -13,6 +14,18 @@ from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
 
 SCHEMA_VERSION = 1
+
+
+class Absence(str, Enum):
+    """Why something that is configured was not looked at."""
+
+    NONE = ""
+    UNABLE = "unable"
+    """There is no tool or program for it, or too little of it was judged."""
+    CUT_OFF = "cut off"
+    """The run's time limit came first."""
+    LEFT_OUT = "left out"
+    """It was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +56,20 @@ class OpResult:
         Worst over all cases.
     tolerance_used : float
         Largest share of the tolerance that an element used; 1.0 is just allowed.
+    unjudged : float
+        Share of all output elements without a verdict.
     duration_s : float
         Seconds that running and comparing took when it was really done.
     cached : bool
         Nothing of it was executed in this run.
     reason : str
-        Why it was skipped.
+        Why it was skipped, or has no verdict.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
         What failures are compared with to find their cause.
+    absence : Absence
+        Why it was not looked at, where a run says more than that it was skipped.
     """
 
     op: str
@@ -68,11 +85,24 @@ class OpResult:
     max_rel: float = 0.0
     max_ulp: float = 0.0
     tolerance_used: float = 0.0
+    unjudged: float = 0.0
     duration_s: float = 0.0
     cached: bool = False
     reason: str = ""
     failures: tuple[CaseFailure, ...] = ()
     passing: tuple[Case, ...] = ()
+    absence: Absence = Absence.NONE
+
+    @property
+    def absent(self) -> Absence:
+        """Why there is no verdict on it, if there is none."""
+        return _absence(self.verdict, self.absence)
+
+
+def _absence(verdict: Verdict, told: Absence) -> Absence:
+    if told is Absence.NONE and verdict in (Verdict.SKIPPED, Verdict.INCONCLUSIVE):
+        return Absence.UNABLE
+    return told
 
 
 @dataclass(frozen=True)
@@ -93,6 +123,8 @@ class KernelResult:
         Each kernel of the artifact in the form that ``lint`` shows.
     changes : tuple of mapping
         What changed since the run before: kernel, arch, kind, metric, message.
+    absence : Absence
+        As of an `OpResult`.
     """
 
     kernel: str
@@ -102,6 +134,12 @@ class KernelResult:
     cached: bool = False
     entries: tuple[Mapping[str, Json], ...] = ()
     changes: tuple[Mapping[str, Json], ...] = ()
+    absence: Absence = Absence.NONE
+
+    @property
+    def absent(self) -> Absence:
+        """Why there is no verdict on it, if there is none."""
+        return _absence(self.verdict, self.absence)
 
 
 @dataclass(frozen=True)
@@ -197,6 +235,8 @@ class ReportBuilder:
             max_rel=number_from_json(summary["max_rel"]),
             max_ulp=number_from_json(summary["max_ulp"]),
             tolerance_used=number_from_json(summary["tolerance_used"]),
+            unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
+            reason=summary.get("reason", ""),
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
             cached=not any(self.status.get(m) == "ran" for m in makers),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),

@@ -29,6 +29,8 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "skipped": totals["skipped"],
         "duration_ms": round(report.run.duration_s * 1000),
         "timed_out": report.timed_out,
+        "require_all": report.require_all,
+        "not_validated": [missing.to_json() for missing in report.missing],
         "failures": [_failure(report, failure) for failure in report.run.failures],
         "recorded": [dict(record) for record in report.recorded],
         "cases": [_case(case) for case in report.cases],
@@ -70,4 +72,5 @@ def _case(checked: CheckedCase) -> dict[str, Json]:
         "verdict": checked.result.verdict.value,
         "max_abs": number_to_json(stats.max_abs),
         "tolerance_used": number_to_json(stats.tolerance_used),
+        "unjudged": stats.unjudged,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuemu_flow.reports.document import Place, Report, regressed
 from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable
 from gpuemu_flow.types import FailureKind, Json, Verdict
@@ -76,6 +77,11 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
     driver["rules"] = [*driver["rules"], *rules]
     index = {rule["id"]: number for number, rule in enumerate(driver["rules"])}
     found = [*_failures(report), *_without_cases(report), *lints, *_regressions(report)]
+    run["invocations"][0]["exitCode"] = report.exit_code
+    if report.missing or report.timed_out:
+        level = "warning" if report.exit_code == 0 else "error"
+        notice = {"level": level, "message": {"text": _text(headline(report))}}
+        run["invocations"][0]["toolExecutionNotifications"].append(notice)
     for result in found:
         if result["ruleId"] in index:
             result["ruleIndex"] = index[result["ruleId"]]
@@ -87,7 +93,22 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
             {"level": "warning", "message": {"text": text}}
         )
     run["automationDetails"] = {"id": f"gpuemu-flow/{printable(report.mode)[:100]}/"}
-    run["properties"] = {"verdict": report.verdict, "created": report.created}
+    run["properties"] = {
+        "verdict": report.verdict,
+        "created": report.created,
+        "notValidated": [_text(f"{m.what}: {m.reason}") for m in report.missing],
+        "unjudged": [
+            {
+                "op": _text(r.op, MAX_NAME),
+                "dtype": r.dtype,
+                "verdict": r.verdict.value,
+                "share": r.unjudged,
+                "reason": _text(r.reason),
+            }
+            for r in report.run.results
+            if r.cases
+        ],
+    }
     return whole
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.failure_text import failure_row
-from gpuemu_flow.reports.model import KernelResult, OpResult
+from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
 from gpuemu_flow.types import Verdict
 
@@ -18,15 +18,33 @@ _WORDS = {
     Verdict.SKIPPED: "SKIP",
 }
 MAX_RECORDED = 10
+MAX_NAMES = 40
+"""Ops and kernels without a verdict that the first line names."""
+_ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: ""}
 MAX_FAIL_LINES = 3
 """Failing cases of one op and dtype that ``test`` names one by one."""
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
     """What ``run`` prints, then the comparison with a baseline and one line of totals."""
-    lines = [render_run(report.run, style, warn_threshold=warn_threshold)]
+    lines = [headline(report)] if report.missing or report.timed_out else []
+    lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))
     return "\n".join(lines)
+
+
+def headline(report: Report) -> str:
+    """The verdict in one line, with the names of all that has none: what is first read."""
+    said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
+    groups = []
+    for absence, words in _ABSENT.items():
+        names = [printable(m.what) for m in report.missing if m.absence is absence]
+        if names:
+            more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            groups.append(f"{words}{', '.join(names[:MAX_NAMES])}{more}")
+    if report.timed_out and not any(m.absence is Absence.CUT_OFF for m in report.missing):
+        groups.insert(0, "the time limit came before the last tasks")
+    return f"{said}: {'; '.join(groups)}"
 
 
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:

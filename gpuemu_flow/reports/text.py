@@ -86,16 +86,26 @@ def share(value: float) -> str:
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
+def percent(part: float) -> str:
+    """A part of a whole, in which nothing is rounded to none, or to all of it."""
+    if part <= 0 or part >= 1:
+        return f"{part:.0%}".replace("%", " %")
+    if part < 0.001 or part > 0.999:
+        return "<0.1 %" if part < 0.5 else ">99.9 %"
+    return f"{part * 100:.1f} %"
+
+
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
-        return [result.op, result.dtype, "", "", "", "", "", "", "", result.reason]
-    errors = ["-"] * 4
+        return [result.op, result.dtype, *[""] * 8, result.reason]
+    errors = ["-"] * 5
     if result.passed + result.failed + result.inconclusive:
         errors = [
             number(result.max_abs),
             number(result.max_rel),
             _ulps(result.max_ulp),
             share(result.tolerance_used),
+            percent(result.unjudged),
         ]
     return [
         result.op,
@@ -109,9 +119,10 @@ def _row(result: OpResult) -> list[str]:
 
 
 HEADINGS = [
-    "op", "dtype", "verdict", "cases", "max abs", "max rel", "ulp", "of tolerance", "time", "",
+    "op", "dtype", "verdict", "cases", "max abs", "max rel", "ulp", "of tolerance", "unjudged",
+    "time", "",
 ]  # fmt: skip
-_LEFT = {0, 1, 2, 9}
+_LEFT = {0, 1, 2, 10}
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
@@ -414,6 +425,10 @@ def render_list(found: Mapping[str, Json], style: Style) -> str:
     return "\n".join(lines)
 
 
+def _outdated(count: int) -> str:
+    return f"; {count} of them changed since" if count else ""
+
+
 def render_status(found: Mapping[str, Json], style: Style) -> str:
     """The workspace in a few lines."""
     tasks, cache = found["tasks"], found["cache"]
@@ -423,7 +438,7 @@ def render_status(found: Mapping[str, Json], style: Style) -> str:
             f"workspace {style.paint(found['root'], '1')}",
             f"tasks     {tasks['total']}: {tasks['current']} current, {tasks['stale']} stale, "
             f"{tasks['skipped']} skipped",
-            f"results   {verdicts or 'none yet'}",
+            f"results   {verdicts or 'none yet'}{_outdated(found['outdated'])}",
             f"cache     {cache['folder']}: {cache['blobs_bytes'] / 1e6:.1f} MB of tensors, "
             f"{cache['actions_bytes'] / 1e6:.1f} MB of actions, "
             f"limit {cache['size_limit'] / 1e6:.0f} MB",

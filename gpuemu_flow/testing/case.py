@@ -230,6 +230,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             out += [
                 ("gpuemu_verdict", self.result.verdict.value),
                 ("gpuemu_tolerance_used", f"{self.result.stats.tolerance_used:.6g}"),
+                ("gpuemu_unjudged", f"{self.result.stats.unjudged:.6g}"),
             ]
         return out
 

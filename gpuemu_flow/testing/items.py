@@ -11,6 +11,7 @@ from gpuemu_flow.testing.case import GpuemuCase
 from gpuemu_flow.testing.marks import FIXTURE, MARK, read_mark
 from gpuemu_flow.testing.session import Item, session_of
 from gpuemu_flow.types import Verdict
+from gpuemu_flow.verdicts import Tally
 
 if TYPE_CHECKING:
     from gpuemu_flow.client import Client
@@ -66,6 +67,7 @@ def call_per_op(item: pytest.Function) -> bool | None:
         return None
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
     worst, failed, skipped = 0.0, 0, 0
+    tally = Tally()
     texts: list[str] = []
     for index in range(about.count):
         fixture.turn_to(index)
@@ -82,9 +84,11 @@ def call_per_op(item: pytest.Function) -> bool | None:
         else:
             _must_be_checked(fixture)
         if fixture.result is not None:
+            tally.add(fixture.result)
             worst = max(worst, fixture.result.stats.tolerance_used)
     passed = about.count - failed - skipped
-    verdict = Verdict.FAILED if failed else Verdict.PASSED if passed else Verdict.INCONCLUSIVE
+    judged, why = tally.verdict()
+    verdict = Verdict.FAILED if failed else judged
     item.user_properties += [
         ("gpuemu_op", about.marked.op),
         ("gpuemu_dtype", about.dtype),
@@ -94,13 +98,14 @@ def call_per_op(item: pytest.Function) -> bool | None:
         ("gpuemu_failed", str(failed)),
         ("gpuemu_verdict", verdict.value),
         ("gpuemu_tolerance_used", f"{worst:.6g}"),
+        ("gpuemu_unjudged", f"{tally.unjudged:.6g}"),
     ]
     if failed:
         more = [f"and {failed - len(texts)} more"] if failed > len(texts) else []
         head = f"{failed} of {about.count} cases failed"
         pytest.fail("\n".join([head, *texts, *more]), pytrace=False)
-    if not passed:
-        pytest.skip("inconclusive: no case could be judged")
+    if verdict is not Verdict.PASSED:
+        pytest.skip(f"inconclusive: {why or 'no case could be judged'}")
     return True
 
 

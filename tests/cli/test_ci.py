@@ -133,7 +133,7 @@ def test_quick_checks_the_quick_dtypes_and_names_what_it_leaves_out(copy: Mini) 
     assert "NOTHING VALIDATED" in nothing.stdout
 
 
-def test_what_the_time_limit_cuts_off_is_skipped(mini: Mini) -> None:
+def test_what_the_time_limit_cuts_off_is_named_and_no_success(mini: Mini) -> None:
     mini.edit("scripts/scale.py", "def scale(x):", "import time\ndef scale(x):\n    time.sleep(30)")
     config = mini.root / "gpuemu.toml"
     config.write_text(config.read_text() + "\n[ci]\nthorough_timeout = 2\nparallel_jobs = 1\n")
@@ -148,7 +148,44 @@ def test_what_the_time_limit_cuts_off_is_skipped(mini: Mini) -> None:
     assert [p["slug"] for p in report["problems"]] == ["ci-time-limit"]
     assert report["duration_s"] < 25, "it waited for the program instead of ending it"
     assert report["failed"] == report["errors"] == 0
-    assert done.returncode == (0 if report["passed"] else 4)
+    assert (report["verdict"], report["exit_code"], done.returncode) == ("timed out", 124, 124)
+    first = report["not_validated"][0]
+    assert (first["what"], first["absence"]) == ("scale float32", "cut off")
+
+
+@pytest.mark.parametrize("name", ["results.xml", "r.md", "r.html", "r.sarif", "r.txt"])
+def test_a_run_that_was_cut_off_says_so_in_every_format(mini: Mini, name: str) -> None:
+    mini.edit("scripts/scale.py", "def scale(x):", "import time\ndef scale(x):\n    time.sleep(30)")
+    config = mini.root / "gpuemu.toml"
+    config.write_text(config.read_text() + "\n[ci]\nthorough_timeout = 1\nparallel_jobs = 1\n")
+    done = mini.command("ci", "-o", name, code=124)
+    assert done.stdout.startswith("TIMED OUT: ")
+    assert "cut off by the time limit: " in done.stdout.splitlines()[0]
+    text = (mini.root / name).read_text()
+    assert "scale" in text
+    assert "timed out" in text.lower() or name == "results.xml"
+    if name == "results.xml":
+        assert 'errors="0"' not in text.splitlines()[1]
+
+
+def test_require_all_is_red_where_something_got_no_verdict(copy: Mini) -> None:
+    assert copy.command("ci", "--require-all").returncode == 0
+    config = copy.root / "gpuemu.toml"
+    config.write_text(
+        config.read_text()
+        + '\n[[ops]]\nname = "elsewhere"\nreference = "scripts/total_ref.py"\ninput_names = ["x"]\n'
+    )
+    green = copy.command("ci")
+    assert "elsewhere float32" in green.stdout.splitlines()[0]
+    red = copy.command("ci", "--require-all", "-o", "r.json", "-o", "r.xml", code=4)
+    assert red.stdout.startswith("NOT ALL VALIDATED: ")
+    report = json.loads((copy.root / "r.json").read_text())
+    validate(report)
+    assert report["verdict"] == "not all validated"
+    assert report["not_validated"][0]["absence"] == "unable"
+    assert "<error" in (copy.root / "r.xml").read_text()
+    copy.command("ci", "total", "--require-all")
+    copy.command("ci", "--require-all", "--allow-empty", code=2)
 
 
 def test_regressions_against_a_baseline_fail(copy: Mini) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpuemu_flow.cases.coverage import HEADINGS, Cell, Coverage, table
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS, Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.types import CORE_STRATEGIES, STRATEGIES, Case
+from gpuemu_flow.types import CORE_STRATEGIES, STRATEGIES, Case, Verdict
 
 LAYOUTS = ("contiguous", "strided", "transposed", "offset")
 REDUCTION = BUILTIN_SCHEMAS["reduction"]
@@ -28,7 +28,7 @@ def cases(
 def covered(count: int = 24, **options: Any) -> Coverage:
     coverage = Coverage()
     for case in cases(count, **options):
-        coverage.add("op", case)
+        coverage.add("op", case, Verdict.PASSED)
     return coverage
 
 
@@ -53,6 +53,20 @@ def test_cases_are_counted_by_their_five_names() -> None:
     assert sum(entry[5] for entry in coverage.to_json()) == 24
 
 
+def test_what_ended_without_a_verdict_is_counted_and_exercises_nothing() -> None:
+    coverage, case = Coverage(), cases()[0]
+    for verdict in (Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.SKIPPED):
+        coverage.add("op", case, verdict)
+    row = coverage.row("op", "float32", REDUCTION, LAYOUTS, STRATEGIES)
+    assert (coverage.total, row.cases, row.unjudged) == (0, 0, 3)
+    assert all(met == 0 for met, _ in row.seen.values())
+    assert gaps(coverage) == {"dtype": ("float32",)}
+    assert Coverage.from_json(coverage.to_json()) == coverage
+    assert (
+        coverage.merge(coverage).row("op", "float32", REDUCTION, LAYOUTS, STRATEGIES).unjudged == 6
+    )
+
+
 def test_merging_adds_and_leaves_its_parts_alone() -> None:
     cell, other = Cell("a", "f", "c", "l", "s"), Cell("b", "f", "c", "l", "s")
     first, second = Coverage({cell: 2}), Coverage({cell: 1, other: 4})
@@ -73,10 +87,12 @@ def test_json_and_back() -> None:
     "data",
     [
         [["a", "b", 1]],
-        [["a", "b", "c", "d", "e", "f"]],
-        [["a", "b", "c", "d", "e", -1]],
-        [["a", "b", "c", "d", "e", True]],
-        [["a", "b", "c", "d", 5, 1]],
+        [["a", "b", "c", "d", "e", 1]],
+        [["a", "b", "c", "d", "e", "f", 0]],
+        [["a", "b", "c", "d", "e", 0, "f"]],
+        [["a", "b", "c", "d", "e", -1, 0]],
+        [["a", "b", "c", "d", "e", True, 0]],
+        [["a", "b", "c", "d", 5, 1, 0]],
         [[]],
         7,
         None,
@@ -131,5 +147,5 @@ def test_a_row_and_the_table_agree() -> None:
     lines = table([row])
     assert lines[0] == list(HEADINGS)
     assert lines[1][:3] == ["op", "float32", "24"]
-    assert lines[1][4:6] == ["4/4", "11/11"]
+    assert lines[1][5:7] == ["4/4", "11/11"]
     assert {len(line) for line in lines} == {len(HEADINGS)}

@@ -17,7 +17,7 @@ LAYERS = (
     ("tasks",),
     ("artifacts", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax"),
+    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -45,12 +45,13 @@ BESIDE = {
     "errors": ("gpuemu_flow.types",),
     "types": ("gpuemu_flow.errors",),
     "observed": ("gpuemu_flow.types",),
+    "verdicts": ("gpuemu_flow.types",),
 }
 """What a package may import of another one on its own floor."""
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "verdicts", "", *FROM_OUTSIDE)
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and

@@ -1,0 +1,42 @@
+"""What a workspace needs of gpuemu-flow's extras: ``python -m gpuemu_flow.init.needs``, for CI.
+
+It prints the requirement for pip, or nothing, so that a workflow that serves many workspaces can
+install what this one needs: ``... | xargs -r python -m pip install``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from gpuemu_flow.config.load import find_config, load_config
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.init.installed import NAME
+
+
+def needed_extras(config: Path) -> tuple[str, ...]:
+    """The extras without which a part of a workspace would be skipped.
+
+    Raises
+    ------
+    ConfigError
+        All that is wrong in the configuration.
+    """
+    return ("cuda",) if load_config(config).kernels else ()
+
+
+def main() -> int:
+    """Print the requirement for the workspace that the current folder lies in."""
+    try:
+        extras = needed_extras(find_config(Path.cwd(), os.environ))
+    except FlowError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if extras:
+        print(f"{NAME}[{','.join(extras)}]")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""The one place where something becomes ``passed``: by how much of it was compared.
+
+`decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
+say what counts as compared, for the outputs of a case and for the cases of an op; docs/oracle.md
+tells users the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuemu_flow.types import CheckResult, Json, Verdict
+
+MOST_UNJUDGED = 0.10
+"""Largest share of an output's elements without a verdict in a case that passes."""
+
+MOST_WITHOUT_VERDICT = 0.20
+"""Largest share of an op's cases without a verdict where the op, in that dtype, passes."""
+
+MOST_NAN = 0.90
+"""From this share of NaN on, an output that was expected on finite inputs says nothing: a NaN that
+matches is a comparison of places only, and one place for all of them is hardly one."""
+
+
+def decide(failed: bool, compared: int) -> Verdict:
+    """Give the verdict on something of which `compared` parts were compared.
+
+    Nothing in this package becomes ``passed`` in any other way, and nothing does with 0 parts.
+    """
+    if failed:
+        return Verdict.FAILED
+    return Verdict.PASSED if compared > 0 else Verdict.INCONCLUSIVE
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How much of one output of a case was compared.
+
+    Attributes
+    ----------
+    name : str
+    count : int
+        Its elements.
+    no_verdict : int
+        Those of them that the tolerance, or an ``ignore`` policy, takes out of the judgement.
+    nan : int
+        Those of the others whose expected value is NaN.
+    finite_inputs : bool
+        The case feeds neither NaN nor Inf.
+    """
+
+    name: str
+    count: int
+    no_verdict: int = 0
+    nan: int = 0
+    finite_inputs: bool = True
+
+    @property
+    def unjudged(self) -> int:
+        """Elements that say nothing of the op."""
+        if self.finite_inputs and self.nan > MOST_NAN * self.count:
+            return self.no_verdict + self.nan
+        return self.no_verdict
+
+    @property
+    def reason(self) -> str:
+        """Why this output makes its case inconclusive; empty where it does not."""
+        if self.unjudged <= MOST_UNJUDGED * self.count:
+            return ""
+        of = f"{self.unjudged} of {self.count} elements of {self.name!r}"
+        if self.unjudged > self.no_verdict:
+            return f"no verdict on {of}: the reference gives NaN there, on finite inputs"
+        return f"no verdict on {of}, which is more than {MOST_UNJUDGED:.0%}"
+
+
+def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tuple[str, ...]]:
+    """Give the verdict on one case, and why it is inconclusive if it is."""
+    reasons = tuple(output.reason for output in outputs if output.reason)
+    if not any(output.count for output in outputs):
+        reasons = ("nothing to compare: the outputs have no elements",)
+    compared = 0 if reasons else sum(output.count - output.unjudged for output in outputs)
+    verdict = decide(failed, compared)
+    return verdict, reasons if verdict is Verdict.INCONCLUSIVE else ()
+
+
+@dataclass(frozen=True)
+class Elements:
+    """How many elements a case compared, as far as a tally counts them; see `Tally`."""
+
+    count: int = 0
+    no_verdict: int = 0
+    finite: int = 0
+    empty: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, result: CheckResult) -> Elements:
+        """Take the figures from a case's result."""
+        stats = result.stats
+        return cls(stats.count, stats.num_no_verdict, stats.num_finite, result.empty)
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {**vars(self), "empty": list(self.empty)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> Elements:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
+        return cls(count, no_verdict, finite, tuple(str(name) for name in data["empty"]))
+
+
+@dataclass
+class Tally:
+    """The cases of one op, usually in one dtype, counted as they come.
+
+    Attributes
+    ----------
+    counts : dict of Verdict to int
+        Cases.
+    elements, no_verdict, finite : int
+        Output elements of all cases; those without a verdict; those that were judged by a finite
+        expected value.
+    empty : set of str or None
+        Outputs that had no element in any case so far; None before the first case.
+    """
+
+    counts: dict[Verdict, int] = field(default_factory=dict)
+    elements: int = 0
+    no_verdict: int = 0
+    finite: int = 0
+    empty: set[str] | None = None
+
+    def add(self, result: CheckResult) -> None:
+        """Count one more case."""
+        self.count(result.verdict, Elements.of(result))
+
+    def count(self, verdict: Verdict, elements: Elements) -> None:
+        """Count one more case of which only these figures are kept."""
+        self.counts[verdict] = self.counts.get(verdict, 0) + 1
+        if verdict in (Verdict.ERROR, Verdict.SKIPPED):
+            return  # it has no outputs that could be counted
+        self.elements += elements.count
+        self.no_verdict += elements.no_verdict
+        self.finite += elements.finite
+        self.empty = set(elements.empty) if self.empty is None else self.empty & {*elements.empty}
+
+    @property
+    def cases(self) -> int:
+        """All cases."""
+        return sum(self.counts.values())
+
+    @property
+    def unjudged(self) -> float:
+        """Share of the output elements without a verdict."""
+        return self.no_verdict / self.elements if self.elements else 0.0
+
+    def verdict(self) -> tuple[Verdict, str]:
+        """The verdict on all of them, and why they are inconclusive if they are.
+
+        Any failure fails them, then any error; cases that were all skipped are skipped.
+        """
+        if self.counts.get(Verdict.FAILED):
+            return decide(True, self.finite), ""
+        if self.counts.get(Verdict.ERROR):
+            return Verdict.ERROR, ""
+        if self.counts.get(Verdict.SKIPPED, 0) == self.cases:
+            return Verdict.SKIPPED, ""
+        reason = self._reason()
+        return decide(False, 0 if reason else self.finite), reason
+
+    def _reason(self) -> str:
+        """Why these cases, of which none failed, are no pass; empty where they are one."""
+        without = self.cases - self.counts.get(Verdict.PASSED, 0)
+        if self.elements == 0:
+            return "nothing was compared: every output of every case is empty"
+        if without > MOST_WITHOUT_VERDICT * self.cases:
+            share = f"which is more than {MOST_WITHOUT_VERDICT:.0%}"
+            return f"no verdict on {without} of {self.cases} cases, {share}"
+        if self.finite == 0:
+            return "nothing was compared with a finite value: the reference gives none"
+        if self.empty:
+            names = ", ".join(sorted(repr(name) for name in self.empty))
+            return f"nothing was compared of {names}: empty in every case"
+        return ""
