@@ -79,6 +79,10 @@ STRESS_STRATEGIES = ("wide", "offset", "extremes", "special")
 STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
+PRECISIONS = ("tensor-core", "float32", "input")
+"""What a right op may round to a dtype narrower than float32: the operands of matrix products,
+nothing but its outputs, any step."""
+
 INVARIANTS = (
     "shape_preserved", "non_negative", "finite", "no_nan", "no_inf", "symmetric", "normalized",
 )  # fmt: skip

@@ -20,6 +20,7 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator
@@ -36,7 +37,9 @@ class Reference(Protocol):
     def has_source(self) -> bool:
         """Whether it has a float32 shadow."""
 
-    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays:
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Arrays:
         """Its outputs."""
 
 
@@ -244,6 +247,7 @@ class Judge:
                 seed=case.seed,
                 exact_op=nature.exact,
                 weak=nature.weak,
+                rounding=rounding_for(self._settings.get("precision", TENSOR_CORE), case.dtype),
             )
         return last.envelopes[key]
 

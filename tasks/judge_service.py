@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.api import OpError, Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
@@ -75,7 +76,8 @@ class JudgeService:
             return self._prepare(payload, desk)
         if method == "evaluate":
             inputs = _copies(desk.own, payload["slots"])
-            outputs = desk.evaluate(inputs, shadow=bool(payload["shadow"]))
+            rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
+            outputs = desk.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
             return _to_json(desk.own.write(outputs))
         if method == "expected":
             return self._give_expected(desk, bring=bool(payload["bring"]))

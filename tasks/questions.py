@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
@@ -17,7 +18,7 @@ from gpuemu_flow.types import Case, CheckResult, Json
 Arrays = Mapping[str, NDArray[Any]]
 
 SERVICE = "gpuemu_flow.tasks.judge_service:JudgeService"
-EVALUATIONS = 24  # of the reference for one case at most
+EVALUATIONS = 36  # of the reference for one case at most
 _PLAIN = Checks(inputs_unchanged=False)
 
 
@@ -125,15 +126,23 @@ class Evaluation:
         After `finish`, when the attempt is good: views until the next question.
     """
 
-    def __init__(self, setup: Setup, inputs: Arrays, *, shadow: bool) -> None:
+    def __init__(
+        self, setup: Setup, inputs: Arrays, *, shadow: bool, rounding: Rounding | None = None
+    ) -> None:
         self.outputs: dict[str, NDArray[Any]] = {}
         self._setup = setup
         self._inputs = inputs
         self._shadow = shadow
+        self._rounding = None if rounding is None else vars(rounding)
 
     def begin(self, conversation: Conversation) -> Attempt | None:
         """See `Work`."""
-        message = {"method": "evaluate", "index": 0, "shadow": self._shadow}
+        message = {
+            "method": "evaluate",
+            "index": 0,
+            "shadow": self._shadow,
+            "rounding": self._rounding,
+        }
         return _post(conversation, message, self._setup, self._inputs)
 
     def finish(self, conversation: Conversation) -> Attempt:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
 from gpuemu_flow.runners.pool import Pool
@@ -393,7 +394,9 @@ class Trials:
         error = self._reference.ask(question).outcome.error
         return _only(question) if error is None else run_error_result(FailureKind.REFERENCE, error)
 
-    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, NDArray[Any]]:
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> dict[str, NDArray[Any]]:
         """Evaluate the reference on given inputs, as the ``auto`` tolerance does.
 
         Raises
@@ -401,7 +404,7 @@ class Trials:
         RunnerError
             ``reference-failed``.
         """
-        question = Evaluation(self._setup, inputs, shadow=shadow)
+        question = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
         self._demand(question)
         return {name: array.copy() for name, array in question.outputs.items()}
 

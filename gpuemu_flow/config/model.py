@@ -62,6 +62,7 @@ class Validation:
     seed: int
     tolerance: str
     tolerances: Mapping[str, Tolerance]
+    precision: str
     nan_policy: str
     inf_policy: str
     shapes: PlainShapes | None

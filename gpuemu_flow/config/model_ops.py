@@ -99,6 +99,8 @@ class OpConfig:
         defaults. ``explicit`` is ``table`` chosen because the file gives tolerances.
     tolerances : mapping of str to Tolerance
         Only those that the file gives, by dtype, the op's over those of ``[validation]``.
+    precision : str
+        What a right op may round on the way: ``tensor-core``, ``float32`` or ``input``.
     nan_policy, inf_policy : str
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str
@@ -137,6 +139,7 @@ class OpConfig:
     has_schema: bool = False
     tolerance: str = "auto"
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    precision: str = "tensor-core"
     nan_policy: str = "match"
     inf_policy: str = "match"
     invariants: tuple[str, ...] = ()

@@ -131,6 +131,7 @@ class OpParser:
             fuzz_iterations=values["fuzz_iterations"] or shared.fuzz_iterations,
             tolerance=tolerance,
             tolerances=tolerances,
+            precision=values["precision"] or shared.precision,
             nan_policy=policy_of(table, "nan") or shared.nan_policy,
             inf_policy=policy_of(table, "inf") or shared.inf_policy,
             invariants=invariants,

@@ -90,6 +90,7 @@ def validation(table: Table, out: Reporter) -> model.Validation:
         seed=values["seed"],
         tolerance=values["tolerance"] or ("explicit" if explicit else "auto"),
         tolerances=explicit,
+        precision=values["precision"],
         nan_policy=policy_of(table, "nan") or "match",
         inf_policy=policy_of(table, "inf") or "match",
         shapes=shapes(table.get("shapes"), out),

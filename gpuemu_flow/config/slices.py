@@ -57,6 +57,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
         "compare": {
             "tolerance": op.tolerance,
             "tolerances": explicit,
+            "precision": op.precision,
             "nan_policy": op.nan_policy,
             "inf_policy": op.inf_policy,
             "invariants": list(op.invariants),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, Key, Section, Tables
 from gpuemu_flow.config.tables_kernels import COUNT, KERNEL
-from gpuemu_flow.config.tables_ops import CASES, OP, SECONDS, TOLERANCE_MODE
+from gpuemu_flow.config.tables_ops import CASES, OP, PRECISION, SECONDS, TOLERANCE_MODE
 from gpuemu_flow.config.values import (
     U64_MAX,
     Bool,
@@ -114,6 +114,16 @@ VALIDATION = Section(
             "For dtypes without an explicit tolerance: `auto` derives one from the reference, "
             "`table` takes the documented defaults.",
             default_text='`"auto"`; `"table"` if `tolerances` is given',
+            ours=True,
+        ),
+        Key(
+            "precision",
+            PRECISION,
+            "What a right op may round to the dtype of its inputs where that is narrower than "
+            "float32: `tensor-core`, the operands of matrix products; `float32`, nothing but its "
+            "outputs; `input`, every step, as the half-precision functions of frameworks do on a "
+            "CPU. Concerns `auto`.",
+            "tensor-core",
             ours=True,
         ),
         Key("shapes", SHAPES, "Exactly these shapes, for ops without a schema."),

@@ -22,6 +22,7 @@ from gpuemu_flow.config.vocabulary import (
     TOLERANCES,
     WORD,
 )
+from gpuemu_flow.types import PRECISIONS
 
 MAX_SECONDS = 1_000_000.0
 MAX_CASES = 1_000_000
@@ -30,6 +31,7 @@ LEAST_MEMORY = 1 << 20
 AS_VALIDATION = "as `[validation]` says"
 
 TOLERANCE_MODE = Choice(("auto", "table"), noun="tolerance")
+PRECISION = Choice(PRECISIONS, noun="precision")
 CASES = Integer(1, MAX_CASES)
 SECONDS = Number(0.0, MAX_SECONDS, above=True)
 
@@ -88,6 +90,14 @@ OP = Section(
             "tolerance",
             TOLERANCE_MODE,
             "`auto` or `table` for the dtypes without an explicit tolerance of this op.",
+            default_text=AS_VALIDATION,
+            ours=True,
+        ),
+        Key(
+            "precision",
+            PRECISION,
+            "What a right op may round to a narrow dtype of its inputs, over that of "
+            "`[validation]`.",
             default_text=AS_VALIDATION,
             ours=True,
         ),

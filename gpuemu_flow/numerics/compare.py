@@ -152,6 +152,8 @@ def _notes(stats: ErrorStats, tolerance: Mapping[str, Tolerance] | Envelope) -> 
     notes = []
     if isinstance(tolerance, Envelope) and tolerance.label == "auto (weak)":
         notes.append("tolerance: auto (weak), the reference has no float32 shadow")
+    if isinstance(tolerance, Envelope) and tolerance.reason:
+        notes.append(f"the reference fails on all moved inputs: {tolerance.reason}")
     if stats.num_no_verdict:
         notes.append(f"no verdict on {stats.num_no_verdict} of {stats.count} elements")
     return tuple(notes)

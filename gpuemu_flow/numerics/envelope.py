@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.bounds import ElementBound, make_quick_bound
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
+from gpuemu_flow.numerics.evaluations import Evaluate, Evaluations
 from gpuemu_flow.numerics.judge import AffineBound, Bound
-from gpuemu_flow.numerics.measure import Evaluate, Evaluations, measure
+from gpuemu_flow.numerics.measure import measure
 from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
@@ -63,6 +65,7 @@ class Envelope:
         exact_op: bool,
         weak: bool,
         bounds: Mapping[str, ElementBound] | None,
+        rounding: Rounding | None = None,
     ) -> None:
         self._inputs = inputs
         self._expected = expected64
@@ -71,9 +74,10 @@ class Envelope:
         self._exact_op = exact_op
         self._weak = weak
         self._bounds = bounds
+        self._rounding = rounding
         self._thorough: Mapping[str, ElementBound] | None = None
         self._longest_dim = max((d for a in inputs.values() for d in a.shape), default=1)
-        self.evaluations = None if evaluate is None else Evaluations(evaluate)
+        self.evaluations = None if evaluate is None else Evaluations(evaluate, inputs)
 
     @property
     def label(self) -> str:
@@ -81,6 +85,14 @@ class Envelope:
         if self._exact_op:
             return "auto (exact)"
         return "auto (weak)" if self._weak else "auto"
+
+    @property
+    def reason(self) -> str:
+        """Why nothing could be measured, once that was tried; empty where something was."""
+        tried = self.evaluations
+        if tried is None or not tried.failed or tried.succeeded:
+            return ""
+        return tried.reason
 
     def quick(self, name: str) -> Bound:
         """A bound of an output that needs no evaluation and is never above `full`."""
@@ -124,6 +136,7 @@ class Envelope:
             seed=self._seed,
             weak=self._weak,
             thorough=thorough,
+            rounding=self._rounding,
         )
         return bounds
 
@@ -138,6 +151,7 @@ def build_envelope(
     exact_op: bool,
     weak: bool,
     bounds: Mapping[str, ElementBound] | None = None,
+    rounding: Rounding | None = None,
 ) -> Envelope:
     """The envelope of one case; nothing is evaluated before it is needed.
 
@@ -161,6 +175,8 @@ def build_envelope(
         not faithful, see `shadow_is_faithful`).
     bounds : mapping of str to ElementBound, optional
         What `Envelope.bounds` gave for the same arguments earlier.
+    rounding : Rounding, optional
+        What a right op may round to a narrower type on the way; see `operand.rounding_for`.
     """
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():
@@ -176,6 +192,7 @@ def build_envelope(
         exact_op=exact_op,
         weak=weak,
         bounds=bounds,
+        rounding=rounding,
     )
 
 
@@ -196,10 +213,9 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     bool
         False when there is no sample, or an evaluation fails.
     """
-    evaluations = Evaluations(evaluate)
     seen = False
     for inputs in samples:
-        outputs = evaluations.outputs(widen(inputs), shadow=False)
+        outputs = Evaluations(evaluate, inputs).outputs(widen(inputs))
         if outputs is None:
             return False
         for array in outputs.values():
@@ -231,12 +247,12 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     samples : iterable of mapping of str to ndarray
         As for `is_exact_op`; not meant for exact ops.
     """
-    evaluations = Evaluations(evaluate)
     samples = list(samples)
     differs = False
     for inputs in samples:
+        evaluations = Evaluations(evaluate, inputs)
         inputs64 = widen(inputs)
-        plain = evaluations.outputs(inputs64, shadow=False)
+        plain = evaluations.outputs(inputs64)
         shadow = evaluations.outputs(as_float32(inputs64), shadow=True)
         if plain is None or shadow is None or plain.keys() != shadow.keys():
             return False
@@ -251,9 +267,11 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             if np.abs(values[both] - rounded[both]).max(initial=0.0) > scale * 2.0**-10:
                 return False
             differs = differs or not np.array_equal(values[both], rounded[both])
+        # One that takes nothing wider than float32 needs no shadow to compute in it.
+        differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
-    return any(_rounds_in_sight(evaluations, inputs) for inputs in samples)
+    return any(_rounds_in_sight(Evaluations(evaluate, inputs), inputs) for inputs in samples)
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays) -> bool:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import FlowError
-from gpuemu_flow.numerics.bounds import (
-    FACTOR,
-    ElementBound,
-    growth,
-    least,
-    make_quick_bound,
-    unit,
-)
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name, to_float64
-from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.bounds import ElementBound, unit
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
+from gpuemu_flow.numerics.evaluations import Evaluations
 from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import (
     Arrays,
     Perturbation,
@@ -28,7 +21,10 @@ from gpuemu_flow.numerics.perturb import (
     widen,
 )
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.numerics.ulp import Float64Array, spacing
+from gpuemu_flow.numerics.spread import HEADROOM, Spread
+
+GROWN = 2
+"""How many times the twin is evaluated on magnitudes that have grown, beside |x| itself."""
 
 NOISE = 64.0
 """Units of independent noise that a result must withstand to have a verdict at all."""
@@ -40,42 +36,11 @@ SECOND_LOOK_SAFETY = 1.5
 """Factor on the measured error before a case is failed: the largest of some twenty draws still lies
 below the worst case. Without it a correct attention came to 0.92 of the second look."""
 
-HEADROOM = 1024.0
-"""Factor on the inputs that float32 must withstand without overflow."""
-
-STEEPEST = HEADROOM**8
-"""Growth under `HEADROOM` above which a result is an exponential, whose overflow is its own."""
+ROUNDED = 5
+"""How many draws round on the way at random."""
 
 WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
 """Without a shadow, magnitudes of inputs beyond which float32 intermediates may leave its range."""
-
-
-class Evaluate(Protocol):
-    """The reference: in float64, or its float32 shadow when `shadow` is set.
-
-    Float inputs come as float64 arrays, for the shadow as float32; others unchanged. It must not
-    modify them. A failing evaluation raises `FlowError`.
-    """
-
-    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
-
-
-class Evaluations:
-    """An `Evaluate` with counts of its calls and failures."""
-
-    def __init__(self, evaluate: Evaluate) -> None:
-        self._evaluate = evaluate
-        self.count = 0
-        self.failed = 0
-
-    def outputs(self, inputs: Arrays, *, shadow: bool) -> Arrays | None:
-        """The outputs, or None when the evaluation failed."""
-        self.count += 1
-        try:
-            return self._evaluate(inputs, shadow=shadow)
-        except FlowError:
-            self.failed += 1
-            return None
 
 
 def measure(
@@ -88,6 +53,7 @@ def measure(
     seed: int,
     weak: bool,
     thorough: bool = False,
+    rounding: Rounding | None = None,
 ) -> tuple[dict[str, ElementBound], bool]:
     """The envelope of every output, and whether it had to do without a shadow.
 
@@ -103,25 +69,41 @@ def measure(
     thorough : bool
         More draws of every kind, for a case that is about to fail: what a handful of draws shows of
         an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
+    rounding : Rounding, optional
+        What a right op may round to a narrower type on the way.
 
     Notes
     -----
     With u one rounding of float32, n the longest dim and ``g = 1 + sqrt(n) / 8``::
 
-        allowed = 8 g (E + u S + least) + 2 ulp(r)
+        allowed = 8 g (E + u S + least) + 4 R + 2 ulp(r)
 
     E is the largest change of the element over the evaluations, then the largest within the binade
-    of |r|; S the larger of |r| and, unless the result grows exponentially, the reference at |x|,
+    of |r|; R the same over evaluations that round on the way to a narrower type, as `rounding`
+    says. S is the larger of |r| and, unless the result grows exponentially, the reference at |x|,
     which for sums of products is the sum of the magnitudes (Higham, "Accuracy and Stability of
-    Numerical Algorithms", 2002, 3.1). There is no verdict where r is finite and the float32 shadow
-    is not, or is not at 1024 |x| (same exception); nor where 64 units of noise move the result by
-    more than a quarter of the largest.
+    Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
+    reference at |x| need not be one: where 1 - x becomes 1 - |x| it may have a pole that the result
+    is far from. Hence S is the smallest over |x| and over magnitudes that have each grown by a
+    factor between 1 and 2 of its own, and at most ``16 sqrt(N)`` times E / u, N the largest number
+    of elements of an input: the error of a sum of N terms that are each moved by a rounding is at
+    least about ``u S / sqrt(N)``.
+
+    There is no verdict where ``8 g (E + u S) + 4 R`` is more than half of the value's scale, the
+    largest of |r|, S and the median of the results that are not 0: an op that is ten times off, or
+    gives 0, would pass there. Nor is there one where 64 units of noise move the result by more than
+    a quarter of the largest; nor where r is finite and the float32 shadow is not, or is not at
+    1024 |x| (unless the result grows exponentially). Where no evaluation succeeds there is no
+    verdict on anything.
+
+    A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
+    own dtype. Its inputs are then moved by that dtype's rounding, and what it shows counts as R.
 
     Without a shadow, errors of intermediates that the result does not depend on in exact arithmetic
     (a maximum subtracted and added again) go unseen; S is then at least the largest |x| or 1, but
     not more than the largest |r|.
     """
-    outputs = {name: _Output(array, formats[name]) for name, array in expected64.items()}
+    outputs = {name: Spread(array, formats[name]) for name, array in expected64.items()}
     floats = [fmt for fmt in formats.values() if fmt is not None]
     in_float64 = bool(floats) and all(fmt.name == "float64" for fmt in floats)
     inputs64 = widen(inputs)
@@ -131,6 +113,8 @@ def measure(
         session.plain_draws()
         if thorough:
             session.more_plain_draws()
+        if not evaluations.succeeded:
+            session.exclude_all()
         # Nothing of wider precision than float64 is at hand: for it the reference's own rounding
         # stands in for the shadow's.
         if in_float64:
@@ -139,82 +123,18 @@ def measure(
         weak = in_float64 or weak or not session.shadow_draws()
         if thorough and not weak:
             session.more_shadow_draws()
+        if rounding is not None and not in_float64:
+            session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
         if weak and not in_float64:
             session.exclude_far_inputs()
         floor = max(1.0, largest_magnitude(inputs64)) if weak else 0.0
         safety = SECOND_LOOK_SAFETY if thorough else 1.0
+        terms = max((array.size for array in inputs64.values()), default=1)
         bounds = {
-            name: output.bound(longest_dim, one, floor, safety) for name, output in outputs.items()
+            name: output.bound(longest_dim, one, terms=terms, floor=floor, safety=safety)
+            for name, output in outputs.items()
         }
     return bounds, weak and not in_float64
-
-
-class _Output:
-    """What is known so far of one output's envelope."""
-
-    def __init__(self, expected: NDArray[Any], fmt: FloatLimits | None) -> None:
-        self.shape = expected.shape
-        self.fmt = fmt
-        flat = expected.reshape(-1)
-        self.raw = flat
-        self.unstable: BoolArray = np.zeros(flat.size, bool)
-        self.power_like: BoolArray | bool = True
-        if fmt is None:
-            return
-        self.reference = _clip(to_float64(flat), fmt)
-        self.finite = np.isfinite(self.reference)
-        self.error = np.zeros(flat.size)
-        self.magnitude = np.abs(self.reference)
-        largest = self.magnitude[self.finite]
-        self.largest = float(largest.max()) if largest.size else 0.0
-
-    def add(self, values: NDArray[Any], *, share: float = 1.0) -> None:
-        """Fold in an evaluation that a right op could have given."""
-        if self.fmt is None:
-            return
-        changed = np.abs(_clip(to_float64(values), self.fmt) - self.reference) * share
-        known = np.isfinite(changed)
-        self.unstable |= self.finite & ~known
-        np.maximum(self.error, np.where(known, changed, 0.0), out=self.error)
-
-    def add_discrete(self, values: NDArray[Any]) -> None:
-        """Fold in an evaluation with ties kept: integers that change with it have no verdict."""
-        if self.fmt is None:
-            self.unstable |= values != self.raw
-
-    def add_magnitudes(self, at_magnitudes: NDArray[Any], at_headroom: NDArray[Any]) -> None:
-        """Take S from the reference at |x|, where the result grows no faster than a power of x.
-
-        An exponential at |x| is not the sum of the magnitudes of anything.
-        """
-        if self.fmt is None:
-            return
-        size, grown = np.abs(to_float64(at_magnitudes)), np.abs(to_float64(at_headroom))
-        # NaN, too, says nothing: |x| then lies outside the op's domain.
-        self.power_like = grown <= STEEPEST * size
-        np.fmax(self.magnitude, np.where(self.power_like, size, 0.0), out=self.magnitude)
-
-    def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """No verdict where the shadow overflows at large |x| and the result is like a power."""
-        if self.fmt is not None:
-            overflows = ~np.isfinite(to_float64(at_headroom))
-            self.unstable |= self.finite & overflows & self.power_like
-
-    def bound(self, longest_dim: int, one: float, floor: float, safety: float) -> ElementBound:
-        """The envelope from all that was folded in; E is taken `safety` times, and S is at least
-        the smaller of `floor` and the largest result."""
-        unstable = self.unstable if self.unstable.any() else None
-        if self.fmt is None:
-            return ElementBound(None, unstable)
-        judged = self.finite & ~self.unstable
-        magnitude = np.minimum(self.magnitude, self.fmt.max)
-        magnitude = np.maximum(magnitude, min(floor, self.largest))
-        error = _spread_over_binades(self.error, self.reference, judged)
-        allowed = FACTOR * growth(longest_dim) * (safety * error + one * magnitude)
-        allowed += 2.0 * spacing(self.reference, self.fmt) + least(self.fmt, longest_dim)
-        quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
-        allowed = np.where(judged, allowed, quick.tolerance(self.reference, slice(None)))
-        return ElementBound(allowed, unstable)
 
 
 class _Session:
@@ -222,7 +142,7 @@ class _Session:
 
     def __init__(
         self,
-        outputs: Mapping[str, _Output],
+        outputs: Mapping[str, Spread],
         evaluations: Evaluations,
         inputs64: Arrays,
         seed: int,
@@ -233,25 +153,45 @@ class _Session:
         self._inputs64 = inputs64
         self._rng = SeededRng(seed)
         self._unit = one
+        self._seed = seed
+        self._narrow = False
         self._perturbation = Perturbation(inputs64, seed, one)
 
     def plain_draws(self) -> None:
         """The reference in float64 on inputs moved by one rounding, and its magnitudes."""
+        first = self._evaluate(self._perturbation.independent(0))
+        self._use_own_rounding()
+        if not self._narrow:
+            self._add(first)
         moved = self._perturbation
-        for draw in range(3):
+        for draw in range(0 if self._narrow else 1, 3):
             self._add(self._evaluate(moved.independent(draw)))
         for draw in range(2):
             self._add(self._evaluate(moved.keyed(draw)), ties_kept=True)
         self._add(self._evaluate(moved.scaled()))
         flushed = moved.flushed()
         if flushed is not None:
-            self._add(self._evaluate(flushed), share=1.0 / FACTOR)
-        at_magnitudes = self._evaluate(moved.magnitudes())
+            for name, flat in (self._evaluate(flushed) or {}).items():
+                self._outputs[name].add_flushed(flat)
+        self._take_magnitudes()
+        if not self._narrow:
+            self._add_noise(self._evaluate(moved.independent(3, NOISE)))
+
+    def _use_own_rounding(self) -> None:
+        """Inputs of a reference that takes its narrow dtype alone move by that dtype's rounding."""
+        own = self._evaluations.own_format
+        if own is not None and own.eps > self._unit:
+            self._narrow = True
+            self._perturbation = Perturbation(self._inputs64, self._seed, own.eps)
+
+    def _take_magnitudes(self) -> None:
+        moved = self._perturbation
+        sizes = [moved.magnitudes(), *(moved.grown(draw) for draw in range(GROWN))]
+        found = [values for values in map(self._evaluate, sizes) if values is not None]
         at_headroom = self._evaluate(moved.magnitudes(HEADROOM))
-        if at_magnitudes is not None and at_headroom is not None:
+        if len(found) == len(sizes) and at_headroom is not None:
             for name, output in self._outputs.items():
-                output.add_magnitudes(at_magnitudes[name], at_headroom[name])
-        self._exclude_chaotic(self._evaluate(moved.independent(3, NOISE)))
+                output.add_magnitudes([values[name] for values in found], at_headroom[name])
 
     def more_plain_draws(self) -> None:
         """A second look in float64; the draws are others than the first ones."""
@@ -259,8 +199,8 @@ class _Session:
         for draw in range(AGAIN, AGAIN + 6):
             self._add(self._evaluate(moved.independent(draw)))
             self._add(self._evaluate(moved.keyed(draw)), ties_kept=True)
-        for draw in range(2 * AGAIN, 2 * AGAIN + 8):
-            self._exclude_chaotic(self._evaluate(moved.independent(draw, NOISE)))
+        for draw in range(2 * AGAIN, 2 * AGAIN + (0 if self._narrow else 8)):
+            self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 
     def more_shadow_draws(self) -> None:
         """A second look at the shadow: in both memory orders, and with every rounding moved."""
@@ -271,6 +211,27 @@ class _Session:
             rng = self._rng.derive(f"auto/noisy/{draw}")
             copies = noisy(as_float32(self._inputs64), rng, self._unit)
             self._add(self._evaluate(copies, shadow=True))
+
+    def rounded_draws(self, rounding: Rounding, *, shadow: bool, thorough: bool) -> None:
+        """The shadow with operands or steps rounded: to nearest, then up or down at random.
+
+        A reference that does so by itself when it is given narrow inputs, as a framework's
+        functions do, shows it without a shadow where every step may be rounded.
+        """
+        if rounding.steps:
+            self._add_rounded(self._evaluate_own())
+        if not shadow:
+            return
+        inputs = as_float32(self._inputs64)
+        plain = self._evaluate(inputs, shadow=True)
+        nearest = self._evaluate(inputs, shadow=True, rounding=rounding)
+        if plain is None or nearest is None or _same(plain, nearest):
+            return  # nothing there that is rounded
+        self._add_rounded(nearest)
+        first, count = (AGAIN, 3 * ROUNDED) if thorough else (0, ROUNDED)
+        for draw in range(first, first + count):
+            seed = self._rng.derive(f"auto/rounded/{draw}").gen_u64()
+            self._add_rounded(self._evaluate(inputs, shadow=True, rounding=rounding.drawn(seed)))
 
     def reordered_draws(self) -> None:
         """The reference in float64 on column-major copies of moved inputs."""
@@ -308,6 +269,11 @@ class _Session:
             self._outputs[name].exclude_overflow(values)
         return True
 
+    def exclude_all(self) -> None:
+        """No verdict on anything: the reference could not be evaluated."""
+        for output in self._outputs.values():
+            output.unstable[:] = True
+
     def exclude_far_inputs(self) -> None:
         """No verdict at all where float32 intermediates may overflow or vanish unseen."""
         narrow = all(
@@ -325,9 +291,16 @@ class _Session:
                     output.unstable[:] = True
                 return
 
-    def _evaluate(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, NDArray[Any]] | None:
+    def _evaluate(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> dict[str, NDArray[Any]] | None:
         """Flattened outputs; None when the evaluation failed or gave something else."""
-        outputs = self._evaluations.outputs(inputs, shadow=shadow)
+        return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
+
+    def _evaluate_own(self) -> dict[str, NDArray[Any]] | None:
+        return self._checked(self._evaluations.own_outputs(self._inputs64))
+
+    def _checked(self, outputs: Arrays | None) -> dict[str, NDArray[Any]] | None:
         if outputs is None:
             return None
         flat: dict[str, NDArray[Any]] = {}
@@ -335,56 +308,34 @@ class _Session:
             values = outputs.get(name)
             known = values is not None and dtype_name(values.dtype) is not None
             if values is None or not known or values.shape != output.shape:
-                self._evaluations.failed += 1
+                self._evaluations.refuse(f"its output {name!r} is another one on moved inputs")
                 return None
             flat[name] = values.reshape(-1)
         return flat
 
-    def _add(
-        self,
-        values: dict[str, NDArray[Any]] | None,
-        *,
-        share: float = 1.0,
-        ties_kept: bool = False,
-    ) -> None:
+    def _add(self, values: dict[str, NDArray[Any]] | None, *, ties_kept: bool = False) -> None:
         for name, flat in (values or {}).items():
-            self._outputs[name].add(flat, share=share)
+            if self._narrow:
+                self._outputs[name].add_rounded(flat)
+            else:
+                self._outputs[name].add(flat)
             if ties_kept:
                 self._outputs[name].add_discrete(flat)
 
-    def _exclude_chaotic(self, values: dict[str, NDArray[Any]] | None) -> None:
+    def _add_rounded(self, values: dict[str, NDArray[Any]] | None) -> None:
         for name, flat in (values or {}).items():
-            output = self._outputs[name]
-            # All zeros moved off zero would leave nothing to judge, and zero is what zero gives.
-            if output.fmt is None or output.largest == 0.0:
-                continue
-            changed = np.abs(_clip(to_float64(flat), output.fmt) - output.reference)
-            output.unstable |= output.finite & ~(changed <= output.largest / 4.0)
+            self._outputs[name].add_rounded(flat)
+            self._outputs[name].add_discrete(flat)
+
+    def _add_noise(self, values: dict[str, NDArray[Any]] | None) -> None:
+        for name, flat in (values or {}).items():
+            self._outputs[name].add_noise(flat)
 
     def _exclude_shadow_finite(self, values: dict[str, NDArray[Any]]) -> None:
-        """No verdict where float32 gives a number and float64 none: rounding decides there."""
+        """No verdict where float32 gives a number and float64 none."""
         for name, flat in values.items():
-            output = self._outputs[name]
-            if output.fmt is not None:
-                output.unstable |= ~output.finite & np.isfinite(to_float64(flat))
+            self._outputs[name].exclude_finite(flat)
 
 
-def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -fmt.max, fmt.max))
-    return clipped
-
-
-def _spread_over_binades(
-    error: Float64Array, reference: Float64Array, judged: BoolArray
-) -> Float64Array:
-    """Each element's error raised to the largest among those of the same power of two of |r|.
-
-    A handful of draws misses the worst case of a single element, but hardly that of its peers.
-    """
-    _, exponents = np.frexp(np.where(judged, reference, 0.0))
-    exponents = np.where(judged & (reference != 0.0), exponents, -2000)
-    shifted = exponents - int(exponents.min(initial=0))
-    largest = np.zeros(int(shifted.max(initial=0)) + 1)
-    np.maximum.at(largest, shifted, np.where(judged, error, 0.0))
-    spread: Float64Array = largest[shifted]
-    return spread
+def _same(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+    return all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)

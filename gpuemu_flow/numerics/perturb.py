@@ -111,6 +111,17 @@ class Perturbation:
 
         return map_floats(self._inputs, change)
 
+    def grown(self, draw: int) -> Arrays:
+        """Finite magnitudes, each times a factor of its own between 1 and 2."""
+        rng = self._rng.derive(f"auto/grown/{draw}")
+
+        def change(values: Float64Array) -> Float64Array:
+            factors = 1.0 + rng.f64(values.size).reshape(values.shape)
+            changed: Float64Array = np.where(np.isfinite(values), factors * np.abs(values), values)
+            return changed
+
+        return map_floats(self._inputs, change)
+
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
     """Inputs for the float32 shadow, optionally in column-major order.

@@ -2,6 +2,7 @@
 
 References often ask for float64 by name; called with float32 inputs they then compute in float64
 all the same. Their shadow does the same steps in float32, and so shows what rounding does to them.
+A *rounded* shadow also rounds to a narrow type on the way, where its caller says so; see `operand`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from gpuemu_flow.numerics.products import Edit, wrapping_edits
 from gpuemu_flow.syntax import parse_python
 
 _NAMES = {"float64": "float32", "complex128": "complex64"}
@@ -41,17 +42,7 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
-@dataclass(frozen=True)
-class _Edit:
-    """Bytes ``start:end`` of one source line, in UTF-8, and what takes their place."""
-
-    line: int
-    start: int
-    end: int
-    text: str
-
-
-def shadow_source(source: str) -> str | None:
+def shadow_source(source: str, wrap: str = "") -> str | None:
     """The source with float64 arithmetic turned into float32, line by line where it was.
 
     Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
@@ -65,6 +56,9 @@ def shadow_source(source: str) -> str | None:
     ----------
     source : str
         Python source.
+    wrap : str
+        ``operands``: besides, operands of matrix products pass through `operand.rounded`;
+        ``steps``: so do the results of arithmetic and of calls; see `products`.
 
     Returns
     -------
@@ -86,9 +80,24 @@ def shadow_source(source: str) -> str | None:
         edits = list(_Finder(source, tree).edits())
     except RecursionError:
         return None
-    if not edits:
+    if not edits and not wrap:
         return None
-    return _apply(source, edits)
+    if wrap:
+        wrapped = _apply(source, [*edits, *wrapping_edits(tree, wrap)])
+        if _parses(wrapped):
+            return wrapped
+    return _apply(source, edits) if edits else None
+
+
+def _parses(source: str) -> bool:
+    """Whether the text is still Python; round an operand that is a bare ``yield`` it is not."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parse_python(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 class _Finder:
@@ -106,7 +115,7 @@ class _Finder:
             for inner in ast.walk(node)
         }
 
-    def edits(self) -> Iterator[_Edit]:
+    def edits(self) -> Iterator[Edit]:
         dtype_nodes = dict(self._dtype_expressions())
         called_bare = {
             id(node.func)
@@ -144,27 +153,27 @@ class _Finder:
                     text = f"{min(self._torch)}.float32"
                 yield id(node.args[position]), text
 
-    def _name(self, node: ast.Name, as_dtype: str | None) -> Iterator[_Edit]:
+    def _name(self, node: ast.Name, as_dtype: str | None) -> Iterator[Edit]:
         if node.id in _NAMES and node.id not in self._parameters:
             yield self._replace(node, len(node.id.encode()), _NAMES[node.id])
         elif node.id == "float" and as_dtype is not None:
             yield self._replace(node, len("float"), as_dtype)
 
-    def _attribute(self, node: ast.Attribute, *, called_bare: bool) -> Iterator[_Edit]:
+    def _attribute(self, node: ast.Attribute, *, called_bare: bool) -> Iterator[Edit]:
         new = _NAMES.get(node.attr)
         if node.attr == "double":
             new = "float" if called_bare else "float32"
         if new is None or node.end_lineno is None or node.end_col_offset is None:
             return
         end = node.end_col_offset
-        yield _Edit(node.end_lineno, end - len(node.attr.encode()), end, new)
+        yield Edit(node.end_lineno, end - len(node.attr.encode()), end, new)
 
-    def _imports(self, node: ast.ImportFrom) -> Iterator[_Edit]:
+    def _imports(self, node: ast.ImportFrom) -> Iterator[Edit]:
         for alias in node.names:
             if alias.name in _NAMES:
                 yield self._replace(alias, len(alias.name), _NAMES[alias.name])
 
-    def _string(self, node: ast.Constant, *, expects_dtype: bool) -> Iterator[_Edit]:
+    def _string(self, node: ast.Constant, *, expects_dtype: bool) -> Iterator[Edit]:
         value = str(node.value)
         order = value[:1] if expects_dtype and value[:1] in "<>=|" else ""
         name = value[len(order) :]
@@ -179,10 +188,10 @@ class _Finder:
             return
         start = node.col_offset + len(literal[: match.start("text")].encode())
         text = order + _DTYPE_STRINGS[name]
-        yield _Edit(node.lineno, start, start + len(value.encode()), text)
+        yield Edit(node.lineno, start, start + len(value.encode()), text)
 
-    def _replace(self, node: ast.Name | ast.alias, length: int, text: str) -> _Edit:
-        return _Edit(node.lineno, node.col_offset, node.col_offset + length, text)
+    def _replace(self, node: ast.Name | ast.alias, length: int, text: str) -> Edit:
+        return Edit(node.lineno, node.col_offset, node.col_offset + length, text)
 
 
 def _torch_names(tree: ast.Module) -> set[str]:
@@ -204,9 +213,10 @@ def _split_lines(source: str) -> list[bytes]:
     return re.split(rb"(?<=\n)|(?<=\r)(?!\n)", source.encode())
 
 
-def _apply(source: str, edits: list[_Edit]) -> str:
+def _apply(source: str, edits: list[Edit]) -> str:
     lines = _split_lines(source)
-    for edit in sorted(edits, key=lambda e: (e.line, e.start), reverse=True):
+    # From the end, so that places stay; what is put in front of a replaced word comes after it.
+    for edit in sorted(edits, key=lambda e: (e.line, e.start, e.end), reverse=True):
         line = lines[edit.line - 1]
         lines[edit.line - 1] = line[: edit.start] + edit.text.encode() + line[edit.end :]
     return b"".join(lines).decode()

@@ -13,11 +13,13 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.operand import Rounding, rounding_to
 from gpuemu_flow.runners import imports
 from gpuemu_flow.runners.api import OpError, Program
 from gpuemu_flow.runners.arena import Arena
@@ -28,12 +30,18 @@ Arrays = Mapping[str, np.ndarray]
 MakeRunner = Callable[[Program], Any]
 
 
-def shadow_bytes(source: bytes) -> bytes:
-    """A module's source with float64 replaced by float32; unchanged where it names none."""
+PLAIN, SHADOW = "plain", "shadow"
+
+
+def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
+    """A module's source with float64 replaced by float32; unchanged where it names none.
+
+    With `wrap` it rounds on the way, too; see `numerics.shadow.shadow_source`.
+    """
     from gpuemu_flow.numerics.shadow import shadow_source  # noqa: PLC0415 - ast, only for this
 
     try:
-        changed = shadow_source(source.decode())
+        changed = shadow_source(source.decode(), wrap)
     except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError):
         return source
     return source if changed is None else changed.encode()
@@ -59,30 +67,37 @@ class Evaluator:
         self._make_runner = make_runner
         self._watch = watch
         self._at_home = loaded is not None
-        self._runners: dict[bool, Any] = {False: loaded} if loaded is not None else {}
-        self._modules: dict[bool, dict[str, types.ModuleType]] = {False: {}, True: {}}
+        self._runners: dict[str, Any] = {PLAIN: loaded} if loaded is not None else {}
+        self._modules: dict[str, dict[str, types.ModuleType]] = {}
 
     @property
     def has_source(self) -> bool:
         """Whether the program is Python that a shadow can be made of."""
         return self.program.kind != "command" and not self.program.python
 
-    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, np.ndarray]:
-        """Outputs of the reference on `inputs`.
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> dict[str, np.ndarray]:
+        """Outputs of the reference on `inputs`; its shadow may round on the way.
 
         Raises
         ------
         RunnerError
             ``reference-failed``, with what the reference raised.
         """
-        with self._world(shadow=shadow):
+        version = SHADOW if shadow else PLAIN
+        if rounding is not None:
+            version = "steps" if rounding.steps else "operands"
+        with self._world(version):
             try:
-                if shadow not in self._runners:
-                    self._runners[shadow] = self._make_runner(self.program)
+                if version not in self._runners:
+                    self._runners[version] = self._make_runner(self.program)
                 # In the order that they lie in: another order is what some evaluations are for.
                 copies = {name: array.copy(order="K") for name, array in inputs.items()}
-                with np.errstate(all="ignore"):
-                    outputs: dict[str, np.ndarray] = self._runners[shadow].call(copies, self._watch)
+                with np.errstate(all="ignore"), rounding_to(rounding):
+                    outputs: dict[str, np.ndarray] = self._runners[version].call(
+                        copies, self._watch
+                    )
             except OpError as failed:
                 raise RunnerError(Problem("reference-failed", failed.error.message)) from None
             except Exception as error:
@@ -93,19 +108,24 @@ class Evaluator:
             return outputs
 
     @contextmanager
-    def _world(self, *, shadow: bool) -> Iterator[None]:
-        """Workspace modules as written, or their shadows; each world has its own instances."""
-        if self._at_home and not shadow:
+    def _world(self, version: str) -> Iterator[None]:
+        """Workspace modules as written, or their shadows; each world has its own instances.
+
+        A version is ``plain``, ``shadow``, or what a rounded shadow wraps.
+        """
+        if self._at_home and version == PLAIN:
             yield
             return
         outside = self._take_modules()
-        sys.modules.update(self._modules[shadow])
-        imports.set_source_transform(shadow_bytes if shadow else None)
+        sys.modules.update(self._modules.get(version, {}))
+        wrap = "" if version in (PLAIN, SHADOW) else version
+        transform = partial(shadow_bytes, wrap=wrap)
+        imports.set_source_transform(None if version == PLAIN else transform)
         try:
             yield
         finally:
             imports.set_source_transform(None)
-            self._modules[shadow] = self._take_modules()
+            self._modules[version] = self._take_modules()
             sys.modules.update(outside)
 
     def _take_modules(self) -> dict[str, types.ModuleType]:

@@ -1,0 +1,121 @@
+"""The reference as it is evaluated for a tolerance: in float64, or in what it takes instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.perturb import Arrays
+
+WIDE, SINGLE, OWN = "float64", "float32", "own"
+
+
+class Evaluate(Protocol):
+    """The reference: in float64, or its float32 shadow when `shadow` is set.
+
+    Float inputs come as float64 arrays, for the shadow as float32; others unchanged. It must not
+    modify them. A failing evaluation raises `FlowError`. Only where a precision allows it is the
+    shadow asked to round on the way, by a third argument ``rounding: Rounding``.
+    """
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
+
+
+class Evaluations:
+    """An `Evaluate` with counts of its calls and failures, and what it takes for inputs.
+
+    Parameters
+    ----------
+    evaluate : Evaluate
+    native : mapping of str to ndarray
+        The case's inputs in their own dtypes, which a reference may insist on.
+
+    Attributes
+    ----------
+    count, succeeded, failed : int
+    reason : str
+        Why the latest failing evaluation failed.
+    """
+
+    def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
+        self._evaluate = evaluate
+        self._native = {name: array.dtype for name, array in native.items()}
+        self._takes: str | None = None
+        self.count = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.reason = ""
+
+    @property
+    def takes_float64(self) -> bool:
+        """Whether the reference has not been seen to refuse float64 and to take another type."""
+        return self._takes in (None, WIDE)
+
+    @property
+    def own_format(self) -> FloatLimits | None:
+        """The widest float format that the reference takes when float64 is not among them."""
+        if self.takes_float64:
+            return None
+        if self._takes == SINGLE:
+            return FLOAT_LIMITS["float32"]
+        names = [dtype_name(dtype) for dtype in self._native.values()]
+        formats = [FLOAT_LIMITS[name] for name in names if name in FLOAT_LIMITS]
+        return max(formats, key=lambda fmt: fmt.eps, default=None)
+
+    def outputs(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Arrays | None:
+        """The outputs, or None when the evaluation failed.
+
+        A reference that refuses float64 is given float32, then the dtypes of the case itself. What
+        it takes first it is given from then on.
+        """
+        if shadow:
+            return self._outputs(inputs, shadow=True, rounding=rounding)
+        for kind in (WIDE, SINGLE, OWN) if self._takes is None else (self._takes,):
+            outputs = self._outputs(self._converted(inputs, kind))
+            if outputs is not None:
+                self._takes = kind
+                return outputs
+        return None
+
+    def own_outputs(self, inputs: Arrays) -> Arrays | None:
+        """The outputs on inputs of the case's own dtypes, or None when the evaluation failed."""
+        return self._outputs(self._converted(inputs, OWN))
+
+    def refuse(self, reason: str) -> None:
+        """Count the latest evaluation as one that failed."""
+        self.succeeded -= 1
+        self.failed += 1
+        self.reason = reason
+
+    def _outputs(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Arrays | None:
+        self.count += 1
+        options: dict[str, Any] = {} if rounding is None else {"rounding": rounding}
+        try:
+            outputs = self._evaluate(inputs, shadow=shadow, **options)
+        except FlowError as error:
+            self.failed += 1
+            self.reason = str(error)
+            return None
+        self.succeeded += 1
+        return outputs
+
+    def _converted(self, inputs: Arrays, kind: str) -> Mapping[str, NDArray[Any]]:
+        if kind == WIDE:
+            return inputs
+        with np.errstate(all="ignore"):
+            return {
+                name: array.astype(np.float32 if kind == SINGLE else self._native[name])
+                if array.dtype == np.float64
+                else array
+                for name, array in inputs.items()
+            }

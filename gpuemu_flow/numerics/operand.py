@@ -1,0 +1,151 @@
+"""Rounding on the way: what a shadow does to operands of matrix products, or to every step.
+
+Tensor cores take their operands in the narrow type and add in float32. A kernel that computes in
+float32 between two products has to round what goes into the second, and is right to do so. The
+source of a *rounded* shadow (see `shadow`) passes such values through `rounded`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.ulp import Float64Array, spacing
+from gpuemu_flow.types import PRECISIONS
+
+TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How a shadow rounds.
+
+    Attributes
+    ----------
+    dtype : str
+        Canonical name of the narrow float type.
+    steps : bool
+        Round every step, not only the operands of matrix products.
+    seed : int or None
+        Up or down at random, with the probabilities that make the mean right; None = to nearest.
+    """
+
+    dtype: str
+    steps: bool = False
+    seed: int | None = None
+
+    def drawn(self, seed: int) -> Rounding:
+        """The same with that seed."""
+        return replace(self, seed=seed)
+
+
+def rounding_for(precision: str, dtype: str) -> Rounding | None:
+    """The rounding that a precision allows to ops on `dtype`; None where it allows none."""
+    fmt = FLOAT_LIMITS.get(dtype)
+    if precision == FLOAT32 or fmt is None or fmt.eps <= FLOAT_LIMITS["float32"].eps:
+        return None
+    return Rounding(dtype, steps=precision == INPUT)
+
+
+@dataclass
+class _State:
+    fmt: FloatLimits
+    rng: SeededRng | None
+
+
+_state: _State | None = None
+
+
+@contextmanager
+def rounding_to(rounding: Rounding | None) -> Iterator[None]:
+    """Let `rounded` round; without a rounding it gives back what it is given."""
+    global _state  # noqa: PLW0603 - rewritten source reaches the setting by this module's name only
+    before = _state
+    if rounding is None:
+        _state = None
+    else:
+        rng = None if rounding.seed is None else SeededRng(rounding.seed)
+        _state = _State(FLOAT_LIMITS[rounding.dtype], rng)
+    try:
+        yield
+    finally:
+        _state = before
+
+
+def rounded(value: Any) -> Any:
+    """Round float32 and float64 arrays and tensors, also in lists; leave all else as it is.
+
+    Returns
+    -------
+    Any
+        Of the same type and dtype; the very same object when nothing in it changes, so that views
+        stay views.
+    """
+    if _state is None:
+        return value
+    if isinstance(value, (np.ndarray, np.floating)):
+        return _rounded_numpy(value, _state)
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(map(rounded, value))
+    library = type(value).__module__.partition(".")[0]
+    if library == "torch" and hasattr(value, "detach"):
+        return _rounded_torch(value, _state)
+    if library in ("jax", "jaxlib") and hasattr(value, "astype"):
+        return _rounded_jax(value, _state)
+    return value
+
+
+def _rounded_numpy(value: Any, state: _State) -> Any:
+    if value.dtype not in (np.float32, np.float64):
+        return value
+    wide = np.asarray(value, np.float64)
+    result = round_to(wide, state.fmt, state.rng)
+    if np.array_equal(result, wide, equal_nan=True):
+        return value
+    return result.astype(value.dtype)[()]
+
+
+def _rounded_torch(tensor: Any, state: _State) -> Any:
+    torch = sys.modules["torch"]
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return tensor
+    wide = tensor.detach().cpu().to(torch.float64).numpy()
+    result = round_to(wide, state.fmt, state.rng)
+    if np.array_equal(result, wide, equal_nan=True):
+        return tensor
+    return torch.from_numpy(np.ascontiguousarray(result)).to(tensor.dtype).to(tensor.device)
+
+
+def _rounded_jax(array: Any, state: _State) -> Any:
+    """To nearest, in operations that work while a function is traced, too."""
+    if str(array.dtype) not in ("float32", "float64"):
+        return array
+    return array.astype(numpy_dtype(state.fmt.name)).astype(array.dtype)
+
+
+def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
+    """Values of a narrow format, of unlimited exponent upward; up or down at random with `rng`.
+
+    Notes
+    -----
+    Rounding at random with the right mean is "stochastic rounding" (Croci et al., "Stochastic
+    rounding: implementation, error analysis and applications", 2022): values that the format holds
+    stay, the others move by less than one unit in the last place.
+    """
+    with np.errstate(all="ignore"):
+        units = spacing(values, fmt)
+        quotients = values / units
+        if rng is None:
+            whole: NDArray[np.float64] = np.rint(quotients)
+        else:
+            whole = np.floor(quotients + rng.f64(values.size).reshape(values.shape))
+        result: Float64Array = np.where(np.isfinite(values), whole * units, values)
+    return result

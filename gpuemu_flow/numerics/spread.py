@@ -1,0 +1,228 @@
+"""What is known of one output's tolerance, element by element, while its case is measured."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.bounds import (
+    FACTOR,
+    ElementBound,
+    growth,
+    least,
+    make_quick_bound,
+)
+from gpuemu_flow.numerics.dtypes import FloatLimits, to_float64
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array, spacing
+
+HEADROOM = 1024.0
+"""Factor on the inputs that float32 must withstand without overflow."""
+
+STEEPEST = HEADROOM**8
+"""Growth under `HEADROOM` above which a result is an exponential, whose overflow is its own."""
+
+SANE_SHARE = 0.5
+"""Largest tolerance, as a share of the scale of its value, that a verdict can rest on: with twice
+as much, zeros would pass."""
+
+NOISE_SHARE = 0.25
+"""Largest change under noise, as a share of the largest value, that a verdict can rest on."""
+
+ROUNDED_FACTOR = 4.0
+"""Multiple of what rounding on the way has changed that a right op may show. It does not grow with
+the length of sums: each operand is rounded once, and the draws round as often as the op."""
+
+ACCOUNTED = 16.0
+"""How many times the magnitudes may exceed what the measured error accounts for; see `Spread`."""
+
+
+class Spread:
+    """The evaluations of one output, folded together.
+
+    Parameters
+    ----------
+    expected : ndarray
+        The reference's output.
+    fmt : FloatLimits or None
+        Float format of the op's output; None for integers and booleans.
+
+    Attributes
+    ----------
+    unstable : ndarray of bool
+        Elements known to have no verdict.
+    """
+
+    def __init__(self, expected: NDArray[Any], fmt: FloatLimits | None) -> None:
+        self.shape = expected.shape
+        self.fmt = fmt
+        flat = expected.reshape(-1)
+        self._raw = flat
+        self.unstable: BoolArray = np.zeros(flat.size, bool)
+        self._power_like: BoolArray | bool = True
+        if fmt is None:
+            return
+        self._reference = _clip(to_float64(flat), fmt)
+        self.finite = np.isfinite(self._reference)
+        self._error = np.zeros(flat.size)
+        self._rounded = np.zeros(flat.size)
+        self._flushed = np.zeros(flat.size)
+        self._noise = np.zeros(flat.size)
+        sizes = np.abs(self._reference)
+        self._magnitude: Float64Array = np.where(self.finite, sizes, 0.0)
+        self._largest = float(sizes[self.finite].max(initial=0.0))
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Fold in an evaluation that a right op could have given."""
+        if self.fmt is None:
+            return
+        self._fold(self._changed(values), self._error)
+
+    def add_rounded(self, values: NDArray[Any]) -> None:
+        """Fold in an evaluation that rounds to a narrower type on the way."""
+        if self.fmt is None:
+            return
+        self._fold(self._changed(values), self._rounded)
+
+    def add_flushed(self, values: NDArray[Any]) -> None:
+        """Fold in the result on inputs whose subnormals were flushed: another right result."""
+        if self.fmt is None:
+            return
+        self._fold(self._changed(values) / FACTOR, self._flushed)
+
+    def add_discrete(self, values: NDArray[Any]) -> None:
+        """Fold in an evaluation with ties kept: integers that change with it have no verdict."""
+        if self.fmt is None:
+            self.unstable |= values != self._raw
+
+    def add_noise(self, values: NDArray[Any]) -> None:
+        """Fold in an evaluation under noise that a result must withstand to have a verdict."""
+        if self.fmt is None:
+            return
+        np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
+
+    def add_magnitudes(self, at_magnitudes: list[NDArray[Any]], at_headroom: NDArray[Any]) -> None:
+        """Take S from the reference at |x| and at larger |x|; see `measure.measure`.
+
+        The first of `at_magnitudes` is the reference at |x|; in the others each |x| has grown by a
+        factor of its own. A sum of magnitudes never shrinks as they grow, so that the smallest is
+        the one at |x|; where another one is smaller, |x| lies beside a pole, and says nothing.
+        An exponential at |x| is not the sum of the magnitudes of anything.
+        """
+        if self.fmt is None:
+            return
+        size = np.abs(to_float64(at_magnitudes[0]))
+        for grown in at_magnitudes[1:]:
+            size = np.minimum(size, np.abs(to_float64(grown)))
+        # NaN, too, says nothing: |x| then lies outside the op's domain.
+        self._power_like = np.isfinite(size) & (np.abs(to_float64(at_headroom)) <= STEEPEST * size)
+        np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
+
+    def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
+        """No verdict where the shadow overflows at large |x| and the result is like a power."""
+        if self.fmt is not None:
+            overflows = ~np.isfinite(to_float64(at_headroom))
+            self.unstable |= self.finite & overflows & self._power_like
+
+    def exclude_finite(self, values: NDArray[Any]) -> None:
+        """No verdict where these are numbers and the expected ones are none: rounding decides."""
+        if self.fmt is not None:
+            self.unstable |= ~self.finite & np.isfinite(to_float64(values))
+
+    def bound(
+        self, longest_dim: int, one: float, *, terms: int, floor: float, safety: float
+    ) -> ElementBound:
+        """The envelope from all that was folded in.
+
+        Parameters
+        ----------
+        longest_dim : int
+        one : float
+            One rounding.
+        terms : int
+            How many numbers a sum may have at most.
+        floor : float
+            S is at least this or the largest result, whichever is smaller.
+        safety : float
+            Factor on E.
+        """
+        if self.fmt is None:
+            return ElementBound(None, self.unstable if self.unstable.any() else None)
+        factor = FACTOR * growth(longest_dim)
+        magnitude = self._accounted(one, terms)
+        # Below the smallest normal numbers it is `least` that decides.
+        scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
+        measured = factor * (safety * self._error + one * magnitude)
+        measured += ROUNDED_FACTOR * safety * self._rounded
+        if self._largest > 0.0:
+            # All zeros moved off zero would leave nothing to judge, and zero is what zero gives.
+            sane = (measured <= SANE_SHARE * scale) & (self._noise <= NOISE_SHARE * self._largest)
+            self.unstable |= self.finite & ~sane
+        judged = self.finite & ~self.unstable
+        error = _spread_over_binades(self._error, self._reference, judged)
+        magnitude = np.maximum(magnitude, min(floor, self._largest))
+        allowed = factor * (safety * error + one * magnitude)
+        if self._rounded.any():
+            rounded = _spread_over_binades(self._rounded, self._reference, judged)
+            allowed += ROUNDED_FACTOR * safety * rounded
+        if self._largest > 0.0:
+            # What its peers show must not take the verdict from an element that is stable itself.
+            allowed = np.maximum(measured, np.minimum(allowed, SANE_SHARE * scale))
+        allowed += factor * self._flushed
+        allowed += 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
+        quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
+        allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
+        return ElementBound(allowed, self.unstable if self.unstable.any() else None)
+
+    def _accounted(self, one: float, terms: int) -> Float64Array:
+        """S, as far as the measured error accounts for it.
+
+        If rounding errors of that size were made on the way, moving the terms of a sum by a
+        rounding each must show: S / E is at most about the root of their number. A twin that is
+        merely large, as ``1 / (relu(-x) + eps)`` is at |x|, does not show in anything.
+        """
+        assert self.fmt is not None  # noqa: S101 - asked of floats only
+        sizes = np.abs(self._reference)
+        judged = self.finite & ~self.unstable
+        error = np.maximum(_spread_over_binades(self._error, self._reference, judged), self._error)
+        shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / one)
+        return np.minimum(np.minimum(np.fmax(self._magnitude, 0.0), shown), self.fmt.max)
+
+    def _typical(self) -> float:
+        """The median magnitude of the results that are not zero."""
+        sizes = np.abs(self._reference[self.finite & (self._reference != 0.0)])
+        return float(np.median(sizes)) if sizes.size else 0.0
+
+    def _changed(self, values: NDArray[Any]) -> Float64Array:
+        assert self.fmt is not None  # noqa: S101 - asked of floats only
+        changed: Float64Array = np.abs(_clip(to_float64(values), self.fmt) - self._reference)
+        return changed
+
+    def _fold(self, changed: Float64Array, into: Float64Array) -> None:
+        known = np.isfinite(changed)
+        self.unstable |= self.finite & ~known
+        np.maximum(into, np.where(known, changed, 0.0), out=into)
+
+
+def _clip(values: Float64Array, fmt: FloatLimits) -> Float64Array:
+    clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -fmt.max, fmt.max))
+    return clipped
+
+
+def _spread_over_binades(
+    error: Float64Array, reference: Float64Array, judged: BoolArray
+) -> Float64Array:
+    """Each element's error raised to the largest among those of the same power of two of |r|.
+
+    A handful of draws misses the worst case of a single element, but hardly that of its peers.
+    """
+    _, exponents = np.frexp(np.where(judged, reference, 0.0))
+    exponents = np.where(judged & (reference != 0.0), exponents, -2000)
+    shifted = exponents - int(exponents.min(initial=0))
+    largest = np.zeros(int(shifted.max(initial=0)) + 1)
+    np.maximum.at(largest, shifted, np.where(judged, error, 0.0))
+    spread: Float64Array = largest[shifted]
+    return spread
