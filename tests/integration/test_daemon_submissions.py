@@ -67,7 +67,7 @@ def test_a_changed_reference_makes_them_old(submitted: Served) -> None:
 def test_another_tolerance_makes_them_old(submitted: Served) -> None:
     path = submitted.root / "gpuemu.toml"
     text = path.read_text()
-    path.write_text(text.replace("[validation]\n", '[validation]\ntolerance = "auto"\n', 1))
+    path.write_text(text.replace("[validation]\n", '[validation]\ntolerance = "table"\n', 1))
     assert results(submitted)["softmax", "float32"].verdict is Verdict.SKIPPED
 
 
@@ -175,7 +175,7 @@ def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served)
 
 
 def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
-    """Protocol v1's table judged it; ``run`` allows what such a sum must lose."""
+    """The documented table judged it; the default allows what such a sum must lose."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS + SUMS)
     unserved.write(
         "scripts/sums.py",
@@ -208,5 +208,6 @@ name = "sums"
 op = "scripts/sums.py:one_by_one"
 reference = "scripts/sums.py:reference"
 input_names = ["x"]
+tolerance = "table"
 schema = { dims = { N = 32768 }, inputs = { x = ["N"] }, output = ["N"] }
 """
