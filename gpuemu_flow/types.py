@@ -207,6 +207,20 @@ class Case:
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
 
+    def to_text(self) -> str:
+        """What with the op and the seed gives this case again, as one word for a command line.
+
+        ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout and own
+        dtype, the last two where they are not contiguous and the case's.
+        """
+        parts = []
+        for spec in self.inputs:
+            own = "" if spec.dtype == self.dtype else spec.dtype
+            layout = "" if spec.layout == "contiguous" else spec.layout
+            words = ["x".join(map(str, spec.shape)), spec.strategy, layout, own]
+            parts.append(f"{spec.name}={':'.join(words).rstrip(':')}")
+        return f"{self.dtype}/{','.join(parts)}"
+
     def identity(self) -> dict[str, Json]:
         """What an action key holds of this case: all but its place in the sequence."""
         out = self.to_json()

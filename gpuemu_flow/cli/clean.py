@@ -7,16 +7,30 @@ import click
 
 @click.command(short_help="Forget results, or the whole cache.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
+@click.option("--submissions", is_flag=True, help="Forget only what clients submitted.")
 @click.option("--cache", "whole_cache", is_flag=True, help="Delete the action cache and blobs too.")
-def clean(words: tuple[str, ...], whole_cache: bool) -> None:
+def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
     """Forget the results of the named tasks (without words: of all).
 
     What was computed stays in the action cache, so that the next run restores it, unless --cache
-    is given.
+    is given. What clients submitted for an op that is named is forgotten, too; for all ops,
+    --submissions forgets it.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.engine.inspect import clean_workspace  # noqa: PLC0415
+    from gpuemu_flow.engine.inspect import clean_submissions, clean_workspace  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
 
-    count = clean_workspace(Workspace(), words, whole_cache=whole_cache, on_wait=say_waiting)
-    click.echo(f"forgot {count} tasks" + (" and emptied the cache" if whole_cache else ""))
+    workspace = Workspace()
+    forgotten = 0
+    if words or submissions:
+        forgotten = clean_submissions(workspace, words, only=submissions)
+    text = f"{forgotten} submissions"
+    if not submissions or whole_cache:
+        # An op that only clients run has submissions and no tasks.
+        only_clients = {op.name for op in workspace.config.ops if op.op is None}
+        named = [word for word in words if word not in only_clients]
+        count = 0
+        if named or not words or whole_cache:
+            count = clean_workspace(workspace, named, whole_cache=whole_cache, on_wait=say_waiting)
+        text = f"{count} tasks" + (f" and {text}" if forgotten else "")
+    click.echo(f"forgot {text}" + (" and emptied the cache" if whole_cache else ""))

@@ -11,18 +11,24 @@ from gpuemu_flow.cli.options import format_option, wants_color
 @click.argument("failure", metavar="SEED|ID", required=False)
 @click.option("--seed", "seed_option", help="The seed, as an option.")
 @click.option("-o", "--op", help="Only failures of this op.")
+@click.option("--dtype", help="Only in this dtype.")
+@click.option("--case", "case_text", metavar="CASE", help="The case, as reports print it.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the tensors too.")
 @format_option("text", "json")
 def reproduce(
     failure: str | None,
     seed_option: str | None,
     op: str | None,
+    dtype: str | None,
+    case_text: str | None,
     verbose: bool,
     output_format: str,
 ) -> None:
     """Run a failing case again on its exact inputs.
 
-    Exit code 1 while it still fails, 0 once mended, 2 when nothing is recorded under the seed.
+    With --op a case need not be recorded here: it follows from its seed, and from --case where the
+    run that printed it had options or a seed of its own. Exit code 1 while it still fails, 0 once
+    mended, 2 when there is no such case.
     """
     from gpuemu_flow.engine import failures  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
@@ -33,7 +39,7 @@ def reproduce(
     if not word:
         raise click.UsageError("give the seed or the id of a failure")
     workspace = Workspace()
-    records = failures.find_failures(workspace, word, op)
+    records = failures.find_or_make(workspace, word, op, dtype=dtype, case_text=case_text)
     with cancel_on_signals() as cancel:
         found = failures.reproduce(workspace, records, cancel=cancel)
     if output_format == "json":

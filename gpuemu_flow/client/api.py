@@ -17,6 +17,7 @@ from gpuemu_flow.client import calls
 from gpuemu_flow.client.calls import Call
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
+from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -167,7 +168,10 @@ class Client:
         **kwargs
             For the reference; ``atol`` and ``rtol`` are this call's tolerance instead.
         """
-        return self._do(calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=dtype))
+        client = {**about_me(), **code_of_caller()}
+        return self._do(
+            calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=dtype, client=client)
+        )
 
     def submit_output(
         self, /, op_name: str, inputs: Any, output: Any, seed: int | None = None, **kwargs: Json
@@ -187,7 +191,10 @@ class Client:
             seed, inputs = inputs, self._inputs_of(op_name, inputs)
         if seed is None:
             raise ClientError(Problem("client-no-seed", "submit_output needs the seed of the case"))
-        return self._do(calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=None))
+        client = {**about_me(), **code_of_caller()}
+        return self._do(
+            calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
+        )
 
     def _inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
         with self._lock:
@@ -300,6 +307,7 @@ class Client:
         function = run_op or op_fn
         if function is None:
             raise ClientError(Problem("client-no-op", "fuzz_op_client_side needs run_op"))
+        client = {**about_me(), **code_of(function)}
         master = calls.seed_or_new(seed)
         config = calls.case_config(master, dtypes, op_schema)
         done: list[ValidationResult] = []
@@ -309,7 +317,7 @@ class Client:
                 op_name, config, start=start, count=count, own_dtypes=dtypes is None
             )
             for case in self._do(call):
-                done.append(self._try(op_name, case, function, kwargs))
+                done.append(self._try(op_name, case, function, kwargs, client))
                 if on_progress is not None:
                     on_progress(len(done), iterations)
                 if fail_fast and not done[-1].passed:
@@ -317,7 +325,12 @@ class Client:
         return summed(master, done)
 
     def _try(
-        self, op_name: str, case: TestCase, function: RunOp, kwargs: Mapping[str, Json]
+        self,
+        op_name: str,
+        case: TestCase,
+        function: RunOp,
+        kwargs: Mapping[str, Json],
+        client: Mapping[str, Json],
     ) -> ValidationResult:
         """Run one case; what the op raises is a failure, what the daemon says is an error."""
         # The op may write to its inputs: what is submitted must be what the case was.
@@ -335,9 +348,10 @@ class Client:
                 timestamp=int(time.time()),
                 verdict=Verdict.ERROR.value,
             )
-        return self._do(
-            calls.validate(op_name, case.inputs, output, kwargs, seed=case.seed, dtype=None)
+        call = calls.validate(
+            op_name, case.inputs, output, kwargs, seed=case.seed, dtype=None, client=client
         )
+        return self._do(call)
 
     def fuzz_op(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -50,6 +51,10 @@ class AsyncClient:
         workspace: str | Path | None = None,
     ) -> None:
         self._client = Client(socket_path, timeout_ms, autostart=autostart, workspace=workspace)
+        self._make_threads()
+
+    def _make_threads(self) -> None:
+        self._process = os.getpid()
         self._threads = ThreadPoolExecutor(THREADS, "gpuemu-client")
 
     async def __aenter__(self) -> AsyncClient:
@@ -69,6 +74,8 @@ class AsyncClient:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[[], T]) -> T:
+        if self._process != os.getpid():  # a fork leaves the threads behind
+            self._make_threads()
         request_id = new_id()
         context = contextvars.copy_context()
         context.run(REQUEST_ID.set, request_id)

@@ -112,18 +112,23 @@ def validate(
     *,
     seed: int | None,
     dtype: str | None,
+    client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
     """An output against the reference; with a seed it counts as that case's.
 
     Parameters
     ----------
     output : tensor, or mapping of name to tensor
+    client : mapping, optional
+        Who submits, and by which code; see `identity`.
     """
     request: dict[str, Any] = {
         "op_name": op_name,
         "inputs": as_arrays(inputs, dtype),
         "kwargs": dict(kwargs),
     }
+    if client is not None:
+        request["client"] = dict(client)
     if isinstance(output, Mapping):
         request["outputs"] = as_arrays(output, dtype)
     else:

@@ -1,10 +1,12 @@
 """A client's connection: finds or starts the daemon, checks its version, sends and receives.
 
-One socket, a context of its own for each call: threads may share a connection.
+One socket, a context of its own for each call: threads may share a connection. A process that was
+forked connects anew.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
@@ -12,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from gpuemu_flow.client.errors import (
     VersionMismatchError,
     refused,
 )
+from gpuemu_flow.client.plain_socket import PlainSocket, TransportLost, TransportTimeout
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
 from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, find_root, fits, read_info
@@ -39,7 +43,9 @@ AUTOSTART_IDLE_SECONDS = 4 * 3600.0
 CONNECT_MILLISECONDS = 5000
 REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 
-_first_process = 0
+_library_process = 0
+"""The process that uses the transport library; its children cannot."""
+_connections: WeakSet[Connection] = WeakSet()
 
 
 class Connection:
@@ -78,6 +84,21 @@ class Connection:
         self._socket: Any = None
         self._exchange: Exchange | None = None
         self.pong: dict[str, Any] = {}
+        self._process = os.getpid()
+        _connections.add(self)
+
+    def start_anew(self) -> None:
+        """Forget the parent's connection, in a process that was just forked.
+
+        Another thread of the parent may have held the lock, and the library must not be called.
+        """
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+        socket, self._socket, self._exchange = self._socket, None, None
+        if socket is not None and not isinstance(socket, PlainSocket):
+            socket.close = _nothing  # also what it does when it is collected
+        elif socket is not None:
+            socket.abandon()
 
     @property
     def socket_path(self) -> Path:
@@ -151,9 +172,10 @@ class Connection:
         ------
         DaemonUnreachableError, VersionMismatchError
         """
+        if self._process != os.getpid():  # forked in a way that Python did not see
+            self.start_anew()
         with self._lock:
             if self._socket is None:
-                _check_process()
                 self._socket = self._connect()
                 try:
                     self._greet()
@@ -234,7 +256,7 @@ class Connection:
         try:
             context.send(data)
             answer = context.recv()
-        except pynng.NNGException as error:
+        except (pynng.NNGException, TransportTimeout, TransportLost) as error:
             raise transport_error(error, timeout_ms) from None
         finally:
             with suppress(pynng.NNGException):  # `close` of the connection took it along
@@ -246,7 +268,7 @@ def transport_error(error: Exception, timeout_ms: int) -> ClientError:
     """nng's exception as ours."""
     import pynng  # noqa: PLC0415
 
-    if isinstance(error, pynng.Timeout):
+    if isinstance(error, (pynng.Timeout, TransportTimeout)):
         return RequestTimeoutError(
             Problem(
                 "client-timeout",
@@ -254,7 +276,8 @@ def transport_error(error: Exception, timeout_ms: int) -> ClientError:
                 "give a larger timeout_ms; `gpuemu-flow daemon logs` shows what it does",
             )
         )
-    if isinstance(error, (pynng.ConnectionReset, pynng.ConnectionRefused, pynng.Closed)):
+    ended = (pynng.ConnectionReset, pynng.ConnectionRefused, pynng.Closed, TransportLost)
+    if isinstance(error, ended):
         return DaemonUnreachableError(
             Problem(
                 "client-connection-lost",
@@ -267,8 +290,7 @@ def transport_error(error: Exception, timeout_ms: int) -> ClientError:
 
 def _dial(path: Path) -> Any:
     """A connected socket, or None when nobody listens."""
-    import pynng  # noqa: PLC0415
-
+    global _library_process  # noqa: PLW0603 - it is the library's state, which is the process's
     if not fits(path):
         raise ClientError(
             Problem(
@@ -277,6 +299,14 @@ def _dial(path: Path) -> Any:
                 "give a shorter one",
             )
         )
+    if _forked():
+        try:
+            return PlainSocket(path)
+        except OSError:
+            return None
+    import pynng  # noqa: PLC0415
+
+    _library_process = os.getpid()
     # A request that takes long must not be sent again, and the daemon limits what it receives.
     socket = pynng.Req0(resend_time=-1, recv_max_size=0)
     try:
@@ -292,6 +322,11 @@ def _hangs_up(path: Path) -> bool:
     socket = _dial(path)
     if socket is None:
         return False
+    if isinstance(socket, PlainSocket):
+        try:
+            return socket.hangs_up(10 * REFUSED_SECONDS)
+        finally:
+            socket.close()
     ended = threading.Event()
     socket.add_post_pipe_remove_cb(lambda _: ended.set())
     try:
@@ -300,15 +335,24 @@ def _hangs_up(path: Path) -> bool:
         socket.close()
 
 
-def _check_process() -> None:
-    """nng aborts a forked child that opens a socket after its parent did: say so instead."""
-    global _first_process  # noqa: PLW0603 - it is nng's state, which is the process's
-    if _first_process not in (0, os.getpid()):
-        raise ClientError(
-            Problem(
-                "client-after-fork",
-                "this process was forked from one that used a client",
-                "start processes with the spawn method, or make clients in the children only",
-            )
-        )
-    _first_process = os.getpid()
+def _forked() -> bool:
+    """Whether the transport library belongs to a process that this one was forked from."""
+    return _library_process not in (0, os.getpid())
+
+
+def _nothing() -> None:
+    """Close nothing: the connection is the parent's."""
+
+
+def _after_fork() -> None:
+    """Every client of the parent has no connection yet in the child."""
+    for connection in list(_connections):
+        connection.start_anew()
+    if _library_process:
+        import pynng.nng  # noqa: PLC0415 - imported by the parent
+
+        # It would wait for the library's threads, which are the parent's.
+        atexit.unregister(pynng.nng._pynng_atexit)
+
+
+os.register_at_fork(after_in_child=_after_fork)

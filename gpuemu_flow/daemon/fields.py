@@ -130,6 +130,26 @@ class Fields:
             for name, item in value.items()
         }
 
+    def client(self) -> dict[str, Json]:
+        """Who submits, as far as the request says it: protocol v1 has no such field."""
+        if not self.has("client"):
+            return {}
+        given = self.object("client")
+        found: dict[str, Json] = {}
+        for name in ("id", "name", "host", "user", "origin", "code"):
+            value = given.get(name)
+            if value is not None:
+                text = self._text(value) if isinstance(value, str) else ""
+                if not text or len(text) > MAX_NAME or not text.isprintable():
+                    raise invalid(f"client.{name} must be a text of 1 to {MAX_NAME} characters")
+                found[name] = text
+        pid = given.get("pid")
+        if pid is not None:
+            if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 32:
+                raise invalid("client.pid must be the number of a process")
+            found["pid"] = pid
+        return found
+
     def object(self, name: str) -> dict[str, Json]:
         """A JSON object as it is."""
         value = self._get(name)

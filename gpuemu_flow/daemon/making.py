@@ -54,7 +54,7 @@ class CaseMaker:
         self._planned: PlannedCases = service.planned
         has_schema = op.schema != default_schema(op.input_names)
         self._plans = own_cases and has_schema and config.op_schema is None
-        judged_by_table = not service.configured().subjects.says_auto(op.name)
+        judged_by_table = service.configured().subjects.judged_by_table(op.name)
         self._strategies = PLAIN if judged_by_table else ()
 
     @classmethod

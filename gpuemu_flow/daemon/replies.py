@@ -64,7 +64,8 @@ def flow_error_reply(error: FlowError) -> dict[str, Json]:
         code = "ConfigError"
     elif code is None:
         code = "InvalidRequest" if isinstance(error, UsageError) else "InternalError"
-    return error_reply(code, "\n".join(_sentence(p.message, p.hint) for p in error.problems))
+    text = "\n".join(_sentence(p.message, p.hint) for p in error.problems)
+    return {**error_reply(code, text), "slug": error.slug}
 
 
 def _sentence(message: str, hint: str) -> str:

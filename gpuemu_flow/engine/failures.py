@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.engine.named_case import records_from_words
 from gpuemu_flow.engine.retrial import Setting, judge_in
 from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.engine.wire_ops import SUBMITTED
@@ -30,7 +31,7 @@ from gpuemu_flow.store.failures import (
 )
 from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, open_trials
-from gpuemu_flow.types import BAD, Case, CheckResult, Json
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, canonical_dtype
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -165,6 +166,34 @@ def find_failures(workspace: Workspace, word: str, op: str | None = None) -> lis
                 raise UsageError(Problem("unknown-failure", message, hint)) from None
         return [store.get(word)]
     return sorted(found, key=lambda record: record.minimized_from is not None)
+
+
+def find_or_make(
+    workspace: Workspace,
+    word: str,
+    op: str | None,
+    *,
+    dtype: str | None = None,
+    case_text: str | None = None,
+) -> list[FailureRecord]:
+    """`find_failures`, held to a dtype or a case; made from seed and op where none is recorded."""
+    wanted = canonical_dtype(dtype) if dtype else None
+    try:
+        found = find_failures(workspace, word, op)
+    except UsageError:
+        if op is None or not word.isdecimal():
+            raise
+        found = []
+    if case_text is not None:
+        found = [one for one in found if Case.from_json(one.case).to_text() == case_text]
+    elif dtype is not None:
+        found = [one for one in found if one.dtype == wanted]
+    if found:
+        return found
+    if op is None or not word.isdecimal() or int(word) >= 1 << 64:
+        message = f"no failure with the seed {word} is of that dtype or case"
+        raise UsageError(Problem("unknown-failure", message, "give --op, too"))
+    return records_from_words(workspace, int(word), op, wanted or dtype, case_text)
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from gpuemu_flow.engine.report import known_report
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.submissions import forget_submissions
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
@@ -130,6 +131,27 @@ def workspace_status(workspace: Workspace) -> dict[str, Json]:
     }
     cache.close()
     return found
+
+
+def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
+    """Forget what clients submitted for the named ops, or for all; how many results.
+
+    Parameters
+    ----------
+    only : bool
+        Nothing else is to be forgotten: each word must be an op.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``.
+    """
+    known = {op.name for op in workspace.config.ops}
+    chosen = [workspace.config.op(word).name for word in words if only or word in known]
+    if words and not chosen:
+        return 0
+    workspace.drop_plan()
+    return forget_submissions(workspace, chosen or None)
 
 
 def clean_workspace(

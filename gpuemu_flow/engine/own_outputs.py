@@ -50,7 +50,7 @@ class OwnOutputs:
 
     def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
         self.workspace = Workspace(start, environ=environ)
-        self._subjects = Subjects(self.workspace, protocol_v1=False)
+        self._subjects = Subjects(self.workspace)
         self._planned = PlannedCases()
         self._samples: dict[tuple[str, str], list[Case]] = {}
         self._warm: OrderedDict[object, tuple[AbstractContextManager[Trials], Trials]] = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
+from gpuemu_flow.engine.submitted_code import newest_of_each, of_current_code
 from gpuemu_flow.engine.wire_ops import Asked, Subjects, results_folder
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
@@ -35,7 +37,8 @@ def submitted_results(
     """Results of skipped ops and dtypes for which clients submitted outputs.
 
     Only submissions count that were judged by the reference, the configuration and the environment
-    as they are now, without a tolerance or arguments of their own; of each case, the newest.
+    as they are now, without a tolerance or arguments of their own, and whose code no newer state of
+    it has retired; of each case and code, the newest.
     An op and dtype whose submissions are all older is skipped still, with a reason that says so.
     """
     found = {}
@@ -82,7 +85,7 @@ def _submissions(
         return []
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
-        latest = list(store.latest().values())
+        latest = newest_of_each(of_current_code(store.everything()))
     finally:
         store.close()
     subjects = Subjects(workspace)
@@ -122,11 +125,38 @@ def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpRe
         tolerance_used=number_from_json(figures["tolerance_used"]),
         unjudged=figures["unjudged"],
         cached=True,
-        reason="; ".join(filter(None, (figures["reason"], f"{len(valid)} submitted by clients"))),
+        reason="; ".join(filter(None, (figures["reason"], _who_and_when(valid)))),
         failures=tuple(
             sorted((f for f in failures if f is not None), key=lambda failure: failure.case.numel)
         ),
     )
+
+
+def _who_and_when(valid: list[StoredResult]) -> str:
+    """How many there are, when the last came, and from whom."""
+    last = max(valid, key=lambda stored: stored.key)
+    when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
+    text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"
+    client = last.client
+    if not client:
+        return f"{text} by a client that gave no name"
+    place = ", ".join(
+        f"{word} {client[key]}" for key, word in (("user", "user"), ("host", "host"))
+        if client.get(key)
+    )  # fmt: skip
+    return f"{text} by {client.get('name', 'a client')} (pid {client.get('pid', '?')}, {place})"
+
+
+def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
+    """Delete what clients submitted for some ops, for all by default; how many results."""
+    folder = results_folder(workspace.config, workspace.cache)
+    if not (folder / FOLDER).exists():
+        return 0
+    store = ResultStore(workspace.cache, folder, max_results=0)
+    try:
+        return store.forget(ops)
+    finally:
+        store.close()
 
 
 def _figures(valid: list[StoredResult]) -> dict[str, Json]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
-from gpuemu_flow.config.read import read_source
 from gpuemu_flow.engine.compile import Compiler, Overrides
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.sampling import own_samples, stand_for
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
@@ -153,6 +153,7 @@ class _Compiled:
     stamps: tuple[tuple[str, Stamp | None], ...]
     digests: tuple[str, ...]
     seen: WireInputs
+    samples: Sequence[Case]
     made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
 
 
@@ -162,23 +163,15 @@ class Subjects:
     Parameters
     ----------
     workspace : Workspace
-    protocol_v1 : bool
-        Judge by the documented table where the file says nothing of tolerances, as the protocol's
-        clients expect; False: as ``run`` does.
     """
 
-    def __init__(self, workspace: Workspace, *, protocol_v1: bool = True) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self._config = workspace.config
         self._cache = workspace.cache
         self._root = workspace.root
         self._lookup = workspace.inputs
         self._environment = dict(workspace.environment)
         self._version = str(workspace.snapshot.basis["own_code"])
-        self._auto = (
-            _ops_that_say_auto(self._config)
-            if protocol_v1
-            else {op.name for op in self._config.ops}
-        )
         self._compiled: dict[tuple[str, str], _Compiled] = {}
         self._lock = threading.Lock()
 
@@ -186,28 +179,31 @@ class Subjects:
         """The configuration of an op; UsageError ``unknown-op``."""
         return self._config.op(name)
 
-    def says_auto(self, name: str) -> bool:
-        """Whether an op is judged by a tolerance that follows its inputs, not by the table."""
-        return name in self._auto
+    def judged_by_table(self, name: str) -> bool:
+        """Whether an op is judged by the documented table, not by what its inputs make of it."""
+        return self._config.op(name).tolerance != "auto"
 
-    def make(self, asked: Asked, sample: Case) -> WireSubject:
+    def make(self, asked: Asked, case: Case) -> WireSubject:
         """The subject of a request.
 
         Parameters
         ----------
-        sample : Case
-            Case that the reference's own output dtype is found with.
+        case : Case
+            What is asked about. Where the op's own cases cannot stand for it, the op's nature and
+            the dtypes of its outputs are found out on its shapes.
         """
         compiled = self._current(asked.op, asked.dtype)
         key = asked.key()
-        if compiled.compare["tolerance"] == "auto":
-            # Trials decide once what kind of op they judge, and do so on the sample's shapes.
-            key = (*key, tuple(spec.shape for spec in sample.inputs))
+        samples = compiled.samples
+        plain = not asked.kwargs and not asked.input_names
+        if not (plain and stand_for(self._config.op(asked.op).schema, samples, case)):
+            key = (*key, tuple(spec.shape for spec in case.inputs))
+            samples = [case]
         known = compiled.made.get(key)
         if known is None:
             if len(compiled.made) >= MAX_MADE:
                 compiled.made.clear()
-            known = compiled.made[key] = self._make(asked, compiled, key, sample)
+            known = compiled.made[key] = self._make(asked, compiled, key, samples)
         return known
 
     def judged_by(self, asked: Asked) -> str:
@@ -226,9 +222,9 @@ class Subjects:
 
     def _base(self, asked: Asked, compiled: _Compiled) -> str:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
-        return digest_json(
-            [repr(asked.key()), *parts, compiled.digests, self._environment, self._version]
-        )
+        samples = [case.identity() for case in compiled.samples]
+        made_of = [compiled.digests, self._environment, self._version, samples]
+        return digest_json([repr(asked.key()), *parts, *made_of])
 
     def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
         """An op with what a request changes of it."""
@@ -236,9 +232,11 @@ class Subjects:
         kwargs = _typed(asked.kwargs, op.kwargs, compiled.reference.kind)
         names = asked.input_names or compiled.reference.input_names
         compare = dict(compiled.compare)
+        reference_dtype = compiled.reference_dtype
         if asked.tolerance is not None:
             atol, rtol = asked.tolerance
             compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
+            reference_dtype = compare["reference_dtype"] = op.reference_dtype
 
         def changed(program: Program) -> Program:
             return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
@@ -248,10 +246,15 @@ class Subjects:
             op=changed(compiled.op),
             reference=changed(compiled.reference),
             compare=compare,
+            reference_dtype=reference_dtype,
         )
 
     def _make(
-        self, asked: Asked, compiled: _Compiled, key: tuple[object, ...], sample: Case
+        self,
+        asked: Asked,
+        compiled: _Compiled,
+        key: tuple[object, ...],
+        samples: Sequence[Case],
     ) -> WireSubject:
         changed = self._as_asked(asked, compiled)
         subject = Subject(
@@ -260,7 +263,7 @@ class Subjects:
             changed.op,
             changed.reference,
             changed.compare,
-            [sample],
+            samples,
             changed.reference_dtype,
         )
         base = self._base(asked, changed)
@@ -282,12 +285,7 @@ class Subjects:
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
         """By way of the graph's compiler, so that programs are made in one place."""
-        tolerance = op.tolerance
-        if tolerance == "auto" and op.name not in self._auto:
-            tolerance = "table"  # what requests of protocol v1 get unless the file says otherwise
-        stand_in = replace(
-            op, op=op.op or op.reference, dtypes=(dtype,), tolerance=tolerance, skip_reason=""
-        )
+        stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         tasks = Compiler(config, self._cache, Overrides(), self._version).graph().tasks
         program, reference, compare = (
@@ -313,21 +311,8 @@ class Subjects:
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
             digests,
             WireInputs(inputs, self._lookup, names),
+            own_samples(op, dtype, self._config.validation.seed),
         )
-
-
-def _ops_that_say_auto(config: Config) -> set[str]:
-    """Ops for which ``tolerance = "auto"`` is written, not only the default."""
-    found: set[str] = set()
-    for file in config.files:
-        tree = read_source(file.path, file.path.name).tree
-        everywhere = tree.get("validation", {}).get("tolerance") == "auto"
-        for table in tree.get("ops", ()):
-            if table.get("tolerance", "auto" if everywhere else "") == "auto":
-                found.add(table["name"])
-        if everywhere:
-            found.update(op.name for op in config.ops if op.tolerance == "auto")
-    return found
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:

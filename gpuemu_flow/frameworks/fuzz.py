@@ -78,6 +78,7 @@ class _Tried:
 
     def __post_init__(self) -> None:
         self.calls = 0
+        self.func = self.op  # whose code this is, as `functools.partial` says it
         self.failures: dict[str, list[CheckOutcome]] = {name: [] for name in self.checks}
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:

@@ -39,7 +39,8 @@ class CaseFailure:
     @property
     def reproduce(self) -> str:
         """The command that runs this case again."""
-        return f"gpuemu-flow reproduce {self.case.seed} --op {shlex.quote(self.op)}"
+        words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
+        return f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
 @dataclass(frozen=True)

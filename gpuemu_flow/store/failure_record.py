@@ -165,7 +165,8 @@ class FailureRecord:
         """The command that runs this very case again, quoted for a shell."""
         if self.source not in GENERATED and self.id:
             return f"gpuemu-flow reproduce {self.id}"
-        return f"gpuemu-flow reproduce {self.seed} --op {shlex.quote(self.op)}"
+        words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]
+        return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
         """sha256 over op, case and kind: equal for one failure seen twice, and only then.

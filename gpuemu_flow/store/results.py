@@ -7,8 +7,8 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.store.baselines import unknown_baseline
@@ -41,6 +41,9 @@ class StoredResult:
         Digest of what decided the verdict; an older one says that reference or rules changed.
     result : JSON
         As the wire has it.
+    client : JSON
+        Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
+        ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
     """
 
     key: str
@@ -50,6 +53,12 @@ class StoredResult:
     source: str
     judged_by: str
     result: Mapping[str, Json]
+    client: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        """The code that computed the output; empty when the client did not say."""
+        return str(self.client.get("origin", ""))
 
     @property
     def time_ns(self) -> int:
@@ -125,17 +134,19 @@ class ResultStore:
         *,
         source: str,
         judged_by: str = "",
+        client: Mapping[str, Json] | None = None,
     ) -> StoredResult:
         """Keep a result; it is on disk when this returns.
 
         Calls that come together share one transaction.
         """
         key = f"{self.time_ns():0{_TIME_DIGITS}d}"
+        about = dict(client or {})
         fields = {
             "op": op, "seed": seed, "dtype": dtype, "source": source, "judged_by": judged_by,
-            "result": dict(result),
+            "result": dict(result), "client": about,
         }  # fmt: skip
-        stored = StoredResult(key, op, seed, dtype, source, judged_by, result)
+        stored = StoredResult(key, op, seed, dtype, source, judged_by, result, about)
         with self._lock:
             self._unwritten.append((key, fields))
         with self._writing:
@@ -172,12 +183,16 @@ class ResultStore:
             drop = max(drop, bisect_left(self._keys, f"{oldest:0{_TIME_DIGITS}d}"))
         stale, self._keys = self._keys[:drop], self._keys[drop:]
         for key in stale:
-            stored = self._by_key.pop(key)
-            keys = self._by_seed[stored.seed]
-            keys.remove(key)
-            if not keys:
-                del self._by_seed[stored.seed]
+            self._drop(key)
         return stale
+
+    def _drop(self, key: str) -> None:
+        """Take a result out of the indices by name and by seed."""
+        stored = self._by_key.pop(key)
+        keys = self._by_seed[stored.seed]
+        keys.remove(key)
+        if not keys:
+            del self._by_seed[stored.seed]
 
     def _prune(self, now_ns: int) -> None:
         with self._lock:
@@ -203,6 +218,24 @@ class ResultStore:
         """The newest result of each op and seed."""
         with self._lock:
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
+
+    def everything(self) -> list[StoredResult]:
+        """All results, oldest first."""
+        with self._lock:
+            return [self._by_key[key] for key in self._keys]
+
+    def forget(self, ops: Collection[str] | None = None) -> int:
+        """Delete the results of some ops, of all by default; how many."""
+        with self._lock:
+            keys = [k for k in self._keys if ops is None or self._by_key[k].op in ops]
+            gone = set(keys)
+            self._keys = [key for key in self._keys if key not in gone]
+            for key in keys:
+                self._drop(key)
+        if keys:
+            self._delete(keys)
+            self._touch(self.time_ns())
+        return len(keys)
 
     def store_baseline(self, tag: str, max_baselines: int = 0) -> int:
         """Keep the latest results under a name, in place of what it named before; how many.

@@ -45,6 +45,7 @@ class Session:
         cases = config.getoption("--gpuemu-cases")
         self.given_cases = None if cases is None else read_number("--gpuemu-cases", cases, low=1)
         self.dtypes = {read_dtype(name) for name in config.getoption("--gpuemu-dtype")}
+        self._opened: dict[int, OwnOutputs] = {}
 
     @cached_property
     def configured(self) -> Config:
@@ -53,12 +54,21 @@ class Session:
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
 
-    @cached_property
+    @property
     def outputs(self) -> OwnOutputs:
-        """Cases and verdicts."""
+        """Cases and verdicts; a forked process has programs of its own."""
         from gpuemu_flow.engine.own_outputs import OwnOutputs  # noqa: PLC0415
 
-        return OwnOutputs(self.root, self.environ)
+        process = os.getpid()
+        if process not in self._opened:
+            self._opened[process] = OwnOutputs(self.root, self.environ)
+        return self._opened[process]
+
+    def close(self) -> None:
+        """End what this process has open."""
+        opened = self._opened.pop(os.getpid(), None)
+        if opened is not None:
+            opened.close()
 
     def seed(self, marked: Marked) -> int:
         """The master seed of a mark: the command line's, its own, the workspace's."""
@@ -107,5 +117,5 @@ def session_of(config: pytest.Config) -> Session:
 def close(config: pytest.Config) -> None:
     """End what the session has open."""
     session = config.stash.get(SESSION, None)
-    if session is not None and "outputs" in vars(session):
-        session.outputs.close()
+    if session is not None:
+        session.close()

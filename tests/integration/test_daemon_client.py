@@ -193,27 +193,6 @@ def test_documented_ways_to_ask_for_cases(daemon: Served) -> None:
         ]
 
 
-def test_after_a_fork(daemon: Served) -> None:
-    """nng would abort the child; the client says what is wrong instead."""
-    script = f"""
-import os, sys
-from gpuemu_flow.client import Client, ClientError
-Client({daemon.socket!r}).ping()
-if not os.fork():
-    try:
-        Client({daemon.socket!r}).ping()
-    except ClientError as error:
-        os._exit(7 if "forked" in str(error) else 1)
-    os._exit(2)
-print(os.waitstatus_to_exitcode(os.wait()[1]))
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout.strip() == "7"
-
-
 def test_asyncio(daemon: Served) -> None:
     x = normal(4)
 

@@ -67,7 +67,7 @@ def test_a_changed_reference_makes_them_old(submitted: Served) -> None:
 def test_another_tolerance_makes_them_old(submitted: Served) -> None:
     path = submitted.root / "gpuemu.toml"
     text = path.read_text()
-    path.write_text(text.replace("[validation]\n", '[validation]\ntolerance = "auto"\n', 1))
+    path.write_text(text.replace("[validation]\n", '[validation]\ntolerance = "table"\n', 1))
     assert results(submitted)["softmax", "float32"].verdict is Verdict.SKIPPED
 
 
@@ -175,7 +175,7 @@ def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served)
 
 
 def test_a_request_is_reproduced_as_it_was_made(unserved: Served) -> None:
-    """Protocol v1's table judged it; ``run`` allows what such a sum must lose."""
+    """The documented table judged it; the default allows what such a sum must lose."""
     unserved.write("gpuemu.toml", ONLY_CLIENTS + SUMS)
     unserved.write(
         "scripts/sums.py",
@@ -208,5 +208,90 @@ name = "sums"
 op = "scripts/sums.py:one_by_one"
 reference = "scripts/sums.py:reference"
 input_names = ["x"]
+tolerance = "table"
 schema = { dims = { N = 32768 }, inputs = { x = ["N"] }, output = ["N"] }
 """
+
+
+OPS = """
+def right(i):
+    import numpy as np
+    x = i["x"]
+    if not x.ndim or not x.size:
+        return np.ones_like(x)
+    wide = x.astype(np.float64)
+    powers = np.exp(wide - wide.max(-1, keepdims=True))
+    return (powers / powers.sum(-1, keepdims=True)).astype(x.dtype)
+"""
+FUZZ = """
+import sys
+from gpuemu_flow.client import Client
+import ours
+
+with Client(sys.argv[1]) as client:
+    how, seed = sys.argv[2], int(sys.argv[3])
+    if how == "fuzz":
+        client.fuzz_op_client_side("softmax", ours.op, 3, seed, dtypes=["float32"])
+    else:
+        for case in client.get_test_batch("softmax", 3, seed, dtypes=["float32"]):
+            client.submit_output("softmax", case.inputs, ours.op(case.inputs), case.seed)
+"""
+
+
+def as_user(served: Served, folder: str, how: str, seed: int, op: str) -> None:
+    """Another process, whose script imports the op from a module beside it."""
+    served.write(f"{folder}/ours.py", OPS + f"\n\ndef op(i):\n    return {op}\n")
+    script = served.write(f"{folder}/script.py", FUZZ)
+    command = [sys.executable, "-B", str(script), served.socket, how, str(seed)]
+    subprocess.run(command, check=True, timeout=100, env=served.environ, cwd=served.folder)
+
+
+@pytest.mark.parametrize("how", ["fuzz", "submit"])
+def test_newer_code_retires_what_older_code_gave(unserved: Served, how: str) -> None:
+    unserved.start()
+    as_user(unserved, "one", how, 1, "right(i) + 1")
+    first = results(unserved)["softmax", "float32"]
+    assert (first.verdict, first.failed) == (Verdict.FAILED, 3)
+    assert " UTC by script.py (pid " in first.reason
+    as_user(unserved, "one", how, 2, "right(i)")
+    mended = results(unserved)["softmax", "float32"]
+    assert (mended.verdict, mended.passed, mended.cases) == (Verdict.PASSED, 3, 3)
+    as_user(unserved, "one", how, 3, "right(i)")
+    assert results(unserved)["softmax", "float32"].passed == 6, "the same code adds to it"
+
+
+def test_other_code_hides_no_failure(unserved: Served) -> None:
+    """Two checkouts, even on the same cases."""
+    unserved.start()
+    as_user(unserved, "one", "fuzz", 1, "right(i) + 1")
+    as_user(unserved, "two", "fuzz", 1, "right(i)")
+    found = results(unserved)["softmax", "float32"]
+    assert (found.verdict, found.passed, found.failed) == (Verdict.FAILED, 3, 3)
+
+
+def test_clean_forgets_them(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    for arguments in (["clean", "--submissions"], ["clean", "softmax"]):
+        submit(unserved, wrong=True)
+        assert run(unserved, 1)["verdict"] == "failed"
+        done = command(unserved, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert "1 submissions" in done.stdout
+        assert run(unserved, 4)["verdict"] == "skipped"
+    assert command(unserved, "clean", "--submissions", "sofmax").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "slug"),
+    [(["x", "y"], "request-unknown-input"), ([], "request-missing-input"), (["X"], "both")],
+)
+def test_input_names_that_are_not_the_ops(daemon: Served, names: list[str], slug: str) -> None:
+    tensor = {"shape": [2], "strides": [1], "dtype": "float32", "data": "AAAAAAAAgD8="}
+    request = {"type": "ValidateOp", "op_name": "double", "output": tensor, "kwargs": {}}
+    inputs = dict.fromkeys(names, tensor)
+    reply = daemon.ask({**request, "inputs": inputs})
+    assert (reply["type"], reply["code"]) == ("Error", "InvalidRequest")
+    assert reply["slug"] == ("request-unknown-input" if slug == "both" else slug)
+    assert "double" in reply["message"] and "x" in reply["message"]
+    assert daemon.ask({**request, "inputs": {"x": tensor}})["type"] == "ValidationResult"

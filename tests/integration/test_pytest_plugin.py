@@ -317,6 +317,28 @@ def test_workers_of_xdist_agree(tested: Place) -> None:
     assert {f["dtype"] for f in tested.failures()} == {"float32", "float16"}
 
 
+def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:
+    ran = tested.pytest(
+        """
+        import os
+
+        @pytest.mark.gpuemu("double", cases=3)
+        def test_double(gpuemu_case):
+            gpuemu_case.check(gpuemu_case["x"] * 2)
+            child = os.fork()
+            if not child:
+                code = 3
+                try:
+                    code = 0 if gpuemu_case.check(gpuemu_case["x"] * 2) else 4
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            gpuemu_case.check(gpuemu_case["x"] * 2)
+        """
+    )
+    assert ran.counts == {"passed": 6}, ran.text
+
+
 def test_options_choose(tested: Place) -> None:
     tests = """
         @pytest.mark.gpuemu("double", cases=9, seed=5)

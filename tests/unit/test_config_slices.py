@@ -48,7 +48,7 @@ def changed_parts(workspace: ConfigWorkspace, keys: str, rest: str = "") -> set[
         ("cases = 5", {"cases"}),
         ('layouts = ["contiguous"]', {"cases"}),
         ('strategies = ["core"]', {"cases"}),
-        ('tolerance = "table"', {"compare"}),
+        ('tolerance = "table"', {"compare", "reference"}),
         ("tolerances = { float32 = 1 }", {"compare"}),
         ('nan_policy = "ignore"', {"compare"}),
         ('invariants = ["finite"]', {"compare"}),

@@ -112,7 +112,7 @@ def test_annotations_stand_at_the_line_of_the_op() -> None:
     assert (properties["file"], properties["line"]) == ("scripts/softmax.py", "7")
     assert message.startswith("softmax: ToleranceExceeded in 2 cases")
     assert "\nwrong in the last column\n" in message
-    assert message.endswith("gpuemu-flow reproduce 12 --op softmax")
+    assert message.splitlines()[-1].startswith("gpuemu-flow reproduce 12 --op softmax --case ")
     assert [p["title"] for p, _ in found] == [
         "gpuemu-flow: softmax: ToleranceExceeded", "gpuemu-flow: silu: ExecutionError",
         "gpuemu-flow: register-limit", "gpuemu-flow: regression",

@@ -1,0 +1,141 @@
+"""Who submits: this process, and the state of the code whose outputs it submits."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import inspect
+import os
+import secrets
+import socket
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gpuemu_flow.types import Json
+
+MAX_FILES = 500
+MAX_TEXT = 200
+_OURS = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+_process: dict[int, str] = {}
+
+
+def about_me() -> dict[str, Json]:
+    """What a submission says of its client: a random id of the process, its name and place."""
+    pid = os.getpid()
+    if pid not in _process:  # a forked child is another client
+        _process[pid] = secrets.token_hex(8)
+    name = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
+    return {
+        "id": _process[pid],
+        "name": _printable(name) or "python",
+        "pid": pid,
+        "host": _printable(socket.gethostname()),
+        "user": _printable(_user()),
+    }
+
+
+def code_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Which code a function is (``origin``) and the digest of its state (``code``).
+
+    The digest is that of the function's file and of all files of the user's own that are reached
+    from it by imports; of its source where it has no file. Empty where neither can be found.
+    """
+    while isinstance(getattr(function, "func", None), Callable):  # type: ignore[arg-type]
+        function = function.func  # type: ignore[attr-defined]
+    try:
+        function = inspect.unwrap(function)
+    except ValueError:
+        return {}
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        kind = function if inspect.isclass(function) else type(function)
+        return _of_module(sys.modules.get(kind.__module__), kind.__qualname__)
+    name = getattr(function, "__qualname__", code.co_name)
+    spaces = getattr(function, "__globals__", {})
+    found = _of_namespace(code.co_filename, spaces, name)
+    if found:
+        return found
+    try:
+        text = inspect.getsource(code)
+    except (OSError, TypeError):
+        return {}
+    return {"origin": _printable(name), "code": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def code_of_caller() -> dict[str, str]:
+    """`code_of` the file of the user's own that called this package; empty where there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            return _of_namespace(frame.f_code.co_filename, frame.f_globals, "")
+        frame = frame.f_back
+    return {}
+
+
+def is_own(path: str | None) -> bool:
+    """Whether a file is the user's: none of ours, of Python's or of an installed package."""
+    return bool(path) and not str(path).startswith((_OURS, *_installed()))
+
+
+@lru_cache(maxsize=1)
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({f"{paths[name]}{os.sep}" for name in names} | {"<frozen"})
+
+
+def _of_module(module: ModuleType | None, name: str) -> dict[str, str]:
+    path = getattr(module, "__file__", None)
+    return _of_namespace(path, vars(module), name) if module is not None and path else {}
+
+
+def _of_namespace(path: str, names: Mapping[str, Any], name: str) -> dict[str, str]:
+    own = _file_digest(path)
+    if own is None:
+        return {}
+    digests = {path: own}
+    waiting = [names]
+    while waiting and len(digests) < MAX_FILES:
+        for value in list(waiting.pop().values()):
+            module = value if isinstance(value, ModuleType) else _home(value)
+            file = getattr(module, "__file__", None)
+            if module is None or not file or file in digests or not is_own(file):
+                continue
+            digest = _file_digest(file)
+            if digest is not None:
+                digests[file] = digest
+                waiting.append(vars(module))
+    whole = hashlib.sha256("".join(digests[file] for file in sorted(digests)).encode())
+    origin = f"{path}:{name}" if name else path
+    return {"origin": _printable(origin), "code": whole.hexdigest()}
+
+
+def _home(value: Any) -> ModuleType | None:
+    name = getattr(value, "__module__", None)
+    return sys.modules.get(name) if isinstance(name, str) else None
+
+
+@lru_cache(maxsize=4 * MAX_FILES)
+def _file_digest(path: str) -> str | None:
+    """As the file was when it was first asked for: that is what the process has imported."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _printable(text: str) -> str:
+    kept = "".join(c for c in text if c.isprintable() and not "\ud800" <= c <= "\udfff")
+    return kept[-MAX_TEXT:]

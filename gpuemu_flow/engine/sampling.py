@@ -1,0 +1,55 @@
+"""On which cases the nature of an op is found out when requests bring inputs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.types import Case, InputSpec
+
+TINY = 64
+"""Elements of a case below which its own shapes say too little: softmax of one element is exact."""
+
+
+def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
+    """The cases that ``run`` judges an op's nature by; none where its schema gives no cases."""
+    try:
+        cases = plan_cases(
+            op.schema,
+            seed=seed,
+            dtype=dtype,
+            count=SAMPLED,
+            strategies=op.strategies,
+            layouts=op.layouts,
+        )
+    except FlowError:
+        return []
+    return sample_cases(cases)
+
+
+def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
+    """Whether the op's own samples say of a case what it is: its inputs fit the schema, or are
+    too small to say anything themselves."""
+    return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
+
+
+def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
+    """Whether inputs have the names, the ranks and the shared dims of a schema, of any size."""
+    if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
+        return False
+    shapes = {spec.shape for spec in inputs}
+    if len(shapes) == 1 and shapes <= set(schema.fixed_shapes):
+        return True
+    sizes: dict[str, int] = {}
+    for spec, tensor in zip(inputs, schema.inputs, strict=True):
+        if len(spec.shape) != len(tensor.dims):
+            return False
+        for size, dim in zip(spec.shape, tensor.dims, strict=True):
+            wanted = dim if isinstance(dim, int) else sizes.setdefault(dim, size)
+            if size != wanted:
+                return False
+    return True

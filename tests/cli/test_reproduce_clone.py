@@ -1,0 +1,99 @@
+"""A line that a run printed works where the failure is not recorded: in a fresh clone."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+
+import pytest
+from mini_workspace import Mini
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.engine.named_case import case_from_text
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.types import LAYOUTS
+
+
+def forget(mini: Mini) -> None:
+    """As a clone has it: the files that are in version control, and nothing that was found."""
+    shutil.rmtree(mini.root / ".gpuemu-cache")
+
+
+def words(line: str) -> list[str]:
+    return shlex.split(line)[1:]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run",), ("run", "--seed", "99"), ("fuzz", "scale", "-n", "4", "--seed", "5")],
+    ids=["run", "another seed", "fuzz"],
+)
+def test_what_was_printed(mini: Mini, arguments: tuple[str, ...]) -> None:
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    report = json.loads(mini.command(*arguments, "--format", "json", code=1).stdout)
+    failures = [f for f in report["failures"] if f["op"] == "scale"]
+    lines = {failure["reproduce"]: failure["dtype"] for failure in failures}
+    assert lines
+    forget(mini)
+    for line, dtype in list(lines.items())[:3]:
+        (again,) = _json(mini, words(line), 1)
+        assert again["still_fails"]
+        assert again["failure"]["dtype"] == dtype
+        assert again["failure"]["reproduce"] == line
+    mini.edit("scripts/scale.py", "* 3.5)", "* 3)")
+    assert not _json(mini, words(line), 0)[0]["still_fails"]
+
+
+def _json(mini: Mini, arguments: list[str], code: int) -> list[dict[str, object]]:
+    found = json.loads(mini.command(*arguments, "--format", "json", code=code).stdout)
+    return list(found.get("reproductions", [found]))
+
+
+def test_a_seed_alone_is_looked_for_in_every_dtype(mini: Mini) -> None:
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    failure = mini.run("scale", code=1)["failures"][0]
+    forget(mini)
+    again = _json(mini, ["reproduce", failure["seed_str"], "--op", "scale"], 1)
+    assert failure["dtype"] in {one["failure"]["dtype"] for one in again}  # type: ignore[index]
+    (one,) = _json(
+        mini, ["reproduce", failure["seed_str"], "--op", "scale", "--dtype", failure["dtype"]], 1
+    )
+    assert one["failure"]["shape"] == failure["shape"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "float31/x=3", "float32", "float32/y=3", "float32/x=-3", "float32/x=3:loud",
+     "float32/x=3:normal:round", "float32/x=3:normal::float32:more", "float32/x=99999x99999x999",
+     "float32/x=3,x=4,y=5", "x" * 9999],
+)  # fmt: skip
+def test_words_that_name_no_case(mini: Mini, text: str) -> None:
+    done = mini.command("reproduce", "7", "--op", "scale", "--case", text, code=2)
+    assert done.stderr.startswith("bad-case: --case: ")
+
+
+def test_a_seed_of_no_case(mini: Mini) -> None:
+    done = mini.command("reproduce", "7", "--op", "scale", code=2)
+    assert done.stderr.startswith("unknown-failure: ")
+
+
+@pytest.mark.parametrize("name", BUILTIN_SCHEMAS)
+def test_the_words_give_the_very_inputs(name: str) -> None:
+    schema = BUILTIN_SCHEMAS[name]
+    for dtype in ("float32", "bfloat16", "int32"):
+        cases = plan_cases(schema, seed=11, dtype=dtype, count=40, strategies=(), layouts=LAYOUTS)
+        for case in cases:
+            again = case_from_text(schema, case.seed, case.to_text())
+            assert again.inputs == case.inputs
+            assert (again.seed, again.dtype) == (case.seed, case.dtype)
+            if case.numel < 10_000:
+                ours, theirs = materialise(again), materialise(case)
+                assert all(ours[n].tobytes() == theirs[n].tobytes() for n in theirs)
+
+
+def test_a_dtype_of_an_input_that_there_is_not() -> None:
+    with pytest.raises(UsageError):
+        case_from_text(BUILTIN_SCHEMAS["matmul"], 1, "float32/a=3x5,b=5x7:normal:strided:int99")

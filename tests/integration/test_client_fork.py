@@ -1,0 +1,147 @@
+"""Clients in forked processes: each child has a connection of its own, none is aborted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+from daemon_workspace import Served
+
+PRELUDE = """\
+import asyncio, gc, os, sys, threading
+import numpy as np
+from gpuemu_flow.client import AsyncClient, Client, ClientError
+
+x = np.arange(6, dtype=np.float32)
+large = np.ones(1 << 20, np.float32)
+
+def in_child(work, leave=os._exit):
+    pid = os.fork()
+    if not pid:
+        code = 3
+        try:
+            code = 0 if work() else 4
+        finally:
+            leave(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def right(client):
+    return (client.validate_op("double", {"x": x}, x * 2).passed
+            and client.validate_op("double", {"x": large}, large * 2).passed
+            and not client.validate_op("double", {"x": x}, x * 3).passed)
+"""
+
+SCRIPTS = {
+    "a client that was connected": """
+        client = Client(SOCKET)
+        assert right(client)
+        assert [in_child(lambda: right(client)) for _ in range(3)] == [0, 0, 0]
+        assert right(client)
+        """,
+    "a client of the child's own": """
+        Client(SOCKET).ping()
+        assert in_child(lambda: right(Client(SOCKET))) == 0
+        """,
+    "a client that was not connected": """
+        client = Client(SOCKET)
+        assert in_child(lambda: right(client)) == 0
+        assert right(client)
+        """,
+    "a child that ends as programs do": """
+        client = Client(SOCKET)
+        client.ping()
+        def work():
+            global client
+            good = right(client)
+            client.close()
+            del client
+            gc.collect()
+            return good
+        assert in_child(work, sys.exit) == 0
+        assert right(client)
+        """,
+    "a child that never calls": """
+        client = Client(SOCKET)
+        client.ping()
+        assert in_child(lambda: True, sys.exit) == 0
+        assert right(client)
+        """,
+    "a grandchild, and threads in a child": """
+        client = Client(SOCKET)
+        client.ping()
+        def work():
+            good = []
+            threads = [threading.Thread(target=lambda: good.append(right(client)))
+                       for _ in range(4)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            return good == [True] * 4 and in_child(lambda: right(client)) == 0 and right(client)
+        assert in_child(work) == 0
+        """,
+    "a fork while another thread is in a call": """
+        client = Client(SOCKET)
+        stop = threading.Event()
+        def busy():
+            while not stop.is_set():
+                client.validate_op("double", {"x": x}, x * 2)
+        thread = threading.Thread(target=busy)
+        thread.start()
+        try:
+            assert [in_child(lambda: right(client)) for _ in range(5)] == [0] * 5
+        finally:
+            stop.set()
+            thread.join()
+        """,
+    "asyncio": """
+        client = AsyncClient(SOCKET)
+        assert asyncio.run(client.ping())
+        assert in_child(lambda: asyncio.run(client.ping())["protocol_version"] == 1) == 0
+        """,
+    "a daemon that is not there": """
+        Client(SOCKET).ping()
+        def work():
+            try:
+                Client(SOCKET + "-none").ping()
+            except ClientError as error:
+                return error.problems[0].slug == "client-no-daemon"
+        assert in_child(work) == 0
+        """,
+}
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_forked(case: str, daemon: Served) -> None:
+    script = PRELUDE + f"SOCKET = {daemon.socket!r}\n" + dedent(SCRIPTS[case])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "panic" not in done.stderr
+
+
+def test_workers_of_a_data_loader(daemon: Served) -> None:
+    pytest.importorskip("torch")
+    script = f"""
+        import torch
+        client = Client({daemon.socket!r})
+
+        class Cases(torch.utils.data.Dataset):
+            def __len__(self):
+                return 8
+
+            def __getitem__(self, index):
+                return client.validate_op("double", {{"x": x + index}}, (x + index) * 2).passed
+
+        assert right(client)
+        loader = torch.utils.data.DataLoader(Cases(), num_workers=2, multiprocessing_context="fork")
+        assert all(bool(batch) for batch in loader)
+        assert right(client)
+        """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(script)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,111 @@
+"""Requests are judged as ``run`` judges: by what their inputs make of it, unless the file says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from daemon_workspace import Served, normal
+
+from gpuemu_flow.types import Json
+
+PROJECT = """\
+[project]
+name = "served"
+
+[validation]
+dtypes = ["float32"]
+{validation}
+"""
+PRODUCT = """
+[[ops]]
+name = "product"
+reference = "scripts/product.py:reference"
+input_names = ["a", "b"]
+execution_mode = "client_side"
+"""
+DIMS = 'schema = { dims = { M = [5, 64], K = [7, 700], N = [64] }, inputs = { a = ["M", "K"], '
+DIMS += 'b = ["K", "N"] }, output = ["M", "N"] }\n'
+SCRIPT = "def reference(a, b):\n    return a @ b\n"
+WIRE_SCHEMA: Json = {
+    "name": "product",
+    "dims": [
+        {"name": "M", "candidates": [1, 33, 128]},
+        {"name": "K", "candidates": [64, 512]},
+        {"name": "N", "candidates": [64]},
+    ],
+    "inputs": [{"name": "a", "dims": ["M", "K"]}, {"name": "b", "dims": ["K", "N"]}],
+    "output": {"name": "c", "dims": ["M", "N"]},
+}
+
+
+def serve(served: Served, validation: str = "", more: str = "") -> None:
+    served.write("gpuemu.toml", PROJECT.format(validation=validation) + PRODUCT + more)
+    served.write("scripts/product.py", SCRIPT)
+    served.start()
+
+
+def plain(i: dict[str, Any]) -> Any:
+    return i["a"] @ i["b"]
+
+
+def blocks(i: dict[str, Any]) -> Any:
+    a, b = i["a"], i["b"]
+    total = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    for start in range(0, a.shape[1], 16):
+        total += a[:, start : start + 16] @ b[start : start + 16]
+    return total
+
+
+def off(i: dict[str, Any]) -> Any:
+    return i["a"] @ i["b"] * np.float32(1.001)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("schema", ["the op's own", "the request's", "none"])
+def test_a_right_product_passes(unserved: Served, schema: str) -> None:
+    """In float32 at once and in blocks: both are right."""
+
+    serve(unserved, more=DIMS if schema == "the op's own" else "")
+    given = WIRE_SCHEMA if schema == "the request's" else None
+    with unserved.client() as client:
+        if schema == "none":
+            for seed in range(6):
+                a, b = normal(33, 512, seed=seed), normal(512, 64, seed=seed + 100)
+                a *= 300
+                assert client.validate_op("product", {"a": a, "b": b}, a @ b).passed
+                assert not client.validate_op("product", {"a": a, "b": b}, a @ b * 1.001).passed
+            return
+        for op in (plain, blocks):
+            found = client.fuzz_op_client_side(
+                "product", op, iterations=25, seed=7, op_schema=given, dtypes=["float32"]
+            )
+            assert found.failed == 0, found.failures[0].failures
+            assert found.passed >= 20
+        wrong = client.fuzz_op_client_side(
+            "product", off, iterations=8, seed=7, op_schema=given, dtypes=["float32"]
+        )
+        assert wrong.passed == 0
+
+
+def test_the_table_meets_a_reference_in_the_ops_dtype(unserved: Served) -> None:
+    """A reference that rounds to float16 on the way is what the table's authors compared with."""
+    text = "def reference(x):\n    return (x * 0 + x.dtype.itemsize).astype('f4')\n"
+    unserved.write("scripts/says.py", text)
+    serve(unserved, 'tolerance = "table"', SAYS)
+    x = normal(8)
+    with unserved.client() as client:
+        assert client.validate_op("says", {"x": x}, np.full(8, 4, "f4")).passed
+        assert not client.validate_op("says", {"x": x}, np.full(8, 8, "f4")).passed
+        own = client.validate_op("says", {"x": x}, np.full(8, 8, "f4"), atol=1e-3)
+        assert own.passed, "a tolerance of the call's own is held against the exact result"
+
+
+SAYS = """
+[[ops]]
+name = "says"
+reference = "scripts/says.py:reference"
+input_names = ["x"]
+execution_mode = "client_side"
+"""
