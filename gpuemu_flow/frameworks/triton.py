@@ -1,7 +1,7 @@
 """Triton kernels in this process: host functions run by Triton's interpreter, and judged.
 
-Best for kernels that lie in files of their own: `load` imports them with the interpreter switched
-on. Functions that were imported already work, too, as long as their kernels are found in modules.
+Functions of files of their own, which `load` imports, and functions that were imported already work
+alike.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
 from gpuemu_flow.frameworks.local import compare, outputs_by_name
 from gpuemu_flow.frameworks.local_fuzz import widened
 from gpuemu_flow.frameworks.pytorch_adapter import PyTorchAdapter
-from gpuemu_flow.runners.triton_device import patched
-from gpuemu_flow.runners.triton_interpreter import Interpreter, modules_with_kernels
+from gpuemu_flow.runners.triton_interpreter import Interpreter
 from gpuemu_flow.runners.triton_runner import plain_error, unwritten
 from gpuemu_flow.types import Failure
 
@@ -118,9 +117,8 @@ class TritonOp:
         interpreter = _interpreter()
         given = [_tensor(value) for value in args]
         by_name = {name: _tensor(value) for name, value in kwargs.items()}
-        kernels = modules_with_kernels(interpreter)
         try:
-            with patched(kernels), interpreter.running(seed):
+            with interpreter.running(seed):
                 returned = self.function(*given, **by_name)
         except Exception as error:
             raise plain_error(error) from None

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from gpuemu_flow.runners.triton_cuda import (
+    CAPABILITY,
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    Patch,
+    cuda_patches,
+)
+
 NAN_BYTE = 0xFF  # NaN in every float format but float8's fnuz ones
 INT_BYTE = 0xA5
-MULTIPROCESSORS = 4
-"""Few, so that a persistent kernel's programs take several tiles each."""
-CAPABILITY = (9, 0)
-SHARED_BYTES = 227 << 10
 _DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
 _UNINITIALISED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
                   "new_empty_strided")  # fmt: skip
 _FACTORY_ONLY = ("pin_memory",)
 _MISSING = object()
-
-Patch = tuple[Any, str, Any]
 
 
 @contextmanager
@@ -67,13 +69,14 @@ class CpuDevice:
     def __init__(self, torch: Any, on_address: Callable[[Any], None]) -> None:
         self._torch = torch
         self._mode = _mode_class(torch)(self, on_address)
+        self._patches = cuda_patches(torch)
         self.made_uninitialised = False
 
     @contextmanager
     def on(self) -> Iterator[None]:
         """Host code in this thread sees a GPU."""
         with ExitStack() as stack:
-            stack.enter_context(patched(_cuda_patches(self._torch)))
+            stack.enter_context(patched(self._patches))
             stack.enter_context(self._mode)
             yield
 
@@ -131,84 +134,6 @@ def _mode_class(torch: Any) -> Any:
             return result
 
     return Mode
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
-
-
-def _no_context(*_: Any, **__: Any) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-class _Stream:
-    """A stream on which everything is done at once."""
-
-    cuda_stream = 0
-    device = "cuda:0"
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    synchronize = wait_stream = wait_event = record_event = _nothing
-
-
-class _Event:
-    """An event that has always happened."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    record = wait = synchronize = _nothing
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _: object) -> float:
-        return 0.0
-
-
-def _cuda_patches(torch: Any) -> list[Patch]:
-    properties = SimpleNamespace(
-        name="CPU",
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        multi_processor_count=MULTIPROCESSORS,
-        total_memory=1 << 34,
-        shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=SHARED_BYTES,
-        warp_size=32,
-        max_threads_per_multi_processor=2048,
-        regs_per_multiprocessor=65536,
-        gcnArchName="",
-    )
-    stream = _Stream()
-    answers: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": _nothing,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": _nothing,
-        "synchronize": _nothing,
-        "empty_cache": _nothing,
-        "manual_seed": _nothing,
-        "manual_seed_all": _nothing,
-        "get_device_capability": lambda *_: CAPABILITY,
-        "get_device_name": lambda *_: properties.name,
-        "get_device_properties": lambda *_: properties,
-        "current_stream": lambda *_: stream,
-        "default_stream": lambda *_: stream,
-        "device": _no_context,
-        "device_of": _no_context,
-        "stream": _no_context,
-        "Stream": _Stream,
-        "Event": _Event,
-    }
-    return [(torch.cuda, name, value) for name, value in answers.items()]
 
 
 class CpuDriver:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.runners.triton_device import Patch
+from gpuemu_flow.runners.triton_cuda import Patch
 
 MODULES = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
 _SAME_NAME = (

@@ -85,7 +85,8 @@ class TritonRunner(CallableRunner):
     """
 
     def __init__(self, program: Program) -> None:
-        os.environ[SWITCH] = "1"  # this process is the program's, and has not imported triton yet
+        # This process is the program's, and has not imported triton yet.
+        os.environ.pop(SWITCH, None)
         try:
             self._interpreter = Interpreter()
         except RunnerError as failed:
