@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and what belongs to it answer on a machine without a GPU: one GPU, at work."""
+"""What ``torch.cuda`` and its kin answer on a machine without a GPU: that there is one."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def _generator(torch: Any) -> Any:
 
 
 def _autocast(torch: Any, real: Any) -> Any:
-    class autocast(real):  # type: ignore[misc]
+    class autocast(real):  # type: ignore[misc]  # noqa: N801
         """Casts on ``cuda`` apply to the CPU's tensors, which stand in for a GPU's."""
 
         def __init__(self, device_type: str, dtype: Any = None, **kwargs: Any) -> None:

@@ -1,7 +1,7 @@
 """A GPU that is none: what torch and Triton ask on the host is answered so that all stays here.
 
 While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
-``cuda``; memory that nobody has written holds NaN.
+``cuda``; memory that nobody has written shows, as `triton_unwritten` says.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuemu_flow.runners.triton_cuda import (
-    CAPABILITY,
     MULTIPROCESSORS,
     SHARED_BYTES,
     Patch,
     cuda_patches,
 )
+from gpuemu_flow.runners.triton_unwritten import fill_uninitialised
 
-NAN_BYTE = 0xFF  # NaN in every float format but float8's fnuz ones
-INT_BYTE = 0xA5
 _DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
 _UNINITIALISED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
                   "new_empty_strided")  # fmt: skip
@@ -45,17 +43,6 @@ def patched(patches: list[Patch]) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def fill_uninitialised(torch: Any, tensor: Any) -> None:
-    """Give memory that nobody has written values that show: NaN, or a rare integer."""
-    if tensor.device.type != "cpu" or not tensor.numel():
-        return
-    if tensor.dtype == torch.bool:
-        tensor.fill_(True)
-        return
-    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    tensor.untyped_storage().fill_(NAN_BYTE if floats else INT_BYTE)
-
-
 class CpuDevice:
     """The stand-in for a GPU.
 
@@ -71,6 +58,7 @@ class CpuDevice:
         self._mode = _mode_class(torch)(self, on_address)
         self._patches = cuda_patches(torch)
         self.made_uninitialised = False
+        self.run = 0
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -127,7 +115,7 @@ def _mode_class(torch: Any) -> Any:
             kwargs = {key: owner.moved(value) for key, value in kwargs.items()}
             result = func(*args, **kwargs)
             if name in _UNINITIALISED and isinstance(result, tensor):
-                fill_uninitialised(torch, result)
+                fill_uninitialised(torch, result, owner.run)
                 owner.made_uninitialised = True
             elif name == "data_ptr":
                 self._on_address(args[0])

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -16,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners.triton_arithmetic import Arithmetic
 from gpuemu_flow.runners.triton_bfloat16 import Bfloat16
 from gpuemu_flow.runners.triton_builder import CheckedBuilder, Language
 from gpuemu_flow.runners.triton_compiled import Compiled
-from gpuemu_flow.runners.triton_device import CAPABILITY, CpuDevice, CpuDriver, Patch, patched
+from gpuemu_flow.runners.triton_cuda import CAPABILITY, Patch
+from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
 from gpuemu_flow.runners.triton_libdevice import Libdevice
 from gpuemu_flow.runners.triton_memory import ZONE, Memory, Region
 from gpuemu_flow.runners.triton_types import Values
@@ -46,10 +47,18 @@ def _package(name: str) -> ModuleType:
         ) from None
 
 
+def _dot_sizes() -> Callable[..., Any] | None:
+    """The least blocks of ``tl.dot``, as the compiler for NVIDIA's GPUs has them."""
+    try:
+        return importlib.import_module("triton.backends.nvidia.compiler").min_dot_size(None)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, TypeError):  # another version of Triton
+        return None
+
+
 class Interpreter:
     """Runs host functions of Triton kernels on the CPU.
 
-    Inside `running`, kernels stay what they are on a machine with a GPU, so that wrappers round them
+    Inside `running`, kernels stay what they are on a machine with a GPU, so that wrappers of them
     find what they look for; only launching or calling one interprets it instead.
 
     Raises
@@ -67,10 +76,19 @@ class Interpreter:
         self.device = CpuDevice(self.torch, self._share)
         self._builder = CheckedBuilder(self._interpreter, self.memory)
         self._bfloat16 = Bfloat16(self._interpreter)
+        self._arithmetic = Arithmetic(self._interpreter, _dot_sizes())
         self._libdevice = Libdevice(self._interpreter)
-        self.values = Values(self._interpreter)
+        self.values = Values(self._interpreter, self.torch)
         self.options: dict[str, Any] = {}
         self._language = Language(self._interpreter._patch_lang)
+        self._parts = (
+            self._arithmetic.patches,
+            self._bfloat16.patches,
+            self._builder.patches,
+            self._libdevice.patches,
+            self.values.patches,
+            self._patches,
+        )
         self._executor = _executor_class(self)
         self._serial = itertools.count()
         self._seed = 0
@@ -78,22 +96,25 @@ class Interpreter:
         self._forms: dict[Any, Any] = {}
 
     @contextmanager
-    def running(self, seed: int = 0) -> Iterator[None]:
+    def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
         """Host code, and the import of its modules, sees a GPU; kernels are interpreted.
 
         Parameters
         ----------
         seed : int
             Decides the order in which the programs of a grid run.
+        run : int
+            1 gives new memory other values, so that what nobody writes differs from run 0.
         """
         self.memory.forget()
         self._alive.clear()
-        self.device.made_uninitialised = False
+        self.device.made_uninitialised, self.device.run = False, run
         self._seed, self._serial = seed, itertools.count()
         with ExitStack() as stack:
             stack.enter_context(_switched_off())
             stack.enter_context(np.errstate(all="ignore"))
-            stack.enter_context(patched(self._patches()))
+            for part in self._parts:  # each one calls what the ones before it put in place
+                stack.enter_context(patched(part()))
             stack.enter_context(self._driver())
             stack.enter_context(self.device.on())
             yield
@@ -137,9 +158,7 @@ class Interpreter:
         def run(form: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             return launch(form, form.kwargs, *args, grid=grid, warmup=warmup, **kwargs)
 
-        def run_compiled(
-            kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any
-        ) -> Any:
+        def run_compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             options = {"do_not_specialize": kernel.do_not_specialize}
             form = self.interpreted(kernel)
             form.pre_run_hooks = kernel.pre_run_hooks
@@ -174,10 +193,6 @@ class Interpreter:
             (self._compiled, "__get__", bind),
             (self._interpreter, "_patch_lang", self._language.patch),
             (autotuner, "_bench", bench),
-            *self._builder.patches(),
-            *self._bfloat16.patches(),
-            *self._libdevice.patches(),
-            *self.values.patches(),
         ]
 
     @contextmanager
@@ -222,8 +237,8 @@ def _executor_class(owner: Interpreter) -> Any:
             kwargs = {name: value for name, value in kwargs.items() if name in names}
             given = inspect.getcallargs(self.fn, *args, **kwargs)
             # The grid is the host's own code: it gets what the host gave.
-            grid = self.grid(given) if callable(self.grid) else self.grid
-            self.grid = tuple(grid)
+            grid: Any = self.grid
+            self.grid: Any = tuple(grid(given) if callable(grid) else grid)
             self._stack = ExitStack()
             with self._stack:
                 return super().__call__(**owner.values.typed(self.fn, owner.options, given))

@@ -7,7 +7,6 @@ promotion, which passes kernels that are wrong and crashes kernels that are righ
 
 from __future__ import annotations
 
-import ast
 import builtins
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.runners.triton_cuda import Patch
+from gpuemu_flow.runners.triton_source import EXTREMES, HELPER, transformer
 
-HELPER = "_gpuemu_values"
-"""Name under which a rewritten kernel finds `Values`."""
 _RANGES = ("range", "_new_range")
-_EXTREMES = {"min": "builtin_min", "max": "builtin_max"}
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,12 @@ class Values:
     ----------
     interpreter : module
         ``triton.runtime.interpreter``.
+    torch : module
     """
 
-    def __init__(self, interpreter: Any) -> None:
+    def __init__(self, interpreter: Any, torch: Any) -> None:
         self._interpreter = interpreter
+        self._torch = torch
         self._language = interpreter.tl
         self._semantic = interpreter.interpreter_semantic
         self._convert = interpreter._implicit_cvt
@@ -53,7 +52,7 @@ class Values:
         return [
             (self._interpreter, HELPER, self),
             (self._interpreter, "_implicit_cvt", self.argument),
-            (rewriter, "ast_transformer", _transformer(self._interpreter.ASTTransformer)()),
+            (rewriter, "ast_transformer", transformer(self._interpreter.ASTTransformer)()),
         ]
 
     # --- arguments
@@ -83,7 +82,19 @@ class Values:
                 return Typed(value, wanted)
             if unspecialised and type(value) is int:
                 return Typed(value, None)
+        if hasattr(value, "data_ptr") and not self._holds_storage(value):
+            return Typed(value.data_ptr(), self._kind_of(value))  # made to look like a tensor
         return value
+
+    def _holds_storage(self, value: Any) -> bool:
+        jit = self._interpreter.triton.runtime.jit
+        if isinstance(value, jit.TensorWrapper):
+            value = value.base
+        return isinstance(value, self._torch.Tensor)
+
+    def _kind_of(self, value: Any) -> Any:
+        name = self._interpreter.triton.runtime.jit.mangle_type(value)
+        return self._language.str_to_ty(name, None)
 
     def _annotated(self, annotation: Any) -> Any:
         name = annotation if isinstance(annotation, str) else getattr(annotation, "name", None)
@@ -104,6 +115,9 @@ class Values:
         return self._convert(value)
 
     def _scalar(self, value: Any, kind: Any) -> Any:
+        if kind.is_ptr():
+            handle = self._interpreter.TensorHandle(np.array([value], np.uint64), kind)
+            return self._language.tensor(handle, kind)
         array = np.array([value]).astype(self._numpy(kind))
         if kind == self._language.bfloat16:
             return self._semantic.scalar_constant(value, kind)
@@ -170,6 +184,10 @@ class Values:
             result = getattr(dynamic.pop(), name)(result)
         return result
 
+    def value_of(self, holder: Any) -> Any:
+        """``holder.value``, which constants of a kernel have and their values here have not."""
+        return holder.value if hasattr(holder, "value") else holder
+
     def negated(self, value: Any) -> Any:
         """``not`` of an operand, element by element where it is a tensor."""
         return value.__not__() if self._is_tensor(value) else not value
@@ -182,7 +200,7 @@ class Values:
     def extreme(self, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         """``min`` or ``max`` of Python, which a kernel's tensors are given to."""
         if function is getattr(builtins, name) and any(map(self._is_tensor, args)):
-            own = getattr(self._language.core, _EXTREMES[name], None)
+            own = getattr(self._language.core, EXTREMES[name], None)
             if own is not None:
                 return own(*args, **{**kwargs, "_semantic": self._semantic})
         return function(*args, **kwargs)
@@ -190,89 +208,3 @@ class Values:
 
 def _scalars(language: Any) -> list[Any]:
     return [v for v in vars(language).values() if isinstance(v, language.dtype)]
-
-
-def _helper(method: str, *args: ast.expr, like: ast.AST) -> Any:
-    name = ast.Attribute(value=ast.Name(id=HELPER, ctx=ast.Load()), attr=method, ctx=ast.Load())
-    return ast.copy_location(ast.Call(func=name, args=list(args), keywords=[]), like)
-
-
-def _later(value: ast.expr) -> ast.expr:
-    nothing = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return ast.Lambda(args=nothing, body=value)
-
-
-def _binds(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.NamedExpr) for part in ast.walk(node))
-
-
-def _transformer(base: Any) -> Any:
-    class Transformer(base):  # type: ignore[misc]
-        """Rewrites a kernel's source so that its values have the types that a compiler gives."""
-
-        def visit_Assign(self, node: ast.Assign) -> Any:
-            if len(node.targets) > 1:
-                return super().visit_Assign(node)
-            self.generic_visit(node)
-            node.value = _helper("assigned", node.value, like=node.value)
-            return node
-
-        def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
-            self.generic_visit(node)
-            if node.value is not None and "constexpr" not in ast.unparse(node.annotation):
-                node.value = _helper("assigned", node.value, like=node.value)
-            return node
-
-        def visit_AugAssign(self, node: ast.AugAssign) -> Any:
-            self.generic_visit(node)
-            if not isinstance(node.target, ast.Name):
-                return node
-            before = ast.Name(id=node.target.id, ctx=ast.Load())
-            after = ast.copy_location(ast.BinOp(before, node.op, node.value), node)
-            value = _helper("assigned", after, like=node)
-            return ast.copy_location(ast.Assign(targets=[node.target], value=value), node)
-
-        def visit_For(self, node: ast.For) -> Any:
-            self.generic_visit(node)
-            call = node.iter
-            if isinstance(call, ast.Call):
-                called = call.func
-                name = called.attr if isinstance(called, ast.Attribute) else ast.unparse(called)
-                if name != "static_range":
-                    made = _helper("loop", called, *call.args, like=call)
-                    made.keywords = call.keywords
-                    node.iter = made
-            return node
-
-        def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-            self.generic_visit(node)
-            if _binds(node):
-                return node
-            name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-            operands = [_later(value) for value in node.values]
-            return _helper("logical", ast.Constant(name), *operands, like=node)
-
-        def visit_UnaryOp(self, node: ast.UnaryOp) -> Any:
-            self.generic_visit(node)
-            if not isinstance(node.op, ast.Not):
-                return node
-            return _helper("negated", node.operand, like=node)
-
-        def visit_IfExp(self, node: ast.IfExp) -> Any:
-            self.generic_visit(node)
-            if _binds(node):
-                return node
-            return _helper(
-                "chosen", node.test, _later(node.body), _later(node.orelse), like=node
-            )  # fmt: skip
-
-        def visit_Call(self, node: ast.Call) -> Any:
-            self.generic_visit(node)
-            if isinstance(node.func, ast.Name) and node.func.id in _EXTREMES:
-                name = node.func.id
-                made = _helper("extreme", ast.Constant(name), node.func, *node.args, like=node)
-                made.keywords = node.keywords
-                return made
-            return node
-
-    return Transformer
