@@ -11,9 +11,10 @@ from gpuemu_flow.emulator.effects import find_effect
 from gpuemu_flow.emulator.effects.checking import operand_problem
 from gpuemu_flow.emulator.emitter import Emitter
 from gpuemu_flow.emulator.errors import unsupported
-from gpuemu_flow.emulator.forms import Form, find_form
+from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, Operand, Program, Register, Sink, Step
 from gpuemu_flow.emulator.machine import BlockFunction
+from gpuemu_flow.emulator.registry import Form
 from gpuemu_flow.emulator.types import Array
 
 

@@ -118,6 +118,10 @@ class Emitter:
                 value = number.astype(dtype)
         return self.constant(value, key)
 
+    def immediate_number(self, value: int, type_name: str) -> str:
+        """Name a constant of our own."""
+        return self.immediate(Immediate(value), type_name)
+
     def _special(self, name: str, type_name: str) -> str:
         if name.startswith(("clock", "globaltimer")):
             code = "u8" if name in ("clock64", "globaltimer") else "u4"

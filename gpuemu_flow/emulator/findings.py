@@ -65,9 +65,7 @@ class Finding:
     @property
     def where(self) -> str:
         """Source file and line, or the PTX line where there is no line information."""
-        if self.place.line:
-            return f"{self.place.file.rpartition('/')[2]}:{self.place.line}"
-        return f"{self.kernel} (PTX line {self.place.ptx_line})"
+        return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
 
 
 def show_index(index: tuple[int, int, int]) -> str:

@@ -83,6 +83,13 @@ class Place:
     file: str = ""
     line: int = 0
 
+    @property
+    def where(self) -> str:
+        """Source file and line, or the PTX line where there is no line information."""
+        if self.line:
+            return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"PTX line {self.ptx_line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -17,6 +17,8 @@ from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
 from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
+from gpuemu_flow.emulator.names import plain_function
+from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.errors import Problem, did_you_mean
@@ -145,6 +147,8 @@ class Kernel:
         dimensions = _check_dimensions(self.program, grid, block, shared)
         launch, buffers = self._prepare(dimensions, arguments, shared, frozenset(checks), budget)
         machine = Machine(launch, self._blocks, self._code)
+        if "race" in launch.checks and launch.blocks > 1:
+            machine.global_races = GlobalRaces(launch)
         per = max(1, BATCH_THREADS // machine.width)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         with np.errstate(all="ignore"):
@@ -286,7 +290,7 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
     names = [entry.name for entry in entries]
     chosen = [e for e in entries if e.name == name]
     if not chosen and name:
-        chosen = [e for e in entries if _plain(e.name) == name]
+        chosen = [e for e in entries if plain_function(e.name) == name]
     if not name and len(entries) == 1:
         chosen = list(entries)
     if len(chosen) != 1:
@@ -295,19 +299,6 @@ def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
             problem = f"{name!r} is the name of {len(chosen)} kernels"
         raise bad_launch(f"{file}: {problem}", did_you_mean(name, tuple(names)))
     return chosen[0]
-
-
-def _plain(symbol: str) -> str:
-    """Take the function's own name out of an Itanium C++ symbol."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    rest = symbol[2:].lstrip("NKL")
-    name = symbol
-    while rest[:1].isdigit():
-        digits = len(rest) - len(rest.lstrip("0123456789"))
-        length = int(rest[:digits][:4])
-        name, rest = rest[digits : digits + length], rest[digits + length :]
-    return name
 
 
 def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:

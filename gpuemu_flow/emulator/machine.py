@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.emulator.accesses import Accesses
 from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier
 from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import BITS, Array
 
@@ -57,7 +57,7 @@ class BarrierRequest:
         return self.wanted is None and self.name.size == 1
 
 
-class Machine(Accesses):
+class Machine(Printing):
     """Executes batches of whole blocks of one launch."""
 
     def __init__(self, launch: Launch, blocks: Blocks, code: CodeSource) -> None:
@@ -84,6 +84,10 @@ class Machine(Accesses):
         _Schedule(self, registers).run()
         self.finish()
 
+    def clock(self, code: str) -> Array:
+        """Give a clock that goes on with the work done."""
+        return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
+
     def request_barrier(
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
@@ -93,10 +97,25 @@ class Machine(Accesses):
             name, wanted, arrive_only, predicate, operation, result
         )
 
-    def barrier_passed(self, released: Array | None) -> None:
+    def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
         """Note that threads passed a barrier; None for all of the batch."""
         if self.shared_races is not None:
-            self.shared_races.barrier(released)
+            self.shared_races.barrier(released, arrived)
+
+    def barrier_arrived(self, group: Array) -> Array | None:
+        """Note that threads arrived at a barrier and go on."""
+        return None if self.shared_races is None else self.shared_races.arrive(group)
+
+    def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
+        """Take part in a ``bar.warp.sync``."""
+        self.check_members(members, mask, step)
+        if self.shared_races is not None:
+            self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
+
+    def fence(self, mask: Array | None) -> None:
+        """Take a fence that other blocks can see."""
+        if self.global_races is not None:
+            self.global_races.fence(self, None if mask is None else self.spread(mask))
 
     def step_block(
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
@@ -229,14 +248,15 @@ class _Schedule:
             self._waiting = _Waiting(group.shape)
         self._waiting.arrive(request, group, block + 1, index)
         if request.arrive_only:
+            self._waiting.learn(request, self._m.barrier_arrived(group))
             self._put(block + 1, group, count)
         self._release()
 
     def _release(self) -> None:
         waiting = self._waiting
         assert waiting is not None
-        for released in waiting.released(self._live):
-            self._m.barrier_passed(released)
+        for released, arrived in waiting.released(self._live):
+            self._m.barrier_passed(released, arrived)
             self._check_alike(released)
             waiting.give_results(released, self._registers)
             blocks = waiting.block[released]
@@ -261,12 +281,7 @@ class _Schedule:
         for step in np.unique(steps[other]).tolist():
             chosen = other & (steps == step)
             row = int(np.flatnonzero(chosen.any(axis=1))[0])
-            place = self._m.launch.program.place(int(low[row]))
-            where = (
-                f"{place.file.rpartition('/')[2]}:{place.line}"
-                if place.line
-                else (f"PTX line {place.ptx_line}")
-            )
+            where = self._m.launch.program.place(int(low[row])).where
             self._m.report_mask(
                 "sync", "different-barriers", chosen, step,
                 f"is waited at by some threads of a block while others wait at {where}",
@@ -299,6 +314,7 @@ class _Waiting:
         self.predicate = np.zeros(shape, bool)
         self.results: dict[int, tuple[str, int]] = {}
         self.arrived: dict[int, Array] = {}
+        self._known: dict[int, Array] = {}
 
     def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
         """Note that a group has come to a barrier."""
@@ -319,9 +335,16 @@ class _Waiting:
             self.predicate[group] = np.broadcast_to(request.predicate, group.shape)[group]
             self.results[step] = (request.operation, request.result)
 
-    def released(self, live: Array) -> list[Array]:
-        """Find whom the barriers let go on, one mask per barrier name."""
-        found = []
+    def learn(self, request: BarrierRequest, known: Array | None) -> None:
+        """Keep what threads knew that arrived without waiting."""
+        if known is not None and request.name.size == 1:
+            name = int(request.name.flat[0])
+            before = self._known.get(name)
+            self._known[name] = known if before is None else np.maximum(before, known)
+
+    def released(self, live: Array) -> list[tuple[Array, Array | None]]:
+        """Find whom the barriers let go on, and what those knew that only arrived."""
+        found: list[tuple[Array, Array | None]] = []
         waits = self.block >= 0
         for name in np.unique(self.name[waits]).tolist():
             here = waits & (self.name == name)
@@ -333,7 +356,7 @@ class _Waiting:
             if done.any():
                 if name in self.arrived:
                     self.arrived[name] = np.where(done, 0, self.arrived[name])
-                found.append(here & done[:, None])
+                found.append((here & done[:, None], self._known.get(name)))
         return found
 
     def give_results(self, released: Array, registers: list[Array]) -> None:

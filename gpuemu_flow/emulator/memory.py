@@ -145,4 +145,4 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 def guard_bytes(size: int) -> int:
     """Choose how much nothing lies on either side of a buffer; reserved, never touched."""
-    return min(max(size, 1 << 16), 1 << 24)
+    return min(max(size, 1 << 16), 1 << 20)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gpuemu_flow.emulator.errors import BudgetError
-from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.findings import Finding, show_index
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.memory import Arena
 from gpuemu_flow.emulator.types import WARP, Array
@@ -99,16 +99,21 @@ class Launch:
             known.count += count
 
     def findings(self) -> list[Finding]:
-        """List what was found, in the order of checks and places."""
-        return [
-            Finding(
-                check, rule, tally.message, self.program.name,
-                self.program.place(step), tally.block, tally.thread, tally.count,
+        """List what was found, in the order of checks and places; one for each opcode of
+        a source line."""
+        found: dict[tuple[str, str, str, int, str], Finding] = {}
+        for (check, rule, step), tally in sorted(
+            self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
+        ):
+            place = self.program.place(step)
+            opcode = self.program.steps[step].opcode.text
+            key = (check, rule, place.file, place.line or -step - 1, opcode)
+            count = tally.count + (found[key].count if key in found else 0)
+            kept = found.get(key) or Finding(
+                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0
             )
-            for (check, rule, step), tally in sorted(
-                self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
-            )
-        ]  # fmt: skip
+            found[key] = replace(kept, count=count)
+        return list(found.values())
 
 
 class State:
@@ -124,6 +129,7 @@ class State:
         self.live: Array = np.zeros((0, 0), bool)
         self.full: Array = np.zeros((0, 0), bool)
         self.group_is_alone = True
+        self.carry: Array = np.zeros((1, 1), bool)
 
     def begin(self, block_ids: Array) -> None:
         """Set up lanes and special registers for some blocks."""
@@ -177,13 +183,44 @@ class State:
         """Count a finding for the lanes of a mask."""
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message)
 
+    def check_members(self, members: Array, mask: Array | None, step: int) -> None:
+        """Report member masks of warp operations that lie.
+
+        A lane that executes must stand in its own mask, and every lane of the mask that has not
+        left the kernel must execute with it.
+        """
+        if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
+            return
+        active = self.full if mask is None else self.spread(mask)
+        lanes = self.spread(self.special["laneid"])
+        given = self.spread(members)
+        outside = active & ((given >> lanes) & np.uint32(1) == 0)
+        if outside.any():
+            self.report_mask(
+                "sync", "not-a-member", outside, step,
+                "is executed by a thread that its member mask does not name",
+            )  # fmt: skip
+        warps = (self.count, -1, WARP)
+        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+        present = (active.reshape(warps) * bits).sum(axis=2, dtype=np.uint32)
+        alive = (self.live.reshape(warps) * bits).sum(axis=2, dtype=np.uint32)
+        missing = given & np.repeat(alive & ~present, WARP, axis=1)
+        absent = active & (missing != 0)
+        if absent.any():
+            self.report_mask(
+                "sync", "absent-lanes", absent, step,
+                "waits for threads of its warp that its member mask names and that do not come",
+            )  # fmt: skip
+
     def who(self, flat: int) -> str:
         """Name a lane of the batch: its thread and block."""
-        from gpuemu_flow.emulator.findings import show_index  # noqa: PLC0415
-
         row, lane = divmod(flat, self.width)
         thread, block = self.thread_index(lane), self.block_index(row)
         return f"thread {show_index(thread)} (block {show_index(block)})"
+
+
+def _all_members(members: Array) -> bool:
+    return members.size == 1 and int(members.flat[0]) == 0xFFFFFFFF
 
 
 def _specials(launch: Launch, lanes: Array, block_ids: Array) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-PTX = Path(__file__).resolve().parent.parent / "emulator_kernels" / "first_steps.ptx"
+PTX = Path(__file__).resolve().parent.parent / "emulator_kernels" / "elementwise.ptx"
 
 
 def emulate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_findings_name_the_source_line_and_end_with_exit_code_1(tmp_path: Path) 
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)["findings"]
     assert {f["rule"] for f in found} == {"out-of-bounds"}
-    assert {(f["line"], f["file"].rpartition("/")[2]) for f in found} == {(3, "first_steps.cu")}
+    assert {(f["line"], f["file"].rpartition("/")[2]) for f in found} == {(8, "elementwise.cu")}
     assert {tuple(f["thread"]) for f in found} == {(232, 0, 0)}
     assert any("out[1,000]" in f["message"] for f in found)
 
@@ -50,7 +50,7 @@ def test_findings_name_the_source_line_and_end_with_exit_code_1(tmp_path: Path) 
 def test_coverage_needs_no_launch(tmp_path: Path) -> None:
     done = emulate(tmp_path, str(PTX), "--coverage")
     assert done.returncode == 0
-    assert "2 of 2 kernels can be run" in done.stdout
+    assert "17 of 17 kernels can be run" in done.stdout
 
 
 def test_mistakes_have_slugs(tmp_path: Path) -> None:

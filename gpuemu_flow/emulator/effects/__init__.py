@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from gpuemu_flow.artifacts.ptx import Opcode
-from gpuemu_flow.emulator.effects import barriers, loads, moves, warps
+from gpuemu_flow.emulator.effects import (
+    asynchronous,
+    atomics,
+    barriers,
+    calls,
+    carries,
+    loads,
+    matrices,
+    moves,
+    warps,
+)
 from gpuemu_flow.emulator.effects.effect import Effect
 
 _EFFECTS: dict[str, Effect] = {
@@ -11,6 +21,11 @@ _EFFECTS: dict[str, Effect] = {
     **loads.EFFECTS,
     **barriers.EFFECTS,
     **warps.EFFECTS,
+    **atomics.EFFECTS,
+    **asynchronous.EFFECTS,
+    **matrices.EFFECTS,
+    **calls.EFFECTS,
+    **carries.EFFECTS,
 }
 
 
