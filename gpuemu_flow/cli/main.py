@@ -20,6 +20,7 @@ from gpuemu_flow.cli.coverage import coverage
 from gpuemu_flow.cli.daemon import daemon
 from gpuemu_flow.cli.debug import debug
 from gpuemu_flow.cli.diff import diff
+from gpuemu_flow.cli.emulate import emulate
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
@@ -55,7 +56,7 @@ def cli() -> None:
 
 COMMANDS = (
     run, ci, test, report, fuzz, failures, reproduce, minimize, mutate, calibrate, coverage,
-    lint, artifacts, baseline, diff, explain, list_tasks,
+    lint, artifacts, emulate, baseline, diff, explain, list_tasks,
     graph, clean, status, config, version, daemon, watch, lsp, init,
     debug, completion,
 )  # fmt: skip

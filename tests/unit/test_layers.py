@@ -15,7 +15,7 @@ LAYERS = (
     ("daemon", "debug", "init", "lsp"),
     ("engine", "reports"),
     ("tasks",),
-    ("artifacts", "runners", "store", "cases", "config", "wire"),
+    ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
     ("types", "errors", "", "observed", "schemas", "syntax", "verdicts"),
 )
@@ -40,6 +40,15 @@ BESIDE = {
         "gpuemu_flow.runners.triton_interpreter",
         "gpuemu_flow.runners.triton_runner",
         "gpuemu_flow.runners.triton_unwritten",
+    ),
+    # The emulator reads PTX with the parser of the linter.
+    "emulator": (
+        "gpuemu_flow.artifacts.ptx",
+        "gpuemu_flow.artifacts.ptx.declarations",
+        "gpuemu_flow.artifacts.ptx.model",
+        "gpuemu_flow.artifacts.ptx.numbers",
+        "gpuemu_flow.artifacts.ptx.opcode",
+        "gpuemu_flow.artifacts.ptx.operands",
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),

@@ -1,0 +1,76 @@
+"""``gpuemu-flow emulate FILE.ptx``: run a compiled kernel by itself, or say whether it can run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuemu_flow.cli.options import SEED, format_option, split_words
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.arguments import NamedArgument
+    from gpuemu_flow.emulator.launch import LaunchResult
+
+
+@click.command(short_help="Run a compiled kernel (PTX) on the CPU.")
+@click.argument("file", metavar="FILE.ptx", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--entry", default="", help="Name of the kernel; not needed when there is one.")
+@click.option("--grid", default="1", metavar="X[,Y[,Z]]", help="Blocks.  [default: 1]")
+@click.option("--block", default="1", metavar="X[,Y[,Z]]", help="Threads per block.  [default: 1]")
+@click.option(
+    "--arg", "texts", multiple=True, metavar="NAME=VALUE",
+    help="One argument, in the order of the kernel's parameters: x=f32[8,512], x=f32[8]:zeros, "
+    "x=@file.npy, n=1000, scale=f32:0.5. Buffers hold random numbers, or with :zeros, :ones, "
+    ":range, :empty these; those whose name begins with out are empty.",
+)  # fmt: skip
+@click.option("--shared", default=0, help="Bytes of dynamic shared memory.  [default: 0]")
+@click.option(
+    "--check", "checks", multiple=True, metavar="NAME[,NAME]",
+    help="Checks: mem, init, race, sync; all; none.  [default: all]",
+)  # fmt: skip
+@click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
+@click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")
+@click.option(
+    "--save", "saved", multiple=True, metavar="NAME=FILE.npy", help="Write a buffer to a file."
+)
+@click.option("--coverage", is_flag=True, help="Say which instructions of the file can run; stop.")
+@format_option("text", "json")
+def emulate(
+    file: Path, entry: str, grid: str, block: str, texts: tuple[str, ...], shared: int,
+    checks: tuple[str, ...], seed: int, budget: int | None, saved: tuple[str, ...],
+    coverage: bool, output_format: str,
+) -> None:  # fmt: skip
+    """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
+
+    Needs no workspace, no GPU and no CUDA.
+    """
+    from gpuemu_flow.emulator import session, show  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer  # noqa: PLC0415
+
+    as_json = output_format == "json"
+    if coverage:
+        found = session.cover(file)
+        name = str(file)
+        click.echo(
+            json_writer.dumps(show.coverage_json(name, found))
+            if as_json
+            else show.coverage_text(name, found)
+        )
+        raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
+    run = session.run_file(
+        file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
+        budget=budget,
+    )  # fmt: skip
+    _save(saved, run.arguments, run.result)
+    render = show.result_json if as_json else show.result_text
+    out = render(run.kernel, run.arguments, run.result, run.seconds)
+    click.echo(out if isinstance(out, str) else json_writer.dumps(out))
+    raise SystemExit(1 if run.result.findings else 0)
+
+
+def _save(saved: tuple[str, ...], arguments: list[NamedArgument], result: LaunchResult) -> None:
+    from gpuemu_flow.emulator import session  # noqa: PLC0415
+
+    session.save_buffers(saved, arguments, result)

@@ -1,0 +1,115 @@
+"""Copies that a thread starts and waits for later: cp.async."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.warps import Warps
+
+
+@dataclass
+class _Copy:
+    """Copies that one instruction started and that have not been delivered."""
+
+    mask: Array
+    target: Array
+    source: Array
+    size: int
+    taken: Array | None
+    group: Array
+    step: int
+
+
+class Asynchronous(Warps):
+    """``cp.async`` of one batch.
+
+    The bytes arrive when their thread waits for them and no earlier, so that a missing wait shows
+    as a read of what was there before.
+    """
+
+    def begin(self, block_ids: Array) -> None:
+        """Set up a batch without copies under way."""
+        super().begin(block_ids)
+        self._group = np.zeros(self.full.shape, np.int32)
+        self._copies: list[_Copy] = []
+
+    def start_copy(
+        self,
+        target: Array,
+        source: Array,
+        size: int,
+        taken: Array | None,
+        mask: Array | None,
+        step: int,
+    ) -> None:
+        """Start ``cp.async``: `size` bytes from global to shared memory.
+
+        Parameters
+        ----------
+        target, source : array
+            Shared offset and global address.
+        size : int
+        taken : array or None
+            How many bytes are read, the rest being zeros; None for all.
+        mask : array or None
+        step : int
+        """
+        active = self.spread(self.live if mask is None else mask)
+        self._copies.append(
+            _Copy(
+                active,
+                self.spread(target),
+                self.spread(source),
+                size,
+                None if taken is None else self.spread(taken),
+                self._group.copy(),
+                step,
+            )
+        )
+
+    def commit_copies(self, mask: Array | None) -> None:
+        """Close the group of copies that a thread has started."""
+        self._group += self.spread(self.full if mask is None else mask)
+
+    def wait_copies(self, pending: int, mask: Array | None, *, everything: bool) -> None:
+        """Deliver all but the latest groups.
+
+        Parameters
+        ----------
+        pending : int
+            How many groups may stay under way.
+        mask : array or None
+        everything : bool
+            Whether copies outside of any group arrive too.
+        """
+        left = []
+        for copy in self._copies:
+            due = copy.mask.copy() if everything else copy.mask & (
+                copy.group < self._group - pending
+            )  # fmt: skip
+            if mask is not None:
+                due &= self.spread(mask)
+            if due.any():
+                self._deliver(copy, due)
+                copy.mask = copy.mask & ~due
+            if copy.mask.any():
+                left.append(copy)
+        self._copies = left
+
+    def _deliver(self, copy: _Copy, due: Array) -> None:
+        if copy.taken is None:
+            values = self.load_global(copy.source, 4, copy.size // 4, due, copy.step, False)
+            self.store_shared(copy.target, values, 4, due, copy.step, False)
+            return
+        for start in range(0, copy.size, 4):
+            wanted = due & (copy.taken > np.uint32(start))
+            value = np.zeros((1, 1), np.uint32)
+            if wanted.any():
+                there = self.load_global(
+                    copy.source + np.uint64(start), 4, 1, wanted, copy.step, False
+                )
+                value = np.where(wanted, there[0], np.uint32(0))
+            self.store_shared(copy.target + np.uint64(start), (value,), 4, due, copy.step, False)

@@ -1,0 +1,211 @@
+"""Atomic operations: lanes of one place take turns, in the order of blocks and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from gpuemu_flow.emulator.accesses import Accesses
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
+from gpuemu_flow.emulator.semantics import floats, packed
+from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
+
+_G = np.uint64(GLOBAL_BASE)
+
+Combine = Callable[[Array, Array, Array], Array]
+
+
+def _add_bfloat(old: Array, value: Array) -> Array:
+    return packed.in_bfloat(packed.odd_sum)(old, value)
+
+
+def _wrap_up(old: Array, limit: Array) -> Array:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _wrap_down(old: Array, limit: Array) -> Array:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+def _float_extreme(least: bool) -> Combine:
+    function = floats.minimum if least else floats.maximum
+    return lambda old, value, _: floats.canonical(function(old, value))
+
+
+def combiner(operation: str, type_name: str) -> Combine | None:
+    """Make what one turn of an atomic does to the old value.
+
+    Returns
+    -------
+    callable or None
+        From the old value, the operand and the second operand (``cas``) to the new value; None
+        for an operation that does not exist for the type.
+    """
+    if type_name in ("f16x2", "bf16x2", "bf16", "f16"):
+        one: Combine
+        if operation == "add":
+            half: dict[str, Callable[..., Array]] = {
+                "f16": np.add, "bf16": _add_bfloat,
+                "f16x2": packed.twice_f16(np.add), "bf16x2": packed.twice_bits(_add_bfloat),
+            }  # fmt: skip
+            adding = half[type_name]
+            one = lambda old, value, _: adding(old, value)  # noqa: E731
+            return one
+        return None
+    if type_name in ("f32", "f64"):
+        known: dict[str, Combine] = {
+            "add": lambda old, value, _: floats.canonical(old + value),
+            "min": _float_extreme(True),
+            "max": _float_extreme(False),
+            "exch": lambda old, value, _: value,
+        }
+        return known.get(operation)
+    integers: dict[str, Combine] = {
+        "add": lambda old, value, _: old + value,
+        "min": lambda old, value, _: np.minimum(old, value),
+        "max": lambda old, value, _: np.maximum(old, value),
+        "and": lambda old, value, _: old & value,
+        "or": lambda old, value, _: old | value,
+        "xor": lambda old, value, _: old ^ value,
+        "exch": lambda old, value, _: value,
+        "cas": lambda old, value, new: np.where(old == value, new, old),
+        "inc": lambda old, value, _: _wrap_up(old, value),
+        "dec": lambda old, value, _: _wrap_down(old, value),
+    }
+    return integers.get(operation) if SIZES.get(type_name, 0) in (2, 4, 8) else None
+
+
+class Atomics(Accesses):
+    """Atomic operations of one batch."""
+
+    def atomic(
+        self,
+        space: str,
+        operation: str,
+        type_name: str,
+        address: Array,
+        values: tuple[Array, ...],
+        mask: Array | None,
+        step: int,
+        releases: bool,
+    ) -> Array:
+        """Compute ``atom`` or ``red``.
+
+        Returns
+        -------
+        array
+            The old values.
+        """
+        dtype = DTYPES[type_name]
+        out = np.zeros(self.full.shape, dtype)
+        if space != "generic":
+            self._atomic_in(space, operation, type_name, address, values, mask, step, releases, out)
+            return out
+        for window, base, chosen in self.windows(address, mask):
+            near = address - np.uint64(base)
+            self._atomic_in(window, operation, type_name, near, values, chosen, step, releases, out)
+        return out
+
+    def _atomic_in(
+        self,
+        space: str,
+        operation: str,
+        type_name: str,
+        address: Array,
+        values: tuple[Array, ...],
+        mask: Array | None,
+        step: int,
+        releases: bool,
+        out: Array,
+    ) -> None:
+        active = self.spread(self.live if mask is None else mask)
+        size = SIZES[type_name]
+        if not active.any():
+            return
+        lanes, good, data = self._atomic_lanes(space, address, active, size, step, releases)
+        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        operands = [self.active(v, active) for v in values]
+        if good is not None:
+            operands = [v[good] for v in operands]
+        usable = len(data) // size * size
+        cells = data[:usable].view(DTYPES[type_name])
+        places = (offsets >> np.uint64(size.bit_length() - 1)).astype(np.int64)
+        combine = combiner(operation, type_name)
+        assert combine is not None
+        old = _take_turns(cells, places, operands, combine)
+        if good is None:
+            out[active] = old
+        else:
+            numbers = np.flatnonzero(active)[good]
+            out.reshape(-1)[numbers] = old
+
+    def _atomic_lanes(
+        self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
+    ) -> tuple[Lanes, Array | None, Array]:
+        """Check an atomic access as a read and a write."""
+        if space == "shared":
+            lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
+            if self.check_init:
+                self._check_written(self.shared_written, lanes, good, size, 1, step, "shared")
+            if self.shared_races is not None:
+                for write in (False, True):
+                    self.shared_races.access(lanes, good, size, step, write=write, strong=True)
+            return lanes, self._aligned(lanes, good, size), self.shared
+        if space == "local":
+            lanes, good = self._local_lanes(address, active, size, step, "writes")
+            return lanes, self._aligned(lanes, good, size), self.local
+        lanes = self._lanes(address - _G, active, whole=True)
+        good = self._check_global(lanes, size, step, write=False)
+        writable = self._check_global(lanes, size, step, write=True)
+        if writable is not None:
+            good = writable if good is None else good & writable
+        if self.global_races is not None:
+            races = self.global_races
+            races.signal(self, active, releases=releases)
+            for write in (False, True):
+                races.access(self, lanes, good, size, step, write=write, strong=True)
+        if self.check_init:
+            self._mark(self.launch.arena.shadow, lanes, size, good, WRITTEN)
+        return lanes, self._aligned(lanes, good, size), self.launch.arena.data
+
+    def _aligned(self, lanes: Lanes, good: Array | None, size: int) -> Array | None:
+        """Leave out lanes whose address no atomic can have; they are reported already."""
+        bad = (lanes.offsets & np.uint64(size - 1)) != 0
+        if not bad.any():
+            return good
+        return ~bad if good is None else good & ~bad
+
+
+def _take_turns(cells: Array, places: Array, operands: list[Array], combine: Combine) -> Array:
+    """Apply an atomic lane after lane for each place, all places at once.
+
+    Lanes are sorted by place, stably; the n-th lanes of all places are one round.
+    """
+    count = len(places)
+    old = np.zeros(count, cells.dtype)
+    if not count:
+        return old
+    blank = operands[0]
+    second = operands[1] if len(operands) > 1 else blank
+    order = np.argsort(places, kind="stable")
+    sorted_places = places[order]
+    first = np.concatenate(([True], sorted_places[1:] != sorted_places[:-1]))
+    if first.all():
+        there = cells[places]
+        cells[places] = combine(there, operands[0], second)
+        return there
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.concatenate((starts, [count])))
+    rank = np.arange(count) - np.repeat(starts, lengths)
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(int(lengths.max()) + 1))
+    for low, high in pairwise(bounds):
+        chosen = order[by_rank[low:high]]
+        where = places[chosen]
+        there = cells[where]
+        old[chosen] = there
+        cells[where] = combine(there, operands[0][chosen], second[chosen])
+    return old

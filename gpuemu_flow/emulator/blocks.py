@@ -1,0 +1,132 @@
+"""Basic blocks of a program, and which registers are live where they end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuemu_flow.artifacts.ptx.opcode import Destination
+from gpuemu_flow.emulator.ir import Group, Inverted, Memory, Operand, Program, Register, Step
+
+ENDS_THREADS = frozenset({"ret", "exit", "trap"})
+
+
+@dataclass
+class Blocks:
+    """Blocks in program order; block ``b`` holds steps ``starts[b]`` to ``ends[b] - 1``.
+
+    Attributes
+    ----------
+    live_out : list of frozenset of int
+        Registers that a later block may read.
+    entry_live : frozenset of int
+        Registers that may be read before anything wrote them.
+    """
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    number: dict[int, int] = field(default_factory=dict)
+    successors: list[list[int]] = field(default_factory=list)
+    live_out: list[frozenset[int]] = field(default_factory=list)
+    entry_live: frozenset[int] = frozenset()
+
+
+def is_barrier(step: Step) -> bool:
+    """Tell whether a step waits for other threads of its block."""
+    base, segments = step.opcode.base, step.opcode.segments
+    return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
+
+
+def _ends_block(step: Step) -> bool:
+    return step.opcode.is_branch or step.opcode.base in ENDS_THREADS or is_barrier(step)
+
+
+def registers_in(operand: Operand) -> tuple[int, ...]:
+    """List the registers that an operand names."""
+    if isinstance(operand, Register):
+        return (operand.number,)
+    if isinstance(operand, Inverted):
+        return (operand.register.number,)
+    if isinstance(operand, Memory):
+        return registers_in(operand.base)
+    if isinstance(operand, Group):
+        return tuple(n for item in operand.items for n in registers_in(item))
+    return ()
+
+
+def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """List what a step writes and what it reads; a guarded step reads what it may leave alone."""
+    defined: tuple[int, ...] = ()
+    operands = step.operands
+    writes = step.opcode.destination is Destination.WRITES
+    if writes and operands and not isinstance(operands[0], Memory):
+        defined, operands = registers_in(operands[0]), operands[1:]
+    used = tuple(n for operand in operands for n in registers_in(operand))
+    if step.guard is not None:
+        used = (*used, step.guard.number, *defined)
+    return defined, used
+
+
+def split_blocks(program: Program) -> Blocks:
+    """Cut a program into blocks and compute liveness.
+
+    Returns
+    -------
+    Blocks
+    """
+    steps = program.steps
+    leaders = {0}
+    for index, step in enumerate(steps):
+        if _ends_block(step):
+            leaders.add(index + 1)
+            leaders.update(step.targets)
+    blocks = Blocks()
+    blocks.starts = sorted(leader for leader in leaders if leader < len(steps))
+    blocks.ends = [*blocks.starts[1:], len(steps)]
+    blocks.number = {start: b for b, start in enumerate(blocks.starts)}
+    for b, end in enumerate(blocks.ends):
+        last = steps[end - 1]
+        follow = [blocks.number[t] for t in dict.fromkeys(last.targets)]
+        falls = last.guard is not None or not (
+            last.opcode.is_branch or last.opcode.base in ENDS_THREADS
+        )
+        if falls and b + 1 < len(blocks.starts) and b + 1 not in follow:
+            follow.append(b + 1)
+        blocks.successors.append(follow)
+    _liveness(program, blocks)
+    return blocks
+
+
+def _liveness(program: Program, blocks: Blocks) -> None:
+    reads: list[frozenset[int]] = []
+    writes: list[frozenset[int]] = []
+    for start, end in zip(blocks.starts, blocks.ends, strict=True):
+        read: set[int] = set()
+        written: set[int] = set()
+        for step in program.steps[start:end]:
+            defined, used = defined_and_used(step)
+            read.update(n for n in used if n not in written)
+            written.update(defined)
+        reads.append(frozenset(read))
+        writes.append(frozenset(written))
+    count = len(blocks.starts)
+    predecessors: list[list[int]] = [[] for _ in range(count)]
+    for b, follow in enumerate(blocks.successors):
+        for target in follow:
+            predecessors[target].append(b)
+    live_in: list[frozenset[int]] = [frozenset()] * count
+    blocks.live_out = [frozenset()] * count
+    pending = list(range(count))
+    waiting = set(pending)
+    while pending:
+        b = pending.pop()
+        waiting.discard(b)
+        out: frozenset[int] = frozenset().union(*(live_in[s] for s in blocks.successors[b]))
+        into = reads[b] | (out - writes[b])
+        blocks.live_out[b] = out
+        if into != live_in[b]:
+            live_in[b] = into
+            for p in predecessors[b]:
+                if p not in waiting:
+                    waiting.add(p)
+                    pending.append(p)
+    blocks.entry_live = live_in[0] if count else frozenset()

@@ -1,0 +1,234 @@
+"""Memory of one batch: parameters, which lanes access what, and the bytes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.memory import (
+    GLOBAL_BASE,
+    PATTERN,
+)
+from gpuemu_flow.emulator.names import plain_variable
+from gpuemu_flow.emulator.races import GlobalRaces, SharedRaces
+from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.types import SIZES, Array
+
+_G = np.uint64(GLOBAL_BASE)
+
+
+class Bytes(State):
+    """Memory of one batch, and how lanes reach its bytes."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__(launch)
+        self.check_mem = "mem" in launch.checks
+        self.check_init = "init" in launch.checks
+        self.check_race = "race" in launch.checks
+        program = launch.program
+        size = max(program.shared_bytes, program.dynamic_offset + launch.dynamic_shared)
+        if program.dynamic_offset < 0 or not launch.dynamic_shared:
+            size = program.shared_bytes
+        self.shared_limit = size
+        self.shared_stride = -(-size // 128) * 128
+        self.local_stride = -(-program.local_bytes // 16) * 16
+        self.shared: Array = np.zeros(0, np.uint8)
+        self.shared_written: Array = np.zeros(0, np.uint8)
+        self.shared_valid: Array | None = None
+        self.local: Array = np.zeros(0, np.uint8)
+        self.local_written: Array = np.zeros(0, np.uint8)
+        self.shared_base: Array = np.zeros((1, 1), np.uint64)
+        self.local_base: Array = np.zeros((1, 1), np.uint64)
+        self.shared_races: SharedRaces | None = None
+        self.global_races: GlobalRaces | None = None
+        self._parameters: dict[tuple[int, str], Array] = {}
+        if len(program.shared) + (launch.dynamic_shared > 0) > 1:
+            self.shared_valid = np.zeros(self.shared_stride, bool)
+            for region in program.shared:
+                self.shared_valid[region.offset : region.offset + region.size] = True
+            if launch.dynamic_shared:
+                start = program.dynamic_offset
+                self.shared_valid[start : start + launch.dynamic_shared] = True
+
+    def describe_shared(self, offset: int, width: int = 1) -> str:
+        """Say where an offset of shared memory lies, as an element of some bytes."""
+        program = self.launch.program
+        regions = [(r.name, r.offset, r.size) for r in program.shared]
+        if self.launch.dynamic_shared:
+            regions.append(
+                ("dynamic shared memory", program.dynamic_offset, self.launch.dynamic_shared)
+            )
+        for name, start, size in regions:
+            if start <= offset < start + size:
+                index, rest = divmod(offset - start, width)
+                more = f" + {rest} bytes" if rest else ""
+                return f"{plain_variable(name)}[{index:,}]{more}"
+        before = [r for r in regions if r[1] + r[2] <= offset]
+        if not before:
+            return f"offset {offset:,}, where the kernel has no shared memory"
+        name, start, size = max(before, key=lambda r: r[1])
+        past = offset - start - size
+        return f"{past:,} bytes past the end of {plain_variable(name)} ({size:,} bytes)"
+
+    def describe_batch_offset(self, offset: int, width: int) -> str:
+        """Say where an offset into the batch's shared memory lies."""
+        return self.describe_shared(offset % max(1, self.shared_stride), width)
+
+    def begin(self, block_ids: Array) -> None:
+        """Set up memory for some blocks."""
+        super().begin(block_ids)
+        rows, lanes = self.count, self.count * self.width
+        self.shared = np.full(rows * self.shared_stride + 64, PATTERN, np.uint8)
+        self.local = np.full(lanes * self.local_stride + 64, PATTERN, np.uint8)
+        self.shared_base = (np.arange(rows, dtype=np.uint64) * np.uint64(self.shared_stride))[
+            :, None
+        ]
+        self.local_base = np.arange(lanes, dtype=np.uint64).reshape(self.full.shape) * np.uint64(
+            self.local_stride
+        )
+        if self.check_init:
+            self.shared_written = np.zeros(rows * self.shared_stride + 64, np.uint8)
+            self.local_written = np.zeros(lanes * self.local_stride + 64, np.uint8)
+        if self.check_race and self.shared_stride:
+            self.shared_races = SharedRaces(
+                self, rows * self.shared_stride, self.describe_batch_offset
+            )
+
+    def parameter(self, offset: int, code: str) -> Array:
+        """Read a value of the parameter block."""
+        key = (offset, code)
+        value = self._parameters.get(key)
+        if value is None:
+            value = np.frombuffer(self.launch.parameters, code, 1, offset).reshape(1, 1)
+            self._parameters[key] = value
+        return value
+
+    def symbol(self, number: int, displacement: int) -> Array:
+        """Give the address of a module variable."""
+        return np.full((1, 1), self.launch.symbols[number] + displacement, np.uint64)
+
+    def parameter_address(self, offset: int) -> Array:
+        """Give the address of a parameter."""
+        return np.full((1, 1), self.launch.parameter_address + offset, np.uint64)
+
+    def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> Lanes:
+        if mask is None or (offsets.size == 1 and not whole):
+            if whole:
+                offsets = self.spread(offsets)
+            return Lanes(offsets.reshape(-1), None, offsets.shape)
+        if mask.shape != self.full.shape:
+            mask = self.spread(mask)
+        return Lanes(self.spread(offsets)[mask], mask, ())
+
+    def _numbers(self, lanes: Lanes, chosen: Array) -> Array:
+        """Flat lane numbers of some positions among the active lanes."""
+        positions = np.flatnonzero(chosen)
+        if lanes.mask is not None:
+            return np.flatnonzero(lanes.mask)[positions]
+        if lanes.shape == self.full.shape:
+            return positions
+        grid = np.broadcast_to(np.arange(self.full.size).reshape(self.full.shape), self.full.shape)
+        step_r = self.full.shape[0] // lanes.shape[0]
+        step_c = self.full.shape[1] // lanes.shape[1]
+        return grid[::step_r, ::step_c].reshape(-1)[positions]
+
+    def _check_alignment(self, lanes: Lanes, size: int, step: int, space: str) -> None:
+        if size > 1 and int(np.bitwise_or.reduce(lanes.offsets)) & (size - 1):
+            bad = (lanes.offsets & np.uint64(size - 1)) != 0
+            numbers = self._numbers(lanes, bad)
+            offset = int(lanes.offsets[np.flatnonzero(bad)[0]])
+            self.report_lanes(
+                "mem", "misaligned", numbers, step,
+                lambda _: f"accesses {size} bytes of {space} memory at an address that is not a "
+                f"multiple of {size} (offset {offset:,}), by {self.who(int(numbers[0]))}",
+            )  # fmt: skip
+
+    def _take(
+        self, data: Array, lanes: Lanes, width: int, vector: int, good: Array | None
+    ) -> list[Array]:
+        """Fetch elements; lanes that may not access get zeros."""
+        offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
+        size = width * vector
+        misaligned = size > 1 and int(np.bitwise_or.reduce(offsets)) & (size - 1)
+        if misaligned:
+            raw = data[offsets.astype(np.int64)[:, None] + np.arange(size)]
+            values = list(np.ascontiguousarray(raw).view(f"u{width}").T)
+        else:
+            places = (offsets >> np.uint64(size.bit_length() - 1)).astype(np.int64)
+            usable = len(data) // size * size
+            cells = data[:usable].view(f"u{width}")
+            if vector == 1:
+                values = [cells.take(places)]
+            else:
+                rows = cells.reshape(-1, vector).take(places, axis=0)
+                values = [rows[:, k] for k in range(vector)]
+        if good is not None:
+            values = [np.where(good, v, v.dtype.type(0)) for v in values]
+        if lanes.mask is None:
+            return [v.reshape(lanes.shape) for v in values]
+        out = []
+        for value in values:
+            spread = np.zeros(self.full.shape, value.dtype)
+            spread[lanes.mask] = value
+            out.append(spread)
+        return out
+
+    def _put(
+        self, data: Array, lanes: Lanes, values: Sequence[Array], width: int, good: Array | None
+    ) -> None:
+        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        size = width * len(values)
+        misaligned = size > 1 and int(np.bitwise_or.reduce(offsets, initial=np.uint64(0))) & (
+            size - 1
+        )
+        places = offsets.astype(np.int64) if misaligned else (
+            offsets >> np.uint64(width.bit_length() - 1)
+        ).astype(np.int64)  # fmt: skip
+        cells = data[: len(data) // width * width].view(f"u{width}")
+        for k, value in enumerate(values):
+            active = self.active(value, lanes.mask)
+            active = active if good is None else active[good]
+            if misaligned:
+                raw = np.ascontiguousarray(active).view(np.uint8).reshape(-1, width)
+                data[places[:, None] + np.arange(k * width, (k + 1) * width)] = raw
+            else:
+                cells[places + k if k else places] = active
+
+    def active(self, value: Array, mask: Array | None) -> Array:
+        """Take the active lanes of a value as one row."""
+        spread = self.spread(value)
+        return spread.reshape(-1) if mask is None else spread[mask]
+
+    def _mark(self, shadow: Array, lanes: Lanes, size: int, good: Array | None, value: int) -> None:
+        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        places = offsets.astype(np.int64)
+        if size in (2, 4, 8) and not int(np.bitwise_or.reduce(offsets, initial=0)) & (size - 1):
+            cells = shadow[: len(shadow) // size * size].view(f"u{size}")
+            cells[places >> (size.bit_length() - 1)] = int.from_bytes(
+                bytes([value]) * size, "little"
+            )
+        else:
+            for k in range(size):
+                shadow[places + k] = value
+
+    def _unchanged(
+        self,
+        data: Array,
+        lanes: Lanes,
+        values: Sequence[Array],
+        width: int,
+        good: Array | None,
+    ) -> Array:
+        """Tell which active lanes write what is there already."""
+        offsets = lanes.offsets if good is None else np.where(good, lanes.offsets, np.uint64(0))
+        there = self._take(data, Lanes(offsets, None, offsets.shape), width, len(values), None)
+        same = np.ones(offsets.size, bool)
+        for old, value in zip(there, values, strict=True):
+            same &= old == self.active(value, lanes.mask)
+        return same
+
+    def _element(self, step: int) -> int:
+        """Give the bytes of one element of the access that a step makes."""
+        return SIZES.get(self.launch.program.steps[step].opcode.type, 1)

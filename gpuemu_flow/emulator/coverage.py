@@ -1,0 +1,88 @@
+"""Which instructions of a PTX file can be run, and which cannot and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpuemu_flow.emulator.codegen import why_not
+from gpuemu_flow.emulator.decode import decode_program
+from gpuemu_flow.emulator.errors import UnsupportedError
+from gpuemu_flow.emulator.launch import read_entries
+
+
+@dataclass(frozen=True)
+class Missing:
+    """An opcode of a kernel that cannot be run, and the first place where it stands."""
+
+    opcode: str
+    count: int
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class KernelCoverage:
+    """One kernel's instructions.
+
+    Attributes
+    ----------
+    name : str
+    steps : int
+        Instructions with its device functions.
+    opcodes : dict of str to int
+        How often each opcode stands in it.
+    missing : tuple of Missing
+    problem : str
+        Why it could not be read at all; empty when it could.
+    """
+
+    name: str
+    steps: int
+    opcodes: dict[str, int]
+    missing: tuple[Missing, ...]
+    problem: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the kernel can be run."""
+        return not self.missing and not self.problem
+
+
+def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
+    """Look at every kernel of a PTX file.
+
+    Returns
+    -------
+    list of KernelCoverage
+
+    Raises
+    ------
+    UnsupportedError
+        When the file is no PTX or holds no kernel.
+    """
+    found = []
+    for entry in read_entries(data, file):
+        try:
+            program = decode_program(entry)
+        except UnsupportedError as error:
+            found.append(KernelCoverage(entry.name, 0, {}, (), str(error)))
+            continue
+        opcodes: Counter[str] = Counter()
+        missing: dict[str, Missing] = {}
+        for step in program.steps:
+            name = step.opcode.text
+            opcodes[name] += 1
+            reason = why_not(step)
+            if reason and name in missing:
+                known = missing[name]
+                missing[name] = Missing(name, known.count + 1, known.line, known.reason)
+            elif reason:
+                line = program.module.source.line_of(step.offset)
+                missing[name] = Missing(name, 1, line, reason)
+        found.append(
+            KernelCoverage(
+                entry.name, len(program.steps), dict(opcodes.most_common()), tuple(missing.values())
+            )
+        )
+    return found

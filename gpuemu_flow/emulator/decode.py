@@ -1,0 +1,381 @@
+"""From a parsed PTX function to a `Program`: operands decoded, device functions inlined."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Module, Opcode, read_body
+from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
+from gpuemu_flow.emulator.errors import unsupported
+from gpuemu_flow.emulator.ir import (
+    Operand,
+    Program,
+    Region,
+    Register,
+    Step,
+    Symbol,
+)
+from gpuemu_flow.emulator.layout import (
+    align_up,
+    check_size,
+    header_lists,
+    initial_value,
+    lay_out_parameters,
+)
+from gpuemu_flow.emulator.operands import decode_operand
+
+MAX_STEPS = 200_000
+"""Steps of one kernel with its device functions inlined."""
+
+SYSTEM_CALLS = frozenset({"vprintf", "__assertfail"})
+"""Functions that the driver provides and the emulator has of its own."""
+
+SHARED_GUARD = 64
+"""Bytes between shared variables, so that running over the end of one shows."""
+
+MAX_CALL_DEPTH = 32
+
+
+def decode_program(function: Function) -> Program:
+    """Decode a kernel.
+
+    Parameters
+    ----------
+    function : Function
+        An ``.entry``.
+
+    Returns
+    -------
+    Program
+
+    Raises
+    ------
+    UnsupportedError
+        For text that is no PTX, and for what cannot be run at all. Instructions that have no
+        meaning here are found later, by `forms`.
+    """
+    return _Decoder(function).decode()
+
+
+class _Frame:
+    """One function's names while it is decoded: registers by scope, variables, parameters."""
+
+    def __init__(self, body: Body, symbols: dict[str, Symbol]) -> None:
+        self.body = body
+        self.symbols = symbols
+        self.registers: dict[tuple[int, str], Register] = {}
+        self.starts: list[int] = []
+        self.pending: list[tuple[int, tuple[int, ...]]] = []
+        self.returns: list[int] = []
+        self.single: list[dict[str, str]] = []
+        self.ranged: list[dict[str, tuple[int, str]]] = []
+        for scope in body.scopes:
+            self.single.append(
+                {r.name: r.type for r in scope.registers if r.size is None and r.lanes == 1}
+            )
+            self.ranged.append(
+                {r.name: (r.size, r.type) for r in scope.registers if r.size is not None}
+            )
+
+    def declared(self, name: str, scope: int) -> tuple[int, str] | None:
+        """Find the scope and type of the register that a name means."""
+        stem = name.rstrip("0123456789")
+        while scope >= 0:
+            if name in self.single[scope]:
+                return scope, self.single[scope][name]
+            for cut in range(len(stem), len(name)):
+                found = self.ranged[scope].get(name[:cut])
+                if found is not None and len(name) - cut < 10 and int(name[cut:]) < found[0]:
+                    return scope, found[1]
+            scope = self.body.scopes[scope].parent
+        return None
+
+
+class _Decoder:
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._module = function.module
+        self._functions = {f.name: f for f in self._module.functions if not f.is_entry}
+        self._program = Program(function.name, self._module)
+        self._module_symbols: dict[str, Symbol] = {}
+        self._shared_names: dict[str, Symbol] = {}
+        self._dynamic_names: list[str] = []
+        self._global_numbers: dict[str, int] = {}
+        self._stack: list[str] = []
+        self._calls = 0
+
+    def decode(self) -> Program:
+        program, function = self._program, self._function
+        program.required_threads = function.bounds.max_threads if function.bounds.required else 0
+        program.max_threads = function.bounds.max_threads
+        program.parameters, program.parameter_bytes = lay_out_parameters(function)
+        self._place_globals()
+        symbols = {p.name: Symbol("param", p.offset) for p in program.parameters}
+        frame = self._frame(function, symbols)
+        for index in frame.returns:
+            program.steps[index] = replace(program.steps[index], opcode=Opcode("exit"))
+        program.dynamic_offset = align_up(program.shared_bytes, 1024)
+        return program
+
+    def _declined(self, message: str, hint: str, offset: int) -> Exception:
+        source = self._module.source
+        return unsupported(message, hint, source.file, source.line_of(offset))
+
+    def _place_globals(self) -> None:
+        variables = [v for v in self._module.variables if v.space in ("global", "const")]
+        variables = [v for v in variables if not v.external]
+        self._global_numbers = {v.name: n for n, v in enumerate(variables)}
+        for variable in variables:
+            self._program.globals.append(
+                initial_value(variable, self._module, self._global_numbers)
+            )
+
+    def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
+        """Decode one function's body to the end of the program's steps."""
+        if function.name in self._stack or len(self._stack) >= MAX_CALL_DEPTH:
+            raise self._declined(
+                f"{function.name} calls itself", "recursion cannot be run", function.offset
+            )
+        self._stack.append(function.name)
+        body = read_body(function)
+        if body.problems:
+            problem = body.problems[0]
+            raise unsupported(
+                f"{problem.slug}: {problem.message}", problem.hint, problem.file, problem.line
+            )
+        frame = _Frame(body, dict(symbols))
+        self._place_variables(frame)
+        for instruction in body.instructions:
+            frame.starts.append(len(self._program.steps))
+            self._instruction(instruction, frame)
+            if len(self._program.steps) > MAX_STEPS:
+                raise self._declined(
+                    f"{self._function.name} has more than {MAX_STEPS} steps with its functions",
+                    "compile fewer device functions into it",
+                    function.offset,
+                )
+        frame.starts.append(len(self._program.steps))
+        steps = self._program.steps
+        for index, targets in frame.pending:
+            steps[index] = replace(steps[index], targets=tuple(frame.starts[t] for t in targets))
+        self._stack.pop()
+        return frame
+
+    def _place_variables(self, frame: _Frame) -> None:
+        program = self._program
+        widest: dict[str, tuple[int, int]] = {}
+        for variable in frame.body.variables:
+            align = variable.align or TYPE_BYTES.get(variable.type, 1)
+            if variable.space == "shared":
+                self._shared(variable.name, check_size(variable, self._module), align)
+                frame.symbols[variable.name] = self._shared_names[variable.name]
+            elif variable.space in ("local", "param"):
+                size, old = check_size(variable, self._module), widest.get(variable.name, (0, 1))
+                widest[variable.name] = (max(size, old[0]), max(align, old[1]))
+            elif variable.space in ("global", "const"):
+                number = len(program.globals)
+                self._global_numbers[variable.name] = number
+                program.globals.append(initial_value(variable, self._module, self._global_numbers))
+                frame.symbols[variable.name] = Symbol("global", number)
+        for name, (size, align) in widest.items():
+            offset = align_up(program.local_bytes, max(align, 8))
+            program.local.append(Region(name, offset, size))
+            program.local_bytes = offset + size
+            frame.symbols[name] = Symbol("local", offset)
+        if program.local_bytes > 1 << 20:
+            raise self._declined(
+                "a thread needs more than 1 MiB of local memory", "", self._function.offset
+            )
+
+    def _shared(self, name: str, size: int, align: int) -> None:
+        program = self._program
+        if name in self._shared_names:
+            return
+        start = program.shared_bytes + (SHARED_GUARD if program.shared else 0)
+        offset = align_up(start, max(align, 16))
+        program.shared.append(Region(name, offset, size))
+        program.shared_bytes = offset + size
+        self._shared_names[name] = Symbol("shared", offset)
+        if program.shared_bytes > 1 << 20:
+            raise self._declined("more than 1 MiB of shared memory", "", self._function.offset)
+
+    def _module_symbol(self, name: str) -> Symbol | None:
+        number = self._global_numbers.get(name)
+        if number is not None:
+            return Symbol("global", number)
+        if name in self._shared_names:
+            return self._shared_names[name]
+        for variable in self._module.variables:
+            if variable.name == name and variable.space == "shared":
+                if variable.external or variable.size_bytes in (None, 0):
+                    return Symbol("dynamic", 0)
+                align = variable.align or TYPE_BYTES.get(variable.type, 1)
+                self._shared(name, check_size(variable, self._module), align)
+                return self._shared_names[name]
+        return None
+
+    def _lookup(self, name: str, scope: int, frame: _Frame) -> Register | Symbol | None:
+        found = frame.declared(name, scope)
+        if found is not None:
+            key = (found[0], name)
+            register = frame.registers.get(key)
+            if register is None:
+                register = Register(len(self._program.register_types), found[1])
+                frame.registers[key] = register
+                self._program.register_types.append(found[1])
+            return register
+        symbol = frame.symbols.get(name) or self._module_symbols.get(name)
+        if symbol is None:
+            symbol = self._module_symbol(name)
+            if symbol is not None:
+                self._module_symbols[name] = symbol
+        return symbol
+
+    def _instruction(self, instruction: Instruction, frame: _Frame) -> None:
+        opcode = instruction.opcode
+        guard, negated = None, False
+        if instruction.predicate is not None:
+            name, negated = instruction.predicate
+            found = self._lookup(name, instruction.scope, frame)
+            if not isinstance(found, Register) or found.type != "pred":
+                raise self._declined(f"the guard {name!r} is no predicate", "", instruction.offset)
+            guard = found
+        if opcode.base == "call":
+            self._call(instruction, frame, guard, negated)
+            return
+        targets: tuple[int, ...] = ()
+        operands: tuple[Operand, ...] = ()
+        if opcode.is_branch:
+            targets, operands = self._branch(instruction, frame)
+        else:
+            operands = tuple(
+                self._operand(text, instruction, frame) for text in instruction.operands
+            )
+        index = self._emit(instruction, frame, opcode, operands, guard, negated)
+        if targets:
+            frame.pending.append((index, targets))
+        if opcode.base == "ret":
+            frame.returns.append(index)
+
+    def _emit(
+        self,
+        instruction: Instruction,
+        frame: _Frame,
+        opcode: Opcode,
+        operands: tuple[Operand, ...],
+        guard: Register | None,
+        negated: bool,
+    ) -> int:
+        location = frame.body.location_of(instruction)
+        text = f"{instruction.opcode.text} {' '.join(instruction.text.split())}".strip()
+        self._program.steps.append(
+            Step(
+                opcode,
+                operands,
+                guard,
+                negated,
+                (),
+                instruction.offset,
+                None if location is None else (location.file, location.line),
+                text[:160],
+            )
+        )
+        return len(self._program.steps) - 1
+
+    def _operand(self, text: str, instruction: Instruction, frame: _Frame) -> Operand:
+        def lookup(name: str) -> Register | Symbol | None:
+            return self._lookup(name, instruction.scope, frame)
+
+        operand = decode_operand(text, lookup)
+        if operand is None:
+            raise self._declined(
+                f"{instruction.opcode.text}: the operand {' '.join(text.split())[:60]!r} cannot "
+                "be run",
+                "",
+                instruction.offset,
+            )
+        return operand
+
+    def _branch(
+        self, instruction: Instruction, frame: _Frame
+    ) -> tuple[tuple[int, ...], tuple[Operand, ...]]:
+        body, scope = frame.body, instruction.scope
+        texts = instruction.operands
+        operands: tuple[Operand, ...] = ()
+        names: tuple[str, ...] = ()
+        if instruction.opcode.base == "bra" and len(texts) == 1:
+            names = (texts[0],)
+        elif instruction.opcode.base == "brx" and len(texts) == 2:
+            operands = (self._operand(texts[0], instruction, frame),)
+            names = body.resolve_branch_targets(texts[1], scope) or ()
+        found = [body.resolve_label(name, scope) for name in names]
+        if not found or None in found:
+            raise self._declined(
+                f"{instruction.opcode.text} goes to a label that does not exist",
+                "",
+                instruction.offset,
+            )
+        return tuple(t for t in found if t is not None), operands
+
+    def _call(
+        self, instruction: Instruction, frame: _Frame, guard: Register | None, negated: bool
+    ) -> None:
+        texts = instruction.operands
+        lists = [[n.strip() for n in t.strip("()").split(",") if n.strip()] for t in texts]
+        results = lists.pop(0) if texts and texts[0].startswith("(") else []
+        name = lists.pop(0)[0] if lists and lists[0] else ""
+        arguments = lists.pop(0) if lists else []
+        symbols = []
+        for text in (*results, *arguments):
+            operand = self._operand(text, instruction, frame)
+            if not isinstance(operand, Symbol):
+                raise self._declined(
+                    f"call: the argument {text!r} is no .param variable", "", instruction.offset
+                )
+            symbols.append(operand)
+        name = self._module.aliases.get(name, name)
+        if name in SYSTEM_CALLS:
+            opcode = Opcode(f"call.{name}")
+            self._emit(instruction, frame, opcode, tuple(symbols), guard, negated)
+            return
+        function = self._functions.get(name)
+        if function is None:
+            raise self._declined(
+                f"call of {name[:60]!r}, which has no body in this file",
+                "calls through pointers and functions of the device runtime cannot be run",
+                instruction.offset,
+            )
+        self._inline(instruction, frame, function, symbols, guard, negated)
+
+    def _inline(
+        self,
+        instruction: Instruction,
+        frame: _Frame,
+        function: Function,
+        symbols: list[Symbol],
+        guard: Register | None,
+        negated: bool,
+    ) -> None:
+        returned, taken = header_lists(function)
+        formals = [*returned, *taken]
+        if len(formals) != len(symbols) or any(v.space != "param" for v in formals):
+            raise self._declined(
+                f"call of {function.name} with {len(symbols)} of {len(formals)} arguments",
+                "",
+                instruction.offset,
+            )
+        steps = self._program.steps
+        skip = -1
+        if guard is not None:
+            skip = self._emit(instruction, frame, Opcode("bra"), (), guard, not negated)
+        called = self._frame(function, {v.name: s for v, s in zip(formals, symbols, strict=True)})
+        end = len(steps)
+        for index in called.returns:
+            steps[index] = replace(steps[index], opcode=Opcode("bra"), targets=(end,))
+        if skip >= 0:
+            steps[skip] = replace(steps[skip], targets=(end,))
+
+
+def module_entries(modules: list[Module]) -> list[Function]:
+    """List the kernels of some modules in file order."""
+    return [entry for module in modules for entry in module.entries()]

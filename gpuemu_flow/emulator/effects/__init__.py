@@ -1,0 +1,47 @@
+"""Instructions that are more than a function of lanes: moves, memory, warps, barriers, matrices."""
+
+from __future__ import annotations
+
+from gpuemu_flow.artifacts.ptx import Opcode
+from gpuemu_flow.emulator.effects import (
+    asynchronous,
+    atomics,
+    barriers,
+    calls,
+    carries,
+    loads,
+    matrices,
+    moves,
+    warps,
+)
+from gpuemu_flow.emulator.effects.effect import Effect
+
+_EFFECTS: dict[str, Effect] = {
+    **moves.EFFECTS,
+    **loads.EFFECTS,
+    **barriers.EFFECTS,
+    **warps.EFFECTS,
+    **atomics.EFFECTS,
+    **asynchronous.EFFECTS,
+    **matrices.EFFECTS,
+    **calls.EFFECTS,
+    **carries.EFFECTS,
+}
+
+
+def find_effect(opcode: Opcode) -> Effect | None:
+    """Find what an opcode does beyond its lanes.
+
+    Returns
+    -------
+    Effect or None
+        None for an opcode that the emulator does not know.
+    """
+    if opcode.base == "call":
+        return _EFFECTS.get(opcode.text)
+    return _EFFECTS.get(opcode.base)
+
+
+def effect_bases() -> tuple[str, ...]:
+    """List the base names that have effects."""
+    return tuple(sorted(_EFFECTS))

@@ -1,0 +1,93 @@
+"""Checks of operands before anything runs."""
+
+from __future__ import annotations
+
+from gpuemu_flow.emulator.ir import (
+    Group,
+    Immediate,
+    Inverted,
+    Memory,
+    Operand,
+    Register,
+    Sink,
+    Special,
+    Step,
+    Symbol,
+)
+from gpuemu_flow.emulator.types import BITS, SIZES
+
+UNKNOWN_FORM = "the emulator does not know this form of the instruction"
+
+
+def operand_problem(operand: Operand, type_name: str) -> str:
+    """Say why an operand cannot be read as a type; an empty string when it can."""
+    if isinstance(operand, (Group, Memory, Sink)):
+        return "an operand has a form that this instruction does not take"
+    if isinstance(operand, Inverted):
+        return "" if type_name == "pred" else "a negated predicate is used as a number"
+    if isinstance(operand, Register):
+        return register_problem(operand, type_name)
+    if isinstance(operand, (Symbol, Special)) and type_name == "pred":
+        return "an address or special register is used as a predicate"
+    return ""
+
+
+def register_problem(register: Register, type_name: str) -> str:
+    """Say why a register cannot hold a type."""
+    if register.type not in BITS:
+        return f"registers of type .{register.type} are not supported"
+    if (register.type == "pred") != (type_name == "pred"):
+        return f"a register of type .{register.type} is used as .{type_name}"
+    if SIZES[register.type] < SIZES[type_name]:
+        return f"a register of type .{register.type} is too small for .{type_name}"
+    return ""
+
+
+def result_problem(operand: Operand, type_name: str) -> str:
+    """Say why a result of a type cannot be written to an operand."""
+    if isinstance(operand, Sink):
+        return ""
+    if not isinstance(operand, Register):
+        return "a result goes to something that is no register"
+    return register_problem(operand, type_name)
+
+
+def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
+    """Check a step with an optional result and then operands of some types."""
+    wanted = len(types) + bool(result)
+    if len(step.operands) != wanted:
+        return f"it has {len(step.operands)} operands, not {wanted}"
+    rest = step.operands
+    if result:
+        problem = result_problem(rest[0], result)
+        if problem:
+            return problem
+        rest = rest[1:]
+    for operand, type_name in zip(rest, types, strict=True):
+        problem = operand_problem(operand, type_name)
+        if problem:
+            return problem
+    return ""
+
+
+def address_problem(operand: Operand) -> str:
+    """Say why an operand is no address that can be run."""
+    if not isinstance(operand, Memory):
+        return "its address has an unknown form"
+    base = operand.base
+    if isinstance(base, Register) and SIZES.get(base.type, 0) not in (4, 8):
+        return "its address lies in a register that is neither 32 nor 64 bits wide"
+    return ""
+
+
+def items_of(operand: Operand) -> tuple[Operand, ...]:
+    """List the elements of a vector operand; a single one is its own."""
+    return operand.items if isinstance(operand, Group) else (operand,)
+
+
+def constant_of(operand: Operand) -> int | None:
+    """Take the value of an integer constant."""
+    if isinstance(operand, Immediate) and operand.kind == "int":
+        value = operand.value
+        return value - (1 << 64) if value >> 63 else value
+    return None

@@ -1,0 +1,35 @@
+"""The two questions about an instruction with effects: can it be run, and how is it written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuemu_flow.emulator.ir import Step
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+    Emit = Callable[["Emitter", Step, int], None]
+else:
+    Emit = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One family of instructions.
+
+    Attributes
+    ----------
+    problem : callable
+        From a step to why it cannot be run, an empty string when it can.
+    emit : callable
+        Writes the step's code; called only for steps without a problem.
+    section : str
+        Title of the section of the PTX ISA.
+    """
+
+    problem: Callable[[Step], str]
+    emit: Emit
+    section: str

@@ -1,0 +1,152 @@
+"""Matrix instructions of warps: ldmatrix, stmatrix, mma."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.emulator.effects.checking import (
+    UNKNOWN_FORM,
+    address_problem,
+    items_of,
+    operand_problem,
+    result_problem,
+)
+from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.ir import Memory, Step
+from gpuemu_flow.emulator.matrices import ELEMENT_BITS, MatrixForm
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+_SHAPE = re.compile(r"m(\d{1,2})n(\d{1,2})k(\d{1,3})\Z", re.ASCII)
+_SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
+    "f16": frozenset({(16, 8, 8), (16, 8, 16)}),
+    "bf16": frozenset({(16, 8, 8), (16, 8, 16)}),
+    "tf32": frozenset({(16, 8, 4), (16, 8, 8)}),
+    "f64": frozenset({(8, 8, 4), (16, 8, 4), (16, 8, 8), (16, 8, 16)}),
+    "8": frozenset({(8, 8, 16), (16, 8, 16), (16, 8, 32)}),
+    "4": frozenset({(8, 8, 32), (16, 8, 32), (16, 8, 64)}),
+    "1": frozenset({(8, 8, 128), (16, 8, 128), (16, 8, 256)}),
+    "fp8": frozenset({(16, 8, 16), (16, 8, 32)}),
+}
+
+
+def read_form(step: Step) -> MatrixForm | None:
+    """Read shape and types of an ``mma``; None for one that is not known."""
+    words = step.opcode.segments[1:]
+    if words[:2] != ("sync", "aligned") or len(words) < 9:
+        return None
+    shape = _SHAPE.match(words[2])
+    if shape is None or words[3:5] != ("row", "col"):
+        return None
+    rest = [w for w in words[5:] if w not in ("satfinite", "xor", "and", "popc", "rn")]
+    if len(rest) != 4:
+        return None
+    d, a, b, c = rest
+    m, n, k = (int(number) for number in shape.groups())
+    if a not in ELEMENT_BITS or b not in ELEMENT_BITS or ELEMENT_BITS[a] != ELEMENT_BITS[b]:
+        return None
+    if a[0] in "sub" and a not in ("bf16",):
+        family, sums = str(ELEMENT_BITS[a]), {"s32"}
+    elif a[0] == "e":
+        family, sums = "fp8", {"f32", "f16"}
+    else:
+        family = a
+        sums = {"f16": {"f16", "f32"}, "f64": {"f64"}}.get(a, {"f32"})
+    same_kind = a == b or family in ("8", "4", "fp8")
+    if not same_kind or (m, n, k) not in _SHAPES[family] or not {c, d} <= sums:
+        return None
+    operation = ""
+    if a == "b1":
+        operation = next((w for w in words if w in ("xor", "and")), "")
+        if not operation:
+            return None
+    return MatrixForm(m, n, k, a, b, c, d, "satfinite" in words, operation)
+
+
+def _register_type(kind: str, *, accumulator: bool) -> str:
+    if kind == "f64":
+        return "f64"
+    return {"f32": "f32", "s32": "s32"}.get(kind, "b32") if accumulator else "b32"
+
+
+def _mma_problem(step: Step) -> str:
+    form = read_form(step)
+    if form is None:
+        return UNKNOWN_FORM
+    if len(step.operands) != 4:
+        return f"it has {len(step.operands)} operands, not 4"
+    for name, operand in zip("dabc", step.operands, strict=True):
+        items = items_of(operand)
+        if len(items) != form.registers(name):
+            return f"its {name} has {len(items)} registers, not {form.registers(name)}"
+        kind = _register_type(getattr(form, name), accumulator=name in "cd")
+        for item in items:
+            problem = result_problem(item, kind) if name == "d" else operand_problem(item, kind)
+            if problem:
+                return problem
+    return ""
+
+
+def _emit_mma(emitter: Emitter, step: Step, index: int) -> None:
+    form = read_form(step)
+    assert form is not None
+    lists = []
+    for name, operand in zip("abc", step.operands[1:], strict=True):
+        bits = "b64" if getattr(form, name) == "f64" else "b32"
+        lists.append("(" + "".join(f"{emitter.read(i, bits)}, " for i in items_of(operand)) + ")")
+    bound = emitter.function(form, f"form {form}")
+    found = emitter.temporary(
+        f"m.matrix_multiply({bound}, {', '.join(lists)}, {emitter.mask(step)}, {index})"
+    )
+    for k, item in enumerate(items_of(step.operands[0])):
+        emitter.write(item, f"{found}[{k}]", "b64" if form.d == "f64" else "b32", step)
+
+
+def _count(step: Step) -> int:
+    return next((int(w[1]) for w in step.opcode.segments if w in ("x1", "x2", "x4")), 0)
+
+
+def _matrix_access_problem(step: Step) -> str:
+    opcode = step.opcode
+    words = set(opcode.segments[1:])
+    known = {"sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta", "b16"}
+    if not words <= known or "m8n8" not in words or "b16" not in words or not _count(step):
+        return UNKNOWN_FORM
+    if len(step.operands) != 2:
+        return UNKNOWN_FORM
+    at = 1 if opcode.base == "ldmatrix" else 0
+    items = items_of(step.operands[1 - at])
+    if len(items) != _count(step):
+        return UNKNOWN_FORM
+    check = result_problem if at else operand_problem
+    problems = (check(item, "b32") for item in items)
+    return next((p for p in problems if p), "") or address_problem(step.operands[at])
+
+
+def _emit_matrix_access(emitter: Emitter, step: Step, index: int) -> None:
+    opcode = step.opcode
+    loads = opcode.base == "ldmatrix"
+    address = step.operands[1 if loads else 0]
+    assert isinstance(address, Memory)
+    space = opcode.space or "generic"
+    transposed = "trans" in opcode.segments
+    where = emitter.address(address)
+    mask = emitter.mask(step)
+    if loads:
+        found = emitter.temporary(
+            f"m.load_matrices({space!r}, {where}, {_count(step)}, {transposed}, {mask}, {index})"
+        )
+        for k, item in enumerate(items_of(step.operands[0])):
+            emitter.write(item, f"{found}[{k}]", "b32", step)
+        return
+    values = "".join(f"{emitter.read(i, 'b32')}, " for i in items_of(step.operands[1]))
+    emitter.do(f"m.store_matrices({space!r}, {where}, ({values}), {transposed}, {mask}, {index})")
+
+
+EFFECTS = {
+    "mma": Effect(_mma_problem, _emit_mma, "mma"),
+    "ldmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "ldmatrix"),
+    "stmatrix": Effect(_matrix_access_problem, _emit_matrix_access, "stmatrix"),
+}

@@ -1,0 +1,251 @@
+"""Moves, comparisons and address conversions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuemu_flow.emulator.effects.checking import (
+    UNKNOWN_FORM,
+    items_of,
+    operand_problem,
+    operands_problem,
+    result_problem,
+)
+from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.ir import Group, Step
+from gpuemu_flow.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
+from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
+from gpuemu_flow.emulator.semantics.floats import flush
+from gpuemu_flow.emulator.semantics.integers import compare
+from gpuemu_flow.emulator.semantics.packed import high, low
+from gpuemu_flow.emulator.types import DTYPES, SIZES, Array, is_float
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+_COMPARISONS = frozenset(
+    {
+        "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
+        "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
+    }
+)  # fmt: skip
+_COMBINE = {"and": "&", "or": "|", "xor": "^"}
+_FLOAT_ONLY = frozenset(["equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"])
+
+
+def _comparison(step: Step) -> tuple[str, str, str]:
+    """Read a comparison's operator, how it is combined, and its type."""
+    words = step.opcode.segments[1:]
+    name = words[0] if words else ""
+    combined = next((w for w in words[1:] if w in _COMBINE), "")
+    return name, combined, step.opcode.type
+
+
+def _setp_problem(step: Step) -> str:
+    name, combined, type_name = _comparison(step)
+    operands = step.operands
+    if name not in _COMPARISONS or type_name not in DTYPES or type_name == "pred":
+        return UNKNOWN_FORM
+    floats = is_float(type_name) or type_name in ("bf16", "f16x2", "bf16x2")
+    if name in _FLOAT_ONLY and not floats:
+        return UNKNOWN_FORM
+    if len(operands) != 3 + bool(combined):
+        return f"it has {len(operands)} operands"
+    if combined and operand_problem(operands[3], "pred"):
+        return operand_problem(operands[3], "pred")
+    if step.opcode.base == "set":
+        result = result_problem(operands[0], step.opcode.types[0])
+        if result or len(step.opcode.types) != 2 or type_name.endswith("x2"):
+            return result or UNKNOWN_FORM
+    else:
+        for item in items_of(operands[0]):
+            if result_problem(item, "pred"):
+                return result_problem(item, "pred")
+        if len(items_of(operands[0])) > 2:
+            return UNKNOWN_FORM
+    return operand_problem(operands[1], type_name) or operand_problem(operands[2], type_name)
+
+
+def _compared(emitter: Emitter, step: Step) -> list[str]:
+    """Write the comparison; two values for packed types."""
+    name, _, type_name = _comparison(step)
+    function = emitter.function(compare(name), f"compare {name}")
+    values = [emitter.read(o, type_name) for o in step.operands[1:3]]
+    if "ftz" in step.opcode.segments and type_name == "f32":
+        flushing = emitter.function(flush, "flush")
+        values = [f"{flushing}({v})" for v in values]
+    if type_name == "bf16":
+        widen = emitter.function(bfloat_to_f32, "widen bf16")
+        values = [f"{widen}({v})" for v in values]
+    if not type_name.endswith("x2"):
+        return [emitter.temporary(f"{function}({values[0]}, {values[1]})")]
+    halves = []
+    for part, label in ((low, "low"), (high, "high")):
+        pick = emitter.function(part, f"{label} half")
+        parts = [f"{pick}({v})" for v in values]
+        if type_name == "f16x2":
+            parts = [f"{p}.view('f2')" for p in parts]
+        else:
+            widen = emitter.function(bfloat_to_f32, "widen bf16")
+            parts = [f"{widen}({p})" for p in parts]
+        halves.append(emitter.temporary(f"{function}({parts[0]}, {parts[1]})"))
+    return halves
+
+
+def _emit_setp(emitter: Emitter, step: Step, index: int) -> None:
+    found = _compared(emitter, step)
+    _, combined, _ = _comparison(step)
+    targets = items_of(step.operands[0])
+    inverse = f"(~{found[0]})"
+    values = found if len(found) == 2 else [found[0], inverse]
+    if combined:
+        other = emitter.read(step.operands[3], "pred")
+        values = [f"({v} {_COMBINE[combined]} {other})" for v in values]
+    values = [emitter.temporary(v) for v in values[: len(targets)]]
+    for target, value in zip(targets, values, strict=False):
+        emitter.write(target, value, "pred", step)
+
+
+def _emit_set(emitter: Emitter, step: Step, index: int) -> None:
+    value = _compared(emitter, step)[0]
+    _, combined, _ = _comparison(step)
+    if combined:
+        value = f"({value} {_COMBINE[combined]} {emitter.read(step.operands[3], 'pred')})"
+    to = step.opcode.types[0]
+    maker = _ones_if if not is_float(to) else _one_if
+    function = emitter.function(maker(DTYPES[to]), f"set {to}")
+    emitter.write(step.operands[0], f"{function}({value})", to, step)
+
+
+def _ones_if(dtype: str):  # type: ignore[no-untyped-def]
+    kind = np.dtype(dtype).type
+    ones = np.array(-1, np.int64).astype(dtype)
+    return lambda p: np.where(p, ones, kind(0))
+
+
+def _one_if(dtype: str):  # type: ignore[no-untyped-def]
+    return lambda p: p.astype(dtype)
+
+
+def _mov_problem(step: Step) -> str:
+    type_name = step.opcode.type
+    if len(step.operands) != 2 or type_name not in DTYPES:
+        return UNKNOWN_FORM
+    target, source = step.operands
+    for group in (target, source):
+        if isinstance(group, Group) and _piece(type_name, len(group.items)) == "":
+            return UNKNOWN_FORM
+    if isinstance(target, Group) and isinstance(source, Group):
+        return UNKNOWN_FORM
+    if isinstance(target, Group):
+        piece = _piece(type_name, len(target.items))
+        problems = [result_problem(item, piece) for item in target.items]
+        return next((p for p in problems if p), operand_problem(source, type_name))
+    if isinstance(source, Group):
+        piece = _piece(type_name, len(source.items))
+        problems = [operand_problem(item, piece) for item in source.items]
+        return next((p for p in problems if p), result_problem(target, type_name))
+    return operands_problem(step, (type_name,), type_name)
+
+
+def _piece(type_name: str, count: int) -> str:
+    bits = 8 * SIZES[type_name] // count
+    return f"b{bits}" if bits in (8, 16, 32) and bits * count == 8 * SIZES[type_name] else ""
+
+
+def _emit_mov(emitter: Emitter, step: Step, index: int) -> None:
+    target, source = step.operands
+    type_name = step.opcode.type
+    if isinstance(target, Group):
+        piece = _piece(type_name, len(target.items))
+        whole = emitter.temporary(emitter.read(source, f"b{8 * SIZES[type_name]}"))
+        function = emitter.function(_part, "part")
+        for k, item in enumerate(target.items):
+            shift = 8 * SIZES[piece] * k
+            emitter.write(item, f"{function}({whole}, {shift}, {DTYPES[piece]!r})", piece, step)
+    elif isinstance(source, Group):
+        piece = _piece(type_name, len(source.items))
+        values = ", ".join(emitter.read(item, piece) for item in source.items)
+        function = emitter.function(_joined, "joined")
+        bits = f"b{8 * SIZES[type_name]}"
+        emitter.write(target, f"{function}(({values},), {DTYPES[bits]!r})", bits, step)
+    else:
+        emitter.write(target, emitter.read(source, type_name), type_name, step)
+
+
+def _part(whole: Array, shift: int, dtype: str) -> Array:
+    return (whole >> whole.dtype.type(shift)).astype(dtype)
+
+
+def _joined(parts: tuple[Array, ...], dtype: str) -> Array:
+    kind = np.dtype(dtype).type
+    bits = 8 * parts[0].dtype.itemsize
+    out = parts[0].astype(dtype)
+    for k, part in enumerate(parts[1:], 1):
+        out = out | (part.astype(dtype) << kind(bits * k))
+    return out
+
+
+_BASES = {"shared": SHARED_BASE, "local": LOCAL_BASE}
+
+
+def _cvta_space(step: Step) -> str:
+    return step.opcode.space
+
+
+def _cvta_problem(step: Step) -> str:
+    type_name = step.opcode.type
+    if type_name not in ("u64", "u32") or _cvta_space(step) not in (
+        "global", "shared", "local", "const", "param",
+    ):  # fmt: skip
+        return UNKNOWN_FORM
+    return operands_problem(step, (type_name,), type_name)
+
+
+def _emit_cvta(emitter: Emitter, step: Step, index: int) -> None:
+    value = emitter.read(step.operands[1], "u64") if step.opcode.type == "u64" else (
+        f"{emitter.read(step.operands[1], 'u32')}.astype('u8')"
+    )  # fmt: skip
+    base = _BASES.get(_cvta_space(step), 0)
+    if base:
+        constant = emitter.constant(np.array([[base]], np.uint64), ("address", base))
+        sign = "-" if "to" in step.opcode.segments else "+"
+        value = f"({value} {sign} {constant})"
+    if step.opcode.type == "u32":
+        value = f"{value}.astype('u4')"
+    emitter.write(step.operands[0], value, step.opcode.type, step)
+
+
+def _isspacep_problem(step: Step) -> str:
+    if step.opcode.space not in ("global", "shared", "local", "const", "param"):
+        return UNKNOWN_FORM
+    return operands_problem(step, ("u64",), "pred")
+
+
+def _emit_isspacep(emitter: Emitter, step: Step, index: int) -> None:
+    function = emitter.function(_in_space(step.opcode.space), f"in {step.opcode.space}")
+    value = emitter.read(step.operands[1], "u64")
+    emitter.write(step.operands[0], f"{function}({value})", "pred", step)
+
+
+def _in_space(space: str):  # type: ignore[no-untyped-def]
+    def inside(address: Array, name: str) -> Array:
+        base = np.uint64(_BASES[name])
+        return (address >= base) & (address < base + np.uint64(WINDOW))
+
+    if space in _BASES:
+        return lambda address: inside(address, space)
+    if space == "global":
+        return lambda address: ~(inside(address, "shared") | inside(address, "local"))
+    return lambda address: np.zeros(address.shape, bool)
+
+
+EFFECTS = {
+    "setp": Effect(_setp_problem, _emit_setp, "setp"),
+    "set": Effect(_setp_problem, _emit_set, "set"),
+    "mov": Effect(_mov_problem, _emit_mov, "mov"),
+    "cvta": Effect(_cvta_problem, _emit_cvta, "cvta"),
+    "isspacep": Effect(_isspacep_problem, _emit_isspacep, "isspacep"),
+}

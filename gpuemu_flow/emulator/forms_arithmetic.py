@@ -1,0 +1,278 @@
+"""Arithmetic opcodes, integer and floating-point."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.artifacts.ptx import Opcode
+from gpuemu_flow.emulator.registry import (
+    INTEGERS,
+    ROUNDINGS,
+    Form,
+    Lanes,
+    builds,
+    only,
+    rounding,
+)
+from gpuemu_flow.emulator.semantics import convert as conversions
+from gpuemu_flow.emulator.semantics import floats, integers, packed
+from gpuemu_flow.emulator.types import DTYPES
+
+
+def _arithmetic(
+    function: Lanes, type_name: str, count: int, words: frozenset[str], section: str
+) -> Form:
+    wrapped = floats.with_flags(function, ftz="ftz" in words, sat="sat" in words)
+    return Form(wrapped, (type_name,) * count, type_name, section)
+
+
+def _half(
+    base: str, type_name: str, count: int, words: frozenset[str], section: str
+) -> Form | None:
+    """Build f16, bf16, f16x2 and bf16x2 arithmetic from one table."""
+    scalar = type_name.removesuffix("x2")
+    function: Lanes
+    if scalar == "f16":
+        table: dict[str, Lanes] = {
+            "add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": floats.fma16,
+        }  # fmt: skip
+        function = table[base]
+        function = floats.with_flags(function, ftz="ftz" in words, sat="sat" in words)
+        function = packed.relu(function) if "relu" in words else function
+        function = packed.twice_f16(function) if type_name == "f16x2" else function
+    else:
+        wide: dict[str, Lanes] = {
+            "add": packed.odd_sum, "sub": lambda a, b: packed.odd_sum(a, -b),
+            "mul": np.multiply, "fma": packed.odd_fma,
+        }  # fmt: skip
+        if words & {"ftz", "sat"}:
+            return None
+        function = packed.in_bfloat(wide[base])
+        function = packed.bfloat_relu(function) if "relu" in words else function
+        function = packed.twice_bits(function) if type_name == "bf16x2" else function
+    return Form(function, (type_name,) * count, type_name, section)
+
+
+_HALVES = frozenset({"f16", "f16x2", "bf16", "bf16x2"})
+
+
+@builds("add", "sub", "mul")
+def _sum_or_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    base = opcode.base
+    if len(opcode.types) != 1 or "cc" in words:
+        return None
+    if type_name in _HALVES:
+        flags = words - {type_name}
+        if not only(flags, "rn", "ftz", "sat"):
+            return None
+        return _half(base, type_name, 2, flags, base)
+    if type_name in ("f32", "f64"):
+        if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
+            return None
+        makers = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
+        function = makers[base](rounding(words), DTYPES[type_name])
+        return _arithmetic(function, type_name, 2, words, base)
+    if type_name not in INTEGERS:
+        return None
+    if base == "mul":
+        return _integer_product(type_name, words)
+    if "sat" in words:
+        saturating = {"add": integers.add_saturating, "sub": integers.subtract_saturating}
+        return Form(saturating[base], ("s32", "s32"), "s32", base) if type_name == "s32" else None
+    if not only(words, type_name):
+        return None
+    return Form(np.add if base == "add" else np.subtract, (type_name,) * 2, type_name, base)
+
+
+def _integer_product(type_name: str, words: frozenset[str]) -> Form | None:
+    if "wide" in words:
+        if type_name.endswith("64"):
+            return None
+        result = type_name[0] + str(2 * int(type_name[1:]))
+        return Form(integers.multiply_wide, (type_name,) * 2, result, "mul")
+    if "hi" in words:
+        return Form(integers.multiply_high, (type_name,) * 2, type_name, "mul")
+    if "lo" in words:
+        return Form(np.multiply, (type_name,) * 2, type_name, "mul")
+    return None
+
+
+@builds("fma", "mad")
+def _multiply_add(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if len(opcode.types) != 1 or "cc" in words:
+        return None
+    if type_name in _HALVES:
+        flags = words - {type_name}
+        if opcode.base == "mad" or not only(flags, "rn", "ftz", "sat", "relu"):
+            return None
+        return _half("fma", type_name, 3, flags, "fma")
+    if type_name in ("f32", "f64"):
+        if not only(words, *ROUNDINGS, "ftz", "sat", type_name):
+            return None
+        maker = floats.fma32 if type_name == "f32" else floats.fma64
+        return _arithmetic(maker(rounding(words)), type_name, 3, words, "fma")
+    if opcode.base == "fma" or type_name not in INTEGERS:
+        return None
+    if "sat" in words:
+        good = type_name == "s32" and "hi" in words
+        return Form(integers.mad_high_saturating, ("s32",) * 3, "s32", "mad") if good else None
+    product = _integer_product(type_name, words)
+    if product is None:
+        return None
+    function = integers.mad(product.function)
+    return Form(function, (type_name, type_name, product.result), product.result, "mad")
+
+
+@builds("mul24", "mad24")
+def _short_product(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name not in ("u32", "s32") or not only(words, "hi", "lo", type_name):
+        return None
+    function = integers.multiply24("hi" in words)
+    if opcode.base == "mul24":
+        return Form(function, (type_name,) * 2, type_name, "mul24")
+    return Form(integers.mad(function), (type_name,) * 3, type_name, "mad24")
+
+
+@builds("sad")
+def _sad(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name not in INTEGERS:
+        return None
+    return Form(integers.absolute_difference_sum, (type_name,) * 3, type_name, "sad")
+
+
+@builds("div")
+def _quotient(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name in INTEGERS and only(words, type_name):
+        return Form(integers.divide, (type_name,) * 2, type_name, "div")
+    if type_name not in ("f32", "f64"):
+        return None
+    if words & {"approx", "full"}:
+        form = _arithmetic(np.divide, type_name, 2, words, "div")
+        return Form(form.function, form.sources, type_name, "div", approximate=2.0**-22)
+    function = floats.divide(rounding(words), DTYPES[type_name])
+    return _arithmetic(function, type_name, 2, words, "div")
+
+
+@builds("rem")
+def _remainder(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name not in INTEGERS:
+        return None
+    return Form(integers.remainder, (type_name,) * 2, type_name, "rem")
+
+
+@builds("neg", "abs")
+def _sign(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    flip = opcode.base == "neg"
+    if type_name in ("f32", "f64", "f16"):
+        function: Lanes = np.negative if flip else np.abs
+        if "ftz" in words:
+            inner = function
+            function = lambda a: inner(floats.flush(a))  # noqa: E731
+        return Form(function, (type_name,), type_name, opcode.base)
+    masks = {"bf16": 0x8000, "f16x2": 0x80008000, "bf16x2": 0x80008000}
+    if type_name in masks:
+        kind = np.dtype(DTYPES[type_name]).type
+        mask = kind(masks[type_name])
+        bits: Lanes = (lambda a: a ^ mask) if flip else (lambda a: a & ~mask)
+        return Form(bits, (type_name,), type_name, opcode.base)
+    if type_name not in ("s16", "s32", "s64"):
+        return None
+    return Form(integers.negate if flip else np.abs, (type_name,), type_name, opcode.base)
+
+
+@builds("min", "max")
+def _extreme(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    least = opcode.base == "min"
+    if type_name in INTEGERS:
+        if "relu" in words:
+            return None
+        return Form(np.minimum if least else np.maximum, (type_name,) * 2, type_name, opcode.base)
+    if words & {"xorsign", "relu"} or type_name not in {*_HALVES, "f32", "f64"}:
+        return None
+    if "NaN" in words:
+        function: Lanes = floats.minimum_nan if least else floats.maximum_nan
+    else:
+        function = floats.minimum if least else floats.maximum
+    if "ftz" in words:
+        inner = function
+        function = lambda *xs: inner(*map(floats.flush, xs))  # noqa: E731
+    plain = function
+    function = lambda *xs: floats.canonical(plain(*xs))  # noqa: E731
+    if type_name.startswith("bf16"):
+        on_floats = function
+        function = lambda *xs: conversions.f32_to_bfloat(  # noqa: E731
+            on_floats(*map(conversions.bfloat_to_f32, xs))
+        )
+        function = packed.twice_bits(function) if type_name == "bf16x2" else function
+    elif type_name == "f16x2":
+        function = packed.twice_f16(function)
+    return Form(function, (type_name,) * 2, type_name, opcode.base)
+
+
+_APPROXIMATE: dict[str, tuple[Lanes, float]] = {
+    "rcp": (lambda x: 1 / x, 2.0**-23),
+    "sqrt": (np.sqrt, 2.0**-23),
+    "rsqrt": (floats.reciprocal_root, 2.0**-22.9),
+    "sin": (np.sin, 2.0**-20.9),
+    "cos": (np.cos, 2.0**-20.9),
+    "lg2": (np.log2, 2.0**-22),
+    "ex2": (np.exp2, 2.0**-22),
+    "tanh": (np.tanh, 2.0**-11),
+}
+"""Function and largest error of the approximate instructions (PTX ISA, each one's section)."""
+
+
+@builds("rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")
+def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    base = opcode.base
+    function, error = _APPROXIMATE[base]
+    if type_name in ("f16", "f16x2", "bf16", "bf16x2"):
+        return _half_function(base, type_name, function)
+    if type_name not in ("f32", "f64"):
+        return None
+    exact = not words & {"approx"}
+    if base in ("rcp", "sqrt") and exact:
+        mode, dtype = rounding(words), DTYPES[type_name]
+        if base == "sqrt":
+            made = floats.square_root(mode, dtype)
+        else:
+            quotient = floats.divide(mode, dtype)
+            made = lambda x: quotient(np.ones((1, 1), x.dtype), x)  # noqa: E731
+        return _arithmetic(made, type_name, 1, words, base)
+    if type_name == "f64":
+        form = _arithmetic(function, "f64", 1, frozenset(), base)
+        return Form(form.function, ("f64",), "f64", base, approximate=error)
+    form = _arithmetic(floats.through64(function), "f32", 1, words, base)
+    return Form(form.function, ("f32",), "f32", base, approximate=error)
+
+
+def _half_function(base: str, type_name: str, function: Lanes) -> Form | None:
+    if base not in ("ex2", "tanh"):
+        return None
+    made: Lanes
+    if type_name.startswith("f16"):
+        made = lambda x: floats.canonical(  # noqa: E731
+            function(x.astype(np.float64)).astype(np.float16)
+        )
+        made = packed.twice_f16(made) if type_name == "f16x2" else made
+    else:
+        made = packed.in_bfloat(function)
+        made = packed.twice_bits(made) if type_name == "bf16x2" else made
+    return Form(made, (type_name,), type_name, base, approximate=2.0**-9.9)
+
+
+@builds("copysign")
+def _copysign(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name not in ("f32", "f64"):
+        return None
+    return Form(floats.copy_sign, (type_name,) * 2, type_name, "copysign")
+
+
+@builds("testp")
+def _testp(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | None:
+    if type_name not in ("f32", "f64") or len(opcode.segments) != 3:
+        return None
+    names = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"}
+    if opcode.segments[1] not in names:
+        return None
+    return Form(floats.test_property(opcode.segments[1]), (type_name,), "pred", "testp")

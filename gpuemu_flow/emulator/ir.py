@@ -1,0 +1,195 @@
+"""The emulator's own form of a kernel: decoded operands, steps, places, memory layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuemu_flow.artifacts.ptx.model import Module
+from gpuemu_flow.artifacts.ptx.opcode import Opcode
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A virtual register by number; `type` is the declared one."""
+
+    number: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A constant: `kind` is ``int`` (a value), ``f32`` or ``f64`` (bits in `value`)."""
+
+    value: int
+    kind: str = "int"
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register such as ``%tid.x``, without its percent sign."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The address of a variable: an offset into its space's layout.
+
+    For ``global`` the offset is the number of the variable in `Program.globals`; `displacement`
+    bytes are added.
+    """
+
+    space: str
+    offset: int
+    displacement: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Several operands written as one: ``{a, b}`` or the ``p|q`` of setp and shfl."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """``[base+displacement]``."""
+
+    base: Register | Immediate | Symbol
+    displacement: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inverted:
+    """``!p``: a predicate operand that is read negated."""
+
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """``_``: a result that nobody wants."""
+
+
+Operand = Register | Immediate | Special | Symbol | Group | Memory | Inverted | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a step stands: PTX line, source file and line, and its text for messages."""
+
+    text: str
+    ptx_line: int
+    file: str = ""
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        """Source file and line, or the PTX line where there is no line information."""
+        if self.line:
+            return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"PTX line {self.ptx_line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction after decoding.
+
+    Attributes
+    ----------
+    opcode : Opcode
+    operands : tuple of Operand
+    guard : Register or None
+    negated : bool
+        Whether the guard is read negated.
+    targets : tuple of int
+        Steps that a branch may go to; for ``brx.idx`` by index.
+    offset : int
+        Where the instruction stands in the PTX text.
+    location : tuple of int or None
+        File index and line of the ``.loc`` in force.
+    """
+
+    opcode: Opcode
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    negated: bool
+    targets: tuple[int, ...]
+    offset: int
+    location: tuple[int, int] | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A kernel parameter and where it lies in the parameter block."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A named piece of shared or local memory."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalVariable:
+    """A module's ``.global`` or ``.const`` variable with its initial bytes."""
+
+    name: str
+    size: int
+    initial: bytes
+    constant: bool
+    pointers: tuple[tuple[int, str, int], ...] = ()
+
+
+@dataclass
+class Program:
+    """A kernel ready for code generation.
+
+    Attributes
+    ----------
+    name : str
+    module : Module
+    steps : list of Step
+        Device functions are inlined.
+    register_types : list of str
+        Declared type by register number.
+    parameters : list of Parameter
+    shared, local : list of Region
+    globals : list of GlobalVariable
+        ``Symbol("global", n)`` means the n-th.
+    dynamic_shared : bool
+        Whether the kernel names shared memory whose size the launch gives.
+    """
+
+    name: str
+    module: Module
+    steps: list[Step] = field(default_factory=list)
+    register_types: list[str] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    parameter_bytes: int = 0
+    shared: list[Region] = field(default_factory=list)
+    shared_bytes: int = 0
+    dynamic_offset: int = -1
+    local: list[Region] = field(default_factory=list)
+    local_bytes: int = 0
+    globals: list[GlobalVariable] = field(default_factory=list)
+    required_threads: int = 0
+    max_threads: int = 0
+
+    def place(self, step: int) -> Place:
+        """Say where a step stands."""
+        found = self.steps[step]
+        source = self.module.source
+        file, line = "", 0
+        if found.location is not None:
+            file, line = self.module.files.get(found.location[0], ""), found.location[1]
+        return Place(found.text, source.line_of(found.offset), file, line)

@@ -1,0 +1,328 @@
+"""Launching a kernel: arguments into the arena, blocks in batches, outputs and findings out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuemu_flow.artifacts.ptx import Function, read_ptx
+from gpuemu_flow.emulator.blocks import split_blocks
+from gpuemu_flow.emulator.codegen import Code, check_program
+from gpuemu_flow.emulator.decode import decode_program
+from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
+from gpuemu_flow.emulator.ir import Parameter, Program
+from gpuemu_flow.emulator.machine import Machine
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
+from gpuemu_flow.emulator.names import plain_function
+from gpuemu_flow.emulator.races import GlobalRaces
+from gpuemu_flow.emulator.state import Dimensions, Launch
+from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.errors import Problem, did_you_mean
+
+BATCH_THREADS = 32768
+"""Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
+
+DEFAULT_BUDGET = 20_000_000_000
+"""Thread instructions of one launch."""
+
+MAX_THREADS = 1024
+MAX_SHARED = 227 * 1024
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class BufferArgument:
+    """A buffer in global memory.
+
+    Attributes
+    ----------
+    data : array
+        What it holds before the launch, and its shape and type.
+    initialised : bool
+        False for an output whose contents before the launch mean nothing.
+    name : str
+        For messages; the parameter's name when empty.
+    """
+
+    data: Array
+    initialised: bool = True
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class ScalarArgument:
+    """A number, or a structure, passed by value: its bytes."""
+
+    data: bytes
+
+
+Argument = BufferArgument | ScalarArgument
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What a launch did.
+
+    Attributes
+    ----------
+    buffers : tuple of array or None
+        What each buffer argument holds afterwards; None for numbers.
+    findings : tuple of Finding
+    printed : str
+        What the kernel's ``printf`` wrote.
+    instructions : int
+        Thread instructions that were executed.
+    """
+
+    buffers: tuple[Array | None, ...]
+    findings: tuple[Finding, ...]
+    printed: str
+    instructions: int
+
+
+@dataclass
+class Kernel:
+    """A kernel ready to be launched any number of times."""
+
+    program: Program
+    _machine_code: Code | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_program(self.program)
+        self._blocks = split_blocks(self.program)
+        self._code = Code(self.program, self._blocks)
+
+    @property
+    def name(self) -> str:
+        """The entry's name as the PTX has it."""
+        return self.program.name
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The parameters in order."""
+        return self.program.parameters
+
+    def launch(
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Argument],
+        *,
+        shared: int = 0,
+        checks: Iterable[str] = DEFAULT_CHECKS,
+        budget: int = DEFAULT_BUDGET,
+        order: Sequence[int] | None = None,
+    ) -> LaunchResult:
+        """Run the kernel once.
+
+        Parameters
+        ----------
+        grid, block : sequence of int
+            One to three numbers each.
+        arguments : sequence of Argument
+            One for each parameter.
+        shared : int
+            Bytes of dynamic shared memory.
+        checks : iterable of str
+        budget : int
+            Thread instructions at most.
+        order : sequence of int or None
+            Linear block numbers in the order in which they run; None for ascending.
+
+        Returns
+        -------
+        LaunchResult
+
+        Raises
+        ------
+        LaunchError
+            For a grid, block or arguments that make no sense.
+        BudgetError
+            When the kernel does not end.
+        """
+        dimensions = _check_dimensions(self.program, grid, block, shared)
+        launch, buffers = self._prepare(dimensions, arguments, shared, frozenset(checks), budget)
+        machine = Machine(launch, self._blocks, self._code)
+        if "race" in launch.checks and launch.blocks > 1:
+            machine.global_races = GlobalRaces(launch)
+        per = max(1, BATCH_THREADS // machine.width)
+        ids = np.arange(launch.blocks) if order is None else np.asarray(order)
+        with np.errstate(all="ignore"):
+            for start in range(0, len(ids), per):
+                machine.run(ids[start : start + per])
+        outputs = tuple(
+            None if buffer < 0 else _take_out(launch.arena, buffer, argument)
+            for buffer, argument in zip(buffers, arguments, strict=True)
+        )
+        return LaunchResult(
+            outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed
+        )
+
+    def _prepare(
+        self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],
+        shared: int, checks: frozenset[str], budget: int,
+    ) -> tuple[Launch, list[int]]:  # fmt: skip
+        program = self.program
+        if len(arguments) != len(program.parameters):
+            names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
+            raise bad_argument(
+                f"{program.name} takes {len(program.parameters)} arguments, not {len(arguments)}",
+                f"its parameters: {names}" if names else "",
+            )
+        sizes = [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
+        sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
+        arena = Arena(sizes)
+        symbols = []
+        for variable in program.globals:
+            data = variable.initial.ljust(variable.size, b"\0")
+            symbols.append(
+                arena.allocate(
+                    variable.name, variable.size, data, 1, writable=not variable.constant
+                )
+            )
+        numbers = {v.name: n for n, v in enumerate(program.globals)}
+        for variable, address in zip(program.globals, symbols, strict=True):
+            for offset, name, added in variable.pointers:
+                where = address - GLOBAL_BASE + offset
+                value = struct.pack("<Q", symbols[numbers[name]] + added)
+                arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
+        block, buffers = _pack(program, arguments, arena)
+        address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
+        launch = Launch(
+            program, arena, dimensions[0], dimensions[1], bytes(block), address, symbols, shared,
+            checks, budget,
+        )  # fmt: skip
+        return launch, buffers
+
+
+def _pack(
+    program: Program, arguments: Sequence[Argument], arena: Arena
+) -> tuple[bytearray, list[int]]:
+    """Allocate buffers and fill the parameter block."""
+    block = bytearray(program.parameter_bytes + 16)
+    buffers = []
+    for parameter, argument in zip(program.parameters, arguments, strict=True):
+        if isinstance(argument, BufferArgument):
+            if parameter.size != 8:
+                raise bad_argument(
+                    f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, "
+                    "no pointer",
+                    "pass a number, for example i32=7",
+                )
+            data = np.ascontiguousarray(argument.data)
+            raw = data.tobytes() if argument.initialised else None
+            name = argument.name or parameter.name
+            address = arena.allocate(name, data.nbytes, raw, max(1, data.itemsize))
+            buffers.append(len(arena.buffers) - 1)
+            piece = struct.pack("<Q", address)
+        else:
+            buffers.append(-1)
+            piece = argument.data
+            if len(piece) != parameter.size:
+                raise bad_argument(
+                    f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, "
+                    f"the argument has {len(piece)}"
+                )
+        block[parameter.offset : parameter.offset + len(piece)] = piece
+    return block, buffers
+
+
+def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
+    assert isinstance(argument, BufferArgument)
+    raw = arena.read(arena.buffers[buffer]).copy()
+    return raw.view(argument.data.dtype).reshape(argument.data.shape)
+
+
+def _check_dimensions(
+    program: Program, grid: Sequence[int], block: Sequence[int], shared: int
+) -> tuple[Dimensions, Dimensions]:
+    full = []
+    for what, given in (("grid", grid), ("block", block)):
+        if not 1 <= len(given) <= 3 or any(n < 1 for n in given):
+            raise bad_launch(f"the {what} {tuple(given)} is no shape", "one to three numbers > 0")
+        full.append((*given, 1, 1)[:3])
+    threads = full[1][0] * full[1][1] * full[1][2]
+    if threads > MAX_THREADS:
+        raise bad_launch(f"a block of {threads} threads", f"at most {MAX_THREADS}")
+    if program.required_threads and threads != program.required_threads:
+        raise bad_launch(
+            f"a block of {threads} threads, but the kernel was compiled for exactly "
+            f"{program.required_threads}",
+            "see .reqntid in the PTX",
+        )
+    if program.max_threads and threads > program.max_threads:
+        raise bad_launch(
+            f"a block of {threads} threads, but the kernel was compiled for at most "
+            f"{program.max_threads}",
+            "see .maxntid in the PTX (__launch_bounds__)",
+        )
+    if any(n > most for n, most in zip(full[0], _MAX_GRID, strict=True)):
+        raise bad_launch(f"a grid of {tuple(full[0])}", f"at most {_MAX_GRID}")
+    if shared < 0 or shared + program.shared_bytes > MAX_SHARED:
+        raise bad_launch(
+            f"{shared + program.shared_bytes:,} bytes of shared memory", f"at most {MAX_SHARED:,}"
+        )
+    return (full[0][0], full[0][1], full[0][2]), (full[1][0], full[1][1], full[1][2])
+
+
+def read_entries(data: bytes, file: str) -> list[Function]:
+    """Read the kernels of a PTX file; an error when it is none or holds none."""
+    found = read_ptx(data, file)
+    entries = list(found.entries())
+    if found.problems:
+        raise UnsupportedError(*found.problems)
+    if not entries:
+        raise UnsupportedError(
+            Problem("emulator-no-kernel", "the file holds no kernel (.entry)", "", file)
+        )
+    return entries
+
+
+def choose_entry(entries: Sequence[Function], name: str, file: str) -> Function:
+    """Choose a kernel by its name, or by the plain name inside of a C++ symbol.
+
+    An empty name chooses the only one.
+    """
+    names = [entry.name for entry in entries]
+    chosen = [e for e in entries if e.name == name]
+    if not chosen and name:
+        chosen = [e for e in entries if plain_function(e.name) == name]
+    if not name and len(entries) == 1:
+        chosen = list(entries)
+    if len(chosen) != 1:
+        problem = f"no kernel {name!r}" if name else "several kernels; name one with --entry"
+        if len(chosen) > 1:
+            problem = f"{name!r} is the name of {len(chosen)} kernels"
+        raise bad_launch(f"{file}: {problem}", did_you_mean(name, tuple(names)))
+    return chosen[0]
+
+
+def load_kernel(data: bytes, file: str = "", entry: str = "") -> Kernel:
+    """Read a PTX file and make one of its kernels ready.
+
+    Parameters
+    ----------
+    data : bytes
+        PTX.
+    file : str
+        Name for messages.
+    entry : str
+        Name of the kernel; empty for the only one.
+
+    Returns
+    -------
+    Kernel
+
+    Raises
+    ------
+    UnsupportedError
+        For what cannot be run; nothing has run then.
+    """
+    return Kernel(decode_program(choose_entry(read_entries(data, file), entry, file)))
+
+
+Arguments = Mapping[str, Argument]

@@ -1,0 +1,145 @@
+"""Where parameters and variables lie: parameter block, shared and local layout, initial bytes."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from gpuemu_flow.artifacts.ptx.declarations import parse_variables
+from gpuemu_flow.artifacts.ptx.model import Function, Module, Variable
+from gpuemu_flow.artifacts.ptx.numbers import parse_integer
+from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
+from gpuemu_flow.emulator.errors import unsupported
+from gpuemu_flow.emulator.ir import GlobalVariable, Parameter
+
+MAX_VARIABLE_BYTES = 1 << 28
+"""Largest single variable of a module: a hostile file declares exabytes."""
+
+_PARAMETERS = re.compile(r"\(([^()]*(?:\([^()]*\)[^()]*)*)\)", re.ASCII)
+_VALUE = re.compile(r"[^\s,{}]+(?:\([^()]*\))?(?:\s*\+\s*\d+)?", re.ASCII)
+_GENERIC = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$%]*)\)?(?:\s*\+\s*(\d+))?\Z", re.ASCII)
+
+
+def align_up(offset: int, alignment: int) -> int:
+    """Round an offset up to a multiple."""
+    alignment = max(1, alignment)
+    return -(-offset // alignment) * alignment
+
+
+def header_lists(function: Function) -> tuple[list[Variable], list[Variable]]:
+    """Read what a header returns and what it takes.
+
+    Returns
+    -------
+    tuple of two lists of Variable
+    """
+    header = function.header
+    position = header.find(function.name, header.find("." + function.kind))
+    before, after = header[:position], header[position + len(function.name) :]
+    return _declared(before, function), _declared(after, function)
+
+
+def _declared(text: str, function: Function) -> list[Variable]:
+    match = _PARAMETERS.search(text)
+    found: list[Variable] = []
+    if match is None:
+        return found
+    for part in match.group(1).split(","):
+        if part.strip():
+            variables = parse_variables(part, function.offset)
+            if not variables or variables[0].size_bytes is None:
+                raise unsupported(
+                    f"{function.name}: cannot read the parameter {' '.join(part.split())[:60]!r}",
+                    "only .param parameters of known size are supported",
+                    function.module.source.file,
+                    function.line,
+                )
+            found.append(variables[0])
+    return found
+
+
+def lay_out_parameters(function: Function) -> tuple[list[Parameter], int]:
+    """Place a kernel's parameters as the ABI does: in order, each at its alignment.
+
+    Returns
+    -------
+    tuple of list of Parameter and int
+        The parameters and the size of the block.
+    """
+    offset = 0
+    found = []
+    for variable in header_lists(function)[1]:
+        size = variable.size_bytes or 0
+        offset = align_up(offset, variable.align or TYPE_BYTES.get(variable.type, 1))
+        found.append(Parameter(variable.name, variable.type, offset, size))
+        offset += size
+    return found, offset
+
+
+def check_size(variable: Variable, module: Module) -> int:
+    """Take a variable's size; an error when it is unknown or absurd."""
+    size = variable.size_bytes
+    if size is None or size > MAX_VARIABLE_BYTES:
+        raise unsupported(
+            f"the variable {variable.name} has no size that can be run",
+            f"at most {MAX_VARIABLE_BYTES} bytes",
+            module.source.file,
+            module.source.line_of(variable.offset),
+        )
+    return size
+
+
+def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -> GlobalVariable:
+    """Read a module variable with its initial bytes.
+
+    Parameters
+    ----------
+    variable : Variable
+    module : Module
+    numbers : dict of str to int
+        Numbers of the module's variables, for initial values that are addresses.
+    """
+    size = check_size(variable, module)
+    text = module.source.text
+    end = text.find(";", variable.offset)
+    statement = text[variable.offset : end if end >= 0 else len(text)]
+    _, equals, values = statement.partition("=")
+    constant = variable.space == "const"
+    if not equals:
+        return GlobalVariable(variable.name, size, b"", constant)
+    width = TYPE_BYTES.get(variable.type, 1)
+    data = bytearray()
+    pointers: list[tuple[int, str, int]] = []
+    for match in _VALUE.finditer(values):
+        if len(data) >= size:
+            break
+        word = match.group()
+        bits = _value_bits(word, width)
+        if bits is None:
+            pointer = _GENERIC.match(word)
+            if pointer is None or pointer.group(1) not in numbers or width != 8:
+                raise unsupported(
+                    f"{variable.name}: initial value {word[:40]!r} cannot be read",
+                    "",
+                    module.source.file,
+                    module.source.line_of(variable.offset),
+                )
+            pointers.append((len(data), pointer.group(1), int(pointer.group(2) or 0)))
+            bits = 0
+        data += bits.to_bytes(width, "little")
+    return GlobalVariable(variable.name, size, bytes(data[:size]), constant, tuple(pointers))
+
+
+def _value_bits(word: str, width: int) -> int | None:
+    mask = (1 << 8 * width) - 1
+    if word[:2].lower() in ("0f", "0d"):
+        try:
+            bits = int(word[2:], 16)
+        except ValueError:
+            return None
+        if word[1] in "dD" and width == 4:
+            (value,) = struct.unpack("<d", bits.to_bytes(8, "little"))
+            return int.from_bytes(struct.pack("<f", value), "little")
+        return bits & mask
+    value = parse_integer(word)
+    return None if value is None else value & mask

@@ -1,0 +1,401 @@
+"""One batch of blocks at work: threads in groups by basic block, barriers, divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier
+from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.printing import Printing
+from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.types import BITS, Array
+
+BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
+CodeSource = Callable[[int, bool], BlockFunction]
+
+PATIENCE = 64
+"""Rounds that a group may wait for others in a loop before the others are let run."""
+
+LEAST_CHARGE = 1024
+"""Threads that one step is charged for at least, so that a lonely loop ends in time too."""
+
+
+@dataclass
+class BarrierRequest:
+    """What a block's closing barrier asks for.
+
+    Attributes
+    ----------
+    name : array
+        Number of the barrier, 0 to 15.
+    wanted : array or None
+        How many threads must come; None for all.
+    arrive_only : bool
+        Whether the threads go on without waiting.
+    predicate : array or None
+        What ``bar.red`` combines.
+    operation : str
+        ``popc``, ``and``, ``or``.
+    result : int
+        Register that takes the result.
+    """
+
+    name: Array
+    wanted: Array | None = None
+    arrive_only: bool = False
+    predicate: Array | None = None
+    operation: str = ""
+    result: int = -1
+
+    @property
+    def plain(self) -> bool:
+        """Whether all threads of a block must come, to one barrier."""
+        return self.wanted is None and self.name.size == 1
+
+
+class Machine(Printing):
+    """Executes batches of whole blocks of one launch."""
+
+    def __init__(self, launch: Launch, blocks: Blocks, code: CodeSource) -> None:
+        super().__init__(launch)
+        self._blocks = blocks
+        self._code = code
+        self._steps = launch.program.steps
+        self._waits = _waiting_blocks(launch.program, blocks)
+        self._collective = _collective_blocks(launch.program, blocks)
+        self.barrier_request = BarrierRequest(np.zeros((1, 1), np.int32))
+
+    def run(self, block_ids: Array) -> None:
+        """Run some blocks to their end.
+
+        Parameters
+        ----------
+        block_ids : int array
+            Linear numbers of the blocks.
+        """
+        self.begin(block_ids)
+        registers: list[Array] = [
+            np.zeros((1, 1), BITS.get(t, "u4")) for t in self.launch.program.register_types
+        ]
+        _Schedule(self, registers).run()
+        self.finish()
+
+    def clock(self, code: str) -> Array:
+        """Give a clock that goes on with the work done."""
+        return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
+
+    def request_barrier(
+        self, name: Array, wanted: Array | None, arrive_only: bool,
+        predicate: Array | None, operation: str, result: int,
+    ) -> None:  # fmt: skip
+        """Take what the barrier that closes a block asks for."""
+        self.barrier_request = BarrierRequest(
+            name, wanted, arrive_only, predicate, operation, result
+        )
+
+    def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
+        """Note that threads passed a barrier; None for all of the batch."""
+        if self.shared_races is not None:
+            self.shared_races.barrier(released, arrived)
+
+    def barrier_arrived(self, group: Array) -> Array | None:
+        """Note that threads arrived at a barrier and go on."""
+        return None if self.shared_races is None else self.shared_races.arrive(group)
+
+    def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
+        """Take part in a ``bar.warp.sync``."""
+        self.check_members(members, mask, step)
+        if self.shared_races is not None:
+            self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
+
+    def fence(self, mask: Array | None) -> None:
+        """Take a fence that other blocks can see."""
+        if self.global_races is not None:
+            self.global_races.fence(self, None if mask is None else self.spread(mask))
+
+    def step_block(
+        self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
+    ) -> Array | None:
+        """Execute one block for a group; returns the branch's condition."""
+        return self._code(block, not alone)(self, registers, mask, group)
+
+
+class _Schedule:
+    """The groups of one batch: which threads stand before which block."""
+
+    def __init__(self, machine: Machine, registers: list[Array]) -> None:
+        self._m = machine
+        self._registers = registers
+        self._blocks = machine._blocks
+        self._steps = machine._steps
+        self._groups: dict[int, Array] = {}
+        self._counts: dict[int, int] = {}
+        self._waiting: _Waiting | None = None
+        self._live = machine.live
+        self._live_count = int(np.count_nonzero(self._live))
+
+    def run(self) -> None:
+        """Run until no thread is left."""
+        machine = self._m
+        total = self._live.size
+        self._groups = {0: self._live}
+        self._counts = {0: self._live_count}
+        last, rounds = -1, 0
+        while self._groups:
+            block = min(self._groups)
+            if len(self._groups) > 1 and machine._waits[block] and block <= last:
+                rounds += 1
+                if rounds % PATIENCE == 0:
+                    block = self._another(block)
+            last = block
+            group, count = self._groups.pop(block), self._counts.pop(block)
+            alone = not self._groups and self._waiting is None
+            mask = None if alone and count == total else group
+            length = self._blocks.ends[block] - self._blocks.starts[block]
+            machine.launch.charge(length, count, LEAST_CHARGE)
+            machine.group_is_alone = alone
+            condition = machine.step_block(block, self._registers, mask, group, alone)
+            self._after(block, group, count, condition, alone)
+            if not self._groups and self._waiting is not None:
+                self._deadlock()
+                return
+
+    def _another(self, block: int) -> int:
+        others = [b for b in self._groups if b != block and not self._m._collective[b]]
+        return max(others, default=block)
+
+    def _after(
+        self, block: int, group: Array, count: int, condition: Array | None, alone: bool
+    ) -> None:
+        index = self._blocks.ends[block] - 1
+        step = self._steps[index]
+        base = step.opcode.base
+        if base == "brx":
+            self._table(step.targets, group, condition, index)
+            return
+        if step.opcode.is_branch or base in ENDS_THREADS:
+            taken, number = self._taken(group, count, condition)
+            if number:
+                if step.opcode.is_branch:
+                    self._put(self._blocks.number[step.targets[0]], taken, number)
+                else:
+                    if base == "trap":
+                        self._m.report_trap(taken, index)
+                    self._leave(taken, number)
+            if number < count:
+                rest = group & ~taken if number else group
+                self._put(block + 1, rest, count - number)
+        elif is_barrier(step):
+            self._barrier(block, group, count, alone, index)
+        else:
+            self._put(block + 1, group, count)
+
+    def _taken(self, group: Array, count: int, condition: Array | None) -> tuple[Array, int]:
+        if condition is None:
+            return group, count
+        if condition.size == 1:
+            return group, count if bool(condition.flat[0]) else 0
+        taken = condition & group
+        number = int(np.count_nonzero(taken))
+        return (group if number == count else taken), number
+
+    def _table(
+        self, targets: tuple[int, ...], group: Array, condition: Array | None, index: int
+    ) -> None:
+        assert condition is not None
+        choice = np.broadcast_to(condition, group.shape)
+        for value in np.unique(choice[group]).tolist():
+            chosen = group & (choice == value)
+            number = int(np.count_nonzero(chosen))
+            if value < len(targets):
+                self._put(self._blocks.number[targets[value]], chosen, number)
+            else:
+                self._m.report_mask(
+                    "mem", "branch-index", chosen, index,
+                    f"jumps to entry {value} of a table of {len(targets)}",
+                )  # fmt: skip
+                self._leave(chosen, number)
+
+    def _leave(self, gone: Array, number: int) -> None:
+        self._live = self._live & ~gone
+        self._live_count -= number
+        self._m.live = self._live
+        if self._waiting is not None:
+            self._release()
+
+    def _put(self, block: int, group: Array, count: int) -> None:
+        if block >= len(self._blocks.starts):
+            self._leave(group, count)
+        elif block in self._groups:
+            self._groups[block] = self._groups[block] | group
+            self._counts[block] += count
+        else:
+            self._groups[block] = group
+            self._counts[block] = count
+
+    def _barrier(self, block: int, group: Array, count: int, alone: bool, index: int) -> None:
+        request = self._m.barrier_request
+        everyone = request.plain and alone and count == self._live_count
+        if everyone and request.predicate is None:
+            self._m.barrier_passed(None)
+            self._put(block + 1, group, count)
+            return
+        if self._waiting is None:
+            self._waiting = _Waiting(group.shape)
+        self._waiting.arrive(request, group, block + 1, index)
+        if request.arrive_only:
+            self._waiting.learn(request, self._m.barrier_arrived(group))
+            self._put(block + 1, group, count)
+        self._release()
+
+    def _release(self) -> None:
+        waiting = self._waiting
+        assert waiting is not None
+        for released, arrived in waiting.released(self._live):
+            self._m.barrier_passed(released, arrived)
+            self._check_alike(released)
+            waiting.give_results(released, self._registers)
+            blocks = waiting.block[released]
+            for block in np.unique(blocks).tolist():
+                chosen = released & (waiting.block == block)
+                self._put(block, chosen, int(np.count_nonzero(chosen)))
+            waiting.block[released] = -1
+        if not (waiting.block >= 0).any():
+            waiting.block[...] = -1
+            if not any(counts.any() for counts in waiting.arrived.values()):
+                self._waiting = None
+
+    def _check_alike(self, released: Array) -> None:
+        """Report threads of one block that pass one barrier by different instructions."""
+        waiting = self._waiting
+        assert waiting is not None
+        steps = waiting.step
+        if len(np.unique(steps[released])) == 1:
+            return
+        low = np.where(released, steps, np.iinfo(np.int32).max).min(axis=1)
+        other = released & (steps != low[:, None]) & waiting.plain
+        for step in np.unique(steps[other]).tolist():
+            chosen = other & (steps == step)
+            row = int(np.flatnonzero(chosen.any(axis=1))[0])
+            where = self._m.launch.program.place(int(low[row])).where
+            self._m.report_mask(
+                "sync", "different-barriers", chosen, step,
+                f"is waited at by some threads of a block while others wait at {where}",
+            )  # fmt: skip
+
+    def _deadlock(self) -> None:
+        waiting = self._waiting
+        assert waiting is not None
+        stuck = waiting.block >= 0
+        for step in np.unique(waiting.step[stuck]).tolist():
+            chosen = stuck & (waiting.step == step)
+            row = int(np.flatnonzero(chosen.any(axis=1))[0])
+            there = int(np.count_nonzero(chosen[row]))
+            self._m.report_mask(
+                "sync", "never-completed", chosen, step,
+                f"is never completed: {there} of {self._m.launch.threads} threads of the block "
+                "wait there",
+            )  # fmt: skip
+
+
+class _Waiting:
+    """Who waits at which barrier of each block."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.block = np.full(shape, -1, np.int32)
+        self.name = np.zeros(shape, np.int32)
+        self.wanted = np.full(shape, -1, np.int64)
+        self.step = np.zeros(shape, np.int32)
+        self.plain = np.zeros(shape, bool)
+        self.predicate = np.zeros(shape, bool)
+        self.results: dict[int, tuple[str, int]] = {}
+        self.arrived: dict[int, Array] = {}
+        self._known: dict[int, Array] = {}
+
+    def arrive(self, request: BarrierRequest, group: Array, block: int, step: int) -> None:
+        """Note that a group has come to a barrier."""
+        names = np.broadcast_to(request.name, group.shape)
+        if request.arrive_only:
+            for name in np.unique(names[group]).tolist():
+                here = (group & (names == name)).sum(axis=1)
+                self.arrived[name] = self.arrived.get(name, np.zeros(len(group), np.int64)) + here
+            return
+        self.block[group] = block
+        self.name[group] = names[group]
+        self.step[group] = step
+        self.plain[group] = request.plain
+        self.wanted[group] = -1
+        if request.wanted is not None:
+            self.wanted[group] = np.broadcast_to(request.wanted, group.shape)[group]
+        if request.predicate is not None:
+            self.predicate[group] = np.broadcast_to(request.predicate, group.shape)[group]
+            self.results[step] = (request.operation, request.result)
+
+    def learn(self, request: BarrierRequest, known: Array | None) -> None:
+        """Keep what threads knew that arrived without waiting."""
+        if known is not None and request.name.size == 1:
+            name = int(request.name.flat[0])
+            before = self._known.get(name)
+            self._known[name] = known if before is None else np.maximum(before, known)
+
+    def released(self, live: Array) -> list[tuple[Array, Array | None]]:
+        """Find whom the barriers let go on, and what those knew that only arrived."""
+        found: list[tuple[Array, Array | None]] = []
+        waits = self.block >= 0
+        for name in np.unique(self.name[waits]).tolist():
+            here = waits & (self.name == name)
+            extra = self.arrived.get(name, 0)
+            present = here.sum(axis=1) + extra
+            wanted = np.where(here, self.wanted, -1).max(axis=1)
+            wanted = np.where(wanted < 0, live.sum(axis=1) + extra, wanted)
+            done = here.any(axis=1) & (present >= wanted)
+            if done.any():
+                if name in self.arrived:
+                    self.arrived[name] = np.where(done, 0, self.arrived[name])
+                found.append((here & done[:, None], self._known.get(name)))
+        return found
+
+    def give_results(self, released: Array, registers: list[Array]) -> None:
+        """Write what ``bar.red`` computes over the threads of each block."""
+        for step, (operation, number) in self.results.items():
+            chosen = released & (self.step == step)
+            if not chosen.any():
+                continue
+            value = self.predicate & released
+            if operation == "popc":
+                total = value.sum(axis=1).astype(np.uint32)
+            elif operation == "or":
+                total = value.any(axis=1)
+            else:
+                total = (self.predicate | ~released).all(axis=1)
+            registers[number] = np.where(chosen, total[:, None], registers[number])
+
+
+def _waiting_blocks(program: Program, blocks: Blocks) -> list[bool]:
+    """Mark blocks in which a thread may wait for another: atomics, volatile loads, in a loop."""
+    words = {"volatile", "acquire", "relaxed", "mbarrier", "try_wait", "test_wait"}
+    found = []
+    for start, end in zip(blocks.starts, blocks.ends, strict=True):
+        found.append(
+            any(
+                step.opcode.base in ("atom", "nanosleep", "mbarrier")
+                or (step.opcode.base == "ld" and words.intersection(step.opcode.segments))
+                for step in program.steps[start:end]
+            )
+        )
+    return found
+
+
+def _collective_blocks(program: Program, blocks: Blocks) -> list[bool]:
+    """Mark blocks that threads of a warp must enter together."""
+    return [
+        any(
+            "sync" in step.opcode.segments or step.opcode.base in ("mma", "ldmatrix", "wmma")
+            for step in program.steps[start:end]
+        )
+        for start, end in zip(blocks.starts, blocks.ends, strict=True)
+    ]

@@ -1,0 +1,236 @@
+"""Matrix operations of warps: ldmatrix, stmatrix, mma, and the wmma operations.
+
+A fragment of ``mma`` is laid out as the PTX ISA says ("Matrix Fragments for mma"): with ``g`` the
+lane divided by 4, ``t`` the rest, and ``e`` elements in a 32-bit register, element ``j`` of
+register ``r`` of A stands in row ``g + 8 * (r % 2)`` and column ``4e * (r // 2) + t * e + j``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.asynchronous import Asynchronous
+from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
+from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
+from gpuemu_flow.emulator.types import WARP, Array
+
+_LANES = np.arange(WARP)
+_G, _T = _LANES // 4, _LANES % 4
+
+ELEMENT_BITS: dict[str, int] = {
+    "f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
+    "e4m3": 8, "e5m2": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MatrixForm:
+    """One ``mma``: shape and types.
+
+    Attributes
+    ----------
+    m, n, k : int
+    a, b : str
+        Element types.
+    c, d : str
+        ``f16``, ``f32``, ``f64`` or ``s32``.
+    saturate : bool
+        ``.satfinite`` of integers.
+    bit_operation : str
+        ``and`` or ``xor`` of single-bit matrices.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    d: str
+    saturate: bool = False
+    bit_operation: str = ""
+
+    def registers(self, operand: str) -> int:
+        """Count the registers of a fragment: ``a``, ``b``, ``c`` or ``d``."""
+        if operand in "ab":
+            bits = ELEMENT_BITS[self.a]
+            per_lane = (self.m if operand == "a" else self.n) * self.k // WARP
+            return max(1, per_lane * bits // (64 if bits == 64 else 32))
+        kind = self.c if operand == "c" else self.d
+        return self.m * self.n // WARP // (2 if kind == "f16" else 1)
+
+
+def _elements(word: Array, kind: str) -> Array:
+    """Unpack registers, lanes last, to elements (…, lanes, elements) as numbers."""
+    if kind == "f64":
+        return word.view(np.float64)[..., None]
+    if kind == "tf32":
+        return (word & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)[..., None]
+    bits = ELEMENT_BITS[kind]
+    shifts = np.arange(0, 32, bits, dtype=np.uint32)
+    raw = (word[..., None] >> shifts) & np.uint32((1 << bits) - 1)
+    if kind == "f16":
+        return raw.astype(np.uint16).view(np.float16).astype(np.float64)
+    if kind == "bf16":
+        return bfloat_to_f32(raw.astype(np.uint16)).astype(np.float64)
+    if kind in ("e4m3", "e5m2"):
+        return unpack_fp8(raw.astype(np.uint8), kind).astype(np.float64)
+    values = raw.astype(np.int64)
+    if kind[0] == "s":
+        half = 1 << (bits - 1)
+        values = (values ^ half) - half
+    return values
+
+
+def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
+    """Build A (…, m, k) from its fragments (…, lanes)."""
+    first = _elements(registers[0], form.a)
+    e = first.shape[-1]
+    out = np.zeros((*registers[0].shape[:-1], form.m, form.k), first.dtype)
+    halves = form.m // 8
+    for r, register in enumerate(registers):
+        rows = _G[:, None] + 8 * (r % halves)
+        columns = (_T * e)[:, None] + np.arange(e) + 4 * e * (r // halves)
+        out[..., rows, columns] = _elements(register, form.a)
+    return out
+
+
+def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
+    """Build B (…, k, n) from its fragments."""
+    first = _elements(registers[0], form.b)
+    e = first.shape[-1]
+    out = np.zeros((*registers[0].shape[:-1], form.k, form.n), first.dtype)
+    for r, register in enumerate(registers):
+        rows = (_T * e)[:, None] + np.arange(e) + 4 * e * r
+        out[..., rows, _G[:, None]] = _elements(register, form.b)
+    return out
+
+
+def _accumulator_places(form: MatrixForm) -> list[tuple[Array, Array]]:
+    """Give row and column by lane of each accumulator element in order."""
+    return [(_G + 8 * (i // 2), 2 * _T + i % 2) for i in range(form.m * form.n // WARP)]
+
+
+def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
+    """Build C (…, m, n) from its fragments."""
+    dtype = np.int64 if form.c == "s32" else np.float64
+    out = np.zeros((*registers[0].shape[:-1], form.m, form.n), dtype)
+    values: list[Array] = []
+    for register in registers:
+        if form.c == "f16":
+            pair = _elements(register, "f16")
+            values += [pair[..., 0], pair[..., 1]]
+        else:
+            values.append(register.view({"f32": "f4", "f64": "f8", "s32": "i4"}[form.c]))
+    for value, (rows, columns) in zip(values, _accumulator_places(form), strict=True):
+        out[..., rows, columns] = value
+    return out
+
+
+def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
+    """Give the fragments of D as bits, one array of lanes for each register."""
+    values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
+    if form.d == "s32":
+        if form.saturate:
+            values = [np.clip(v, -(2**31), 2**31 - 1) for v in values]
+        return [v.astype(np.int32).view(np.uint32) for v in values]
+    if form.d == "f64":
+        return [v.view(np.uint64) for v in values]
+    if form.d == "f32":
+        return [_canonical32(v.astype(np.float32)) for v in values]
+    halves = [v.astype(np.float16).view(np.uint16).astype(np.uint32) for v in values]
+    return [
+        low | high << np.uint32(16) for low, high in zip(halves[::2], halves[1::2], strict=True)
+    ]
+
+
+def _canonical32(x: Array) -> Array:
+    return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), x.view(np.uint32))
+
+
+def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
+    """Compute ``a @ b + c``; sums of floating-point products are rounded once here."""
+    if form.bit_operation == "xor":
+        ones = a.sum(axis=-1)[..., :, None] + b.sum(axis=-2)[..., None, :]
+        return ones - 2 * np.matmul(a, b) + c
+    return np.matmul(a, b) + c
+
+
+class Matrices(Asynchronous):
+    """Matrix operations of one batch."""
+
+    def matrix_multiply(
+        self,
+        form: MatrixForm,
+        a: Sequence[Array],
+        b: Sequence[Array],
+        c: Sequence[Array],
+        mask: Array | None,
+        step: int,
+    ) -> list[Array]:
+        """Compute ``mma.sync``; returns the registers of D as bits."""
+        self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
+        left = gather_a([self.by_warp(x) for x in a], form)
+        right = gather_b([self.by_warp(x) for x in b], form)
+        third = gather_c([np.ascontiguousarray(self.by_warp(x)) for x in c], form)
+        return [
+            np.ascontiguousarray(r).reshape(self.full.shape)
+            for r in scatter_d(multiply(left, right, third, form), form)
+        ]
+
+    def _rows(self, address: Array, number: int) -> Array:
+        """Give the row addresses of the number-th 8x8 matrix, by (blocks, warps, 8)."""
+        return self.by_warp(address)[:, :, 8 * number : 8 * number + 8]
+
+    def load_matrices(
+        self,
+        space: str,
+        address: Array,
+        count: int,
+        transposed: bool,
+        mask: Array | None,
+        step: int,
+    ) -> list[Array]:
+        """Compute ``ldmatrix`` of 8x8 matrices of 16-bit elements."""
+        load = getattr(self, f"load_{space}")
+        found = []
+        shape = self.full.shape
+        for k in range(count):
+            rows = self._rows(address, k)
+            if not transposed:
+                where = rows[:, :, _G] + (4 * _T).astype(np.uint64)
+                found.append(load(where.reshape(shape), 4, 1, mask, step, False)[0])
+                continue
+            parts = []
+            for half in (0, 1):
+                where = rows[:, :, 2 * _T + half] + (2 * _G).astype(np.uint64)
+                part = load(where.reshape(shape), 2, 1, mask, step, False)[0]
+                parts.append(part.astype(np.uint32))
+            found.append(parts[0] | parts[1] << np.uint32(16))
+        return found
+
+    def store_matrices(
+        self,
+        space: str,
+        address: Array,
+        values: Sequence[Array],
+        transposed: bool,
+        mask: Array | None,
+        step: int,
+    ) -> None:
+        """Compute ``stmatrix`` of 8x8 matrices of 16-bit elements."""
+        store = getattr(self, f"store_{space}")
+        shape = self.full.shape
+        for k, value in enumerate(values):
+            rows = self._rows(address, k)
+            if not transposed:
+                where = rows[:, :, _G] + (4 * _T).astype(np.uint64)
+                store(where.reshape(shape), (value,), 4, mask, step, False)
+                continue
+            for half in (0, 1):
+                where = rows[:, :, 2 * _T + half] + (2 * _G).astype(np.uint64)
+                part = (value >> np.uint32(16 * half)).astype(np.uint16)
+                store(where.reshape(shape), (part,), 2, mask, step, False)

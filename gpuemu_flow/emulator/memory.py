@@ -1,0 +1,148 @@
+"""Global memory: one arena of emulated addresses with guard zones and a shadow byte per byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.errors import bad_launch
+from gpuemu_flow.emulator.types import Array
+
+GLOBAL_BASE = 0x7F00_0000_0000
+"""Where the arena seems to lie; no emulated address is ever used as one of this process."""
+SHARED_BASE = 0x0100_0000_0000
+LOCAL_BASE = 0x0200_0000_0000
+WINDOW = 1 << 36
+
+ALIGNMENT = 512
+MAX_ARENA = 1 << 35
+
+UNALLOCATED, UNINITIALISED, WRITTEN, READ_ONLY = 0, 1, 2, 3
+"""Shadow states of a byte."""
+
+PATTERN = 0xA5
+"""What memory that nobody wrote holds: neither zero nor a plausible number."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One allocation of the arena.
+
+    Attributes
+    ----------
+    name : str
+    start, size : int
+        Offset into the arena and bytes.
+    item : int
+        Bytes of one element, for messages.
+    initialised : bool
+        Whether every byte was written when it was allocated.
+    writable : bool
+    """
+
+    name: str
+    start: int
+    size: int
+    item: int
+    initialised: bool
+    writable: bool = True
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte behind it."""
+        return self.start + self.size
+
+
+class Arena:
+    """Global memory of one launch.
+
+    Attributes
+    ----------
+    data, shadow : uint8 arrays
+        Both are reserved whole and touched only where buffers lie.
+    buffers : list of Buffer
+        In order of their addresses.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        total = 2 * ALIGNMENT + sum(size + 2 * guard_bytes(size) + ALIGNMENT for size in sizes)
+        if total > MAX_ARENA:
+            raise bad_launch(f"the buffers need {total:,} bytes", f"at most {MAX_ARENA:,}")
+        capacity = -(-total // ALIGNMENT) * ALIGNMENT
+        self.data: Array = np.zeros(capacity, np.uint8)
+        self.shadow: Array = np.zeros(capacity, np.uint8)
+        self.buffers: list[Buffer] = []
+        self._top = ALIGNMENT
+
+    def allocate(
+        self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True
+    ) -> int:
+        """Place a buffer between guard zones.
+
+        Parameters
+        ----------
+        name : str
+        size : int
+        data : bytes or None
+            What it holds; None leaves it uninitialised.
+        item : int
+            Bytes of one element.
+        writable : bool
+
+        Returns
+        -------
+        int
+            Its emulated address.
+        """
+        guard = guard_bytes(size)
+        start = -(-(self._top + guard) // ALIGNMENT) * ALIGNMENT
+        self._top = start + size + guard
+        self.buffers.append(Buffer(name, start, size, item, data is not None, writable))
+        if data is None:
+            self.data[start : start + size] = PATTERN
+            self.shadow[start : start + size] = UNINITIALISED
+        else:
+            self.data[start : start + size] = np.frombuffer(data, np.uint8)
+            self.shadow[start : start + size] = WRITTEN if writable else READ_ONLY
+        return GLOBAL_BASE + start
+
+    def read(self, buffer: Buffer) -> Array:
+        """Take what a buffer holds now."""
+        return self.data[buffer.start : buffer.end]
+
+    def find(self, low: int, high: int) -> Buffer | None:
+        """Find the buffer that holds all offsets from `low` up to but not with `high`."""
+        for buffer in self.buffers:
+            if buffer.start <= low and high <= buffer.end:
+                return buffer
+        return None
+
+    def describe(self, offset: int) -> str:
+        """Say where an offset lies: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
+        if not self.buffers:
+            return "no buffer"
+
+        def distance(buffer: Buffer) -> int:
+            return max(buffer.start - offset, offset - buffer.end + 1, 0)
+
+        nearest = min(self.buffers, key=distance)
+        return describe_in(nearest, offset)
+
+
+def describe_in(buffer: Buffer, offset: int) -> str:
+    """Say where an offset lies as seen from one buffer."""
+    into = offset - buffer.start
+    if into < 0:
+        return f"{-into:,} bytes before {buffer.name} ({buffer.size:,} bytes)"
+    if into >= buffer.size:
+        past = into - buffer.size
+        element = f"{buffer.name}[{into // buffer.item:,}]"
+        return f"{element}, {past:,} bytes past the end ({buffer.size // buffer.item:,} elements)"
+    number, rest = divmod(into, buffer.item)
+    return f"{buffer.name}[{number:,}]" + (f" + {rest} bytes" if rest else "")
+
+
+def guard_bytes(size: int) -> int:
+    """Choose how much nothing lies on either side of a buffer; reserved, never touched."""
+    return min(max(size, 1 << 16), 1 << 20)

@@ -1,0 +1,399 @@
+"""Races on shared memory between barriers, and on global memory between blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpuemu_flow.emulator.findings import show_index
+from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.types import SIZES, WARP, Array
+
+_ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
+
+
+def smallest_access(program: Program) -> int:
+    """Give the bytes of the smallest access to memory, at most 4: what races are told apart by."""
+    sizes = [
+        SIZES.get(step.opcode.type, 4)
+        for step in program.steps
+        if step.opcode.base in _ACCESSES and step.opcode.space not in ("param", "local", "const")
+    ]
+    return min([4, *sizes])
+
+
+class SharedRaces:
+    """Happens-before of one batch, by vector clocks of warps.
+
+    Two accesses are in order when a barrier or ``bar.warp.sync`` lies between them. Each warp
+    counts its own synchronisations; what a warp knows of the others travels at barriers. An
+    access is stamped with its warp's count: it lies before another thread's access when that
+    thread's warp has learnt of a later count.
+    """
+
+    def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
+        self._s = state
+        self._describe = describe
+        self._grain = smallest_access(state.launch.program)
+        cells = size // self._grain + 64
+        rows, self._warps = state.count, state.width // WARP
+        self._clock: Array = np.zeros((rows, self._warps, self._warps), np.int32)
+        lanes = np.arange(rows * state.width)
+        self._row = lanes // state.width
+        self._warp = lanes % state.width // WARP
+        self._written = _Trace(cells)
+        self._read = _Trace(cells)
+        self._read_also = _Trace(cells)
+
+    def access(
+        self,
+        lanes: Lanes,
+        good: Array | None,
+        size: int,
+        step: int,
+        *,
+        write: bool,
+        strong: bool,
+        values: Sequence[Array] = (),
+    ) -> None:
+        """Record one access, and report those that no barrier orders.
+
+        Parameters
+        ----------
+        lanes : Lanes
+            Offsets into the batch's shared memory, one for each active lane.
+        good : array or None
+            Which lanes access at all.
+        size, step : int
+        write, strong : bool
+        values : sequence of array
+            What is written, element by element, for the active lanes.
+        """
+        me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
+        offsets = lanes.offsets.astype(np.int64)
+        words = list(values)
+        if good is not None:
+            me, offsets, words = me[good], offsets[good], [w[good] for w in words]
+        if not me.size:
+            return
+        row, warp = self._row[me], self._warp[me]
+        now = self._clock[row, warp, warp]
+        width = words[0].dtype.itemsize if words else size
+        for k in range(0, max(size, self._grain), self._grain):
+            cells = (offsets + k) // self._grain
+            self._written.check(self, cells, me, row, warp, strong, step, "written", write, offsets)
+            if write:
+                for trace in (self._read, self._read_also):
+                    trace.check(self, cells, me, row, warp, strong, step, "read", True, offsets)
+                self._written.record(cells, me, now, step, strong)
+                if words and not strong:
+                    self._collisions(cells, me, words[k // width], step, offsets)
+            else:
+                self._record_read(cells, me, row, warp, now, step, strong)
+
+    def _record_read(
+        self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool
+    ) -> None:
+        first = self._read
+        free = (first.who[cells] < 0) | (first.who[cells] == me)
+        free |= ~first.unordered(self, cells, row, warp)
+        first.record(cells[free], me[free], now[free], step, strong)
+        others = first.who[cells] != me
+        if others.any():
+            self._read_also.record(cells[others], me[others], now[others], step, strong)
+
+    def _collisions(
+        self, cells: Array, me: Array, values: Array, step: int, offsets: Array
+    ) -> None:
+        """Report lanes that write different values to one place in one instruction."""
+        winner = self._written.who[cells]
+        lost = winner != me
+        if not lost.any():
+            return
+        position = np.searchsorted(me, winner[lost])
+        differs = np.zeros(len(me), bool)
+        differs[lost] = values[position] != values[lost]
+        numbers = me[differs]
+        if numbers.size:
+            at, other = int(offsets[differs][0]), int(winner[differs][0])
+            self._s.report_lanes(
+                "race", "write-after-write", numbers, step,
+                lambda _: f"writes {self._describe(at, self._element(step))} "
+                f"by {self._s.who(int(numbers[0]))} and, in the same instruction, "
+                f"another value by {self._thread(other)}",
+            )  # fmt: skip
+
+    def _element(self, step: int) -> int:
+        return SIZES.get(self._s.launch.program.steps[step].opcode.type, 4)
+
+    def _thread(self, flat: int) -> str:
+        return f"thread {show_index(self._s.thread_index(flat % self._s.width))}"
+
+    def report(
+        self, bad: Array, me: Array, who: Array, steps: Array, step: int, verb: str, write: bool,
+        offsets: Array,
+    ) -> None:  # fmt: skip
+        """Report accesses that another thread's access is not ordered with."""
+        numbers = me[bad]
+        first = int(np.flatnonzero(bad)[0])
+        rule = {
+            ("written", False): "read-after-write",
+            ("written", True): "write-after-write",
+            ("read", True): "write-after-read",
+        }[verb, write]
+        there = self._s.launch.program.place(int(steps[first])).where
+        at, other = int(offsets[first]), int(who[first])
+        row = other // self._s.width
+        self._s.report_lanes(
+            "race", rule, numbers, step,
+            lambda _: f"{'writes' if write else 'reads'} {self._describe(at, self._element(step))} "
+            f"by {self._thread(int(numbers[0]))}, {verb} by {self._thread(other)} "
+            f"(block {show_index(self._s.block_index(row))}) at {there} with no barrier in between",
+        )  # fmt: skip
+
+    def _warps_of(self, chosen: Array) -> Array:
+        return np.asarray(chosen.reshape(len(chosen), self._warps, WARP).any(axis=2))
+
+    def arrive(self, chosen: Array) -> Array:
+        """Note a ``bar.arrive``; returns what the warps that arrived know, for those that wait."""
+        clock = self._clock
+        index = np.arange(self._warps)
+        warps = self._warps_of(chosen)
+        clock[:, index, index] += warps
+        known: Array = np.where(warps[:, :, None], clock, 0).max(axis=1)
+        return known
+
+    def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
+        """Join the clocks of the warps whose threads a barrier lets go on; None for all."""
+        clock = self._clock
+        index = np.arange(self._warps)
+        if chosen is None:
+            clock[:, index, index] += 1
+            clock[...] = clock.max(axis=1, keepdims=True)
+            return
+        warps = self._warps_of(chosen)
+        clock[:, index, index] += warps
+        joined = np.where(warps[:, :, None], clock, 0).max(axis=1, keepdims=True)
+        if arrived is not None:
+            joined = np.maximum(joined, arrived[:, None, :])
+        clock[...] = np.where(warps[:, :, None], joined, clock)
+
+    def warp_barrier(self, chosen: Array | None) -> None:
+        """Count a ``bar.warp.sync`` of some warps."""
+        index = np.arange(self._warps)
+        if chosen is None:
+            self._clock[:, index, index] += 1
+        else:
+            warps = self._warps_of(chosen)
+            self._clock[:, index, index] += warps
+
+    def knows(self, row: Array, warp: Array, of: Array) -> Array:
+        """Give what warps have learnt of the count of other lanes' warps."""
+        return self._clock[row, warp, self._warp[of]]
+
+
+class _Trace:
+    """The last access of a kind to each cell: who, when, where, and whether it was strong."""
+
+    def __init__(self, cells: int) -> None:
+        self.who: Array = np.full(cells, -1, np.int32)
+        self._when: Array = np.zeros(cells, np.int32)
+        self._step: Array = np.zeros(cells, np.int32)
+        self._strong: Array = np.zeros(cells, bool)
+
+    def record(self, cells: Array, me: Array, now: Array, step: int, strong: bool) -> None:
+        self.who[cells] = me
+        self._when[cells] = now
+        self._step[cells] = step
+        self._strong[cells] = strong
+
+    def unordered(self, races: SharedRaces, cells: Array, row: Array, warp: Array) -> Array:
+        """Tell which cells' last accesses are not ordered before some lanes."""
+        who = self.who[cells]
+        known = races.knows(row, warp, np.maximum(who, 0))
+        return (who >= 0) & (self._when[cells] >= known)
+
+    def check(
+        self, races: SharedRaces, cells: Array, me: Array, row: Array, warp: Array, strong: bool,
+        step: int, verb: str, write: bool, offsets: Array,
+    ) -> None:  # fmt: skip
+        """Report lanes whose access the last one of another thread is not ordered with."""
+        who = self.who[cells]
+        bad = (who >= 0) & (who != me)
+        if not bad.any():
+            return
+        bad &= self.unordered(races, cells, row, warp)
+        if strong:
+            bad &= ~self._strong[cells]
+        if bad.any():
+            races.report(bad, me, who, self._step[cells], step, verb, write, offsets)
+
+
+class GlobalRaces:
+    """Races between blocks on global memory, over all batches of a launch.
+
+    Accesses of two blocks are in order when the first block released after its access (a fence
+    and then an atomic, or an atomic with release semantics) and the second acquired later (an
+    atomic or a volatile or acquire load). Which variable carried the signal is not looked at.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._grain = smallest_access(launch.program)
+        cells = len(launch.arena.data) // self._grain + 64
+        self._time = 1
+        self._writer: Array = np.zeros(cells, np.int32)
+        self._written: Array = np.zeros(cells, np.int32)
+        self._write_step: Array = np.zeros(cells, np.int32)
+        self._strong: Array = np.zeros(cells, bool)
+        # Two readers of each cell, so that at least one is another block than a later writer.
+        self._readers = [np.zeros(cells, np.int32) for _ in range(2)]
+        self._read_times = [np.zeros(cells, np.int32) for _ in range(2)]
+        self._read_strong = [np.zeros(cells, bool) for _ in range(2)]
+        self._fenced: Array = np.zeros(launch.blocks + 1, np.int32)
+        self._released: Array = np.zeros(launch.blocks + 1, np.int32)
+        self._acquired: Array = np.zeros(launch.blocks + 1, np.int32)
+
+    def _blocks(self, state: State, mask: Array | None) -> Array:
+        numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
+        found: Array = (state.block_ids[numbers // state.width] + 1).astype(np.int32)
+        return found
+
+    def fence(self, state: State, mask: Array | None) -> None:
+        """Note that lanes executed a fence that other blocks can see."""
+        self._time += 1
+        self._fenced[np.unique(self._blocks(state, mask))] = self._time
+
+    def signal(self, state: State, mask: Array | None, *, releases: bool) -> None:
+        """Note that lanes executed an atomic or a strong access."""
+        self._time += 1
+        blocks = np.unique(self._blocks(state, mask))
+        self._acquired[blocks] = self._time
+        self._released[blocks] = self._time if releases else self._fenced[blocks]
+
+    def access(
+        self,
+        state: State,
+        lanes: Lanes,
+        good: Array | None,
+        size: int,
+        step: int,
+        *,
+        write: bool,
+        strong: bool,
+        same: Array | None = None,
+    ) -> None:
+        """Record one access, and report those that nothing orders with another block's.
+
+        Parameters
+        ----------
+        state : State
+        lanes : Lanes
+        good : array or None
+        size, step : int
+        write, strong : bool
+        same : array or None
+            Of the lanes that access at all, those that write what is there already.
+        """
+        if strong:
+            self.signal(state, lanes.mask, releases=False)
+        me = self._blocks(state, lanes.mask)
+        offsets = lanes.offsets.astype(np.int64)
+        numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
+        if good is not None:
+            me, offsets, numbers = me[good], offsets[good], numbers[good]
+        if not me.size:
+            return
+        self._time += 1
+        for k in range(0, max(size, self._grain), self._grain):
+            cells = (offsets + k) // self._grain
+            writer = self._writer[cells]
+            bad = (writer > 0) & (writer != me)
+            if bad.any():
+                bad &= ~self._ordered(writer, self._written[cells], me)
+                bad &= ~(self._strong[cells] & strong)
+                if same is not None:
+                    bad &= ~same
+                self._report(state, bad, numbers, writer, step, offsets, cells, write, "written")
+            if write:
+                for slot in (0, 1):
+                    reader = self._readers[slot][cells]
+                    bad = (reader > 0) & (reader != me)
+                    if bad.any():
+                        bad &= ~self._ordered(reader, self._read_times[slot][cells], me)
+                        bad &= ~(self._read_strong[slot][cells] & strong)
+                        if same is not None:
+                            bad &= ~same
+                        self._report(
+                            state, bad, numbers, reader, step, offsets, cells, True, "read"
+                        )
+                self._writer[cells] = me
+                self._written[cells] = self._time
+                self._write_step[cells] = step
+                self._strong[cells] = strong
+            else:
+                reader = self._readers[0][cells]
+                taken = (reader > 0) & (reader != me)
+                if taken.any():
+                    taken &= ~self._ordered(reader, self._read_times[0][cells], me)
+                for slot, chosen in ((0, ~taken), (1, taken)):
+                    self._readers[slot][cells[chosen]] = me[chosen]
+                    self._read_times[slot][cells[chosen]] = self._time
+                    self._read_strong[slot][cells[chosen]] = strong
+                beaten = self._readers[0][cells] != me
+                self._readers[1][cells[beaten]] = me[beaten]
+                self._read_times[1][cells[beaten]] = self._time
+                self._read_strong[1][cells[beaten]] = strong
+
+    def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
+        """Report blocks that wrote different values to one place in one instruction.
+
+        Parameters
+        ----------
+        state : State
+        lanes : Lanes
+        lost : array
+            Active lanes whose value is not what lies there now.
+        step : int
+        """
+        if not lost.any():
+            return
+        cells = lanes.offsets.astype(np.int64)[lost] // self._grain
+        me = self._blocks(state, lanes.mask)[lost]
+        numbers = np.arange(lost.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
+        winner = self._writer[cells]
+        self._report(
+            state, winner != me, numbers[lost], winner, step,
+            lanes.offsets.astype(np.int64)[lost], cells, True, "written",
+        )  # fmt: skip
+
+    def _ordered(self, before: Array, when: Array, me: Array) -> Array:
+        released = self._released[before]
+        return (released >= when) & (self._acquired[me] >= released)
+
+    def _report(
+        self, state: State, bad: Array, numbers: Array, other: Array, step: int, offsets: Array,
+        cells: Array, write: bool, verb: str,
+    ) -> None:  # fmt: skip
+        if not bad.any():
+            return
+        first = int(np.flatnonzero(bad)[0])
+        rule = "between-blocks-" + (
+            "read-after-write" if not write
+            else "write-after-write" if verb == "written" else "write-after-read"
+        )  # fmt: skip
+        place = self._launch.program.place(int(self._write_step[cells[first]])).where
+        there = f" at {place}" if verb == "written" else ""
+        x, y, _ = self._launch.grid
+        linear = int(other[first]) - 1
+        block = show_index((linear % x, linear // x % y, linear // (x * y)))
+        where = self._launch.arena.describe(int(offsets[first]))
+        state.report_lanes(
+            "race", rule, numbers[bad], step,
+            lambda _: f"{'writes' if write else 'reads'} {where} by "
+            f"{state.who(int(numbers[first]))}, {verb} by block {block}{there} "
+            "with nothing that orders the blocks",
+        )  # fmt: skip

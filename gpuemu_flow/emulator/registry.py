@@ -1,0 +1,70 @@
+"""Where lane-wise opcodes are registered: what they read, write and compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuemu_flow.artifacts.ptx import Opcode
+from gpuemu_flow.emulator.types import Array
+
+Lanes = Callable[..., Array]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One opcode ready to be called.
+
+    Attributes
+    ----------
+    function : callable
+        From arrays of the source types to an array of the result type.
+    sources : tuple of str
+        PTX types of the operands after the first.
+    result : str
+        PTX type of the first operand.
+    section : str
+        Title of the section of the PTX ISA that says what it does.
+    table : bool
+        Whether the last operand is a constant that `function` takes to make the function.
+    approximate : float
+        Largest relative error that the ISA allows, 0 for exact instructions.
+    """
+
+    function: Lanes
+    sources: tuple[str, ...]
+    result: str
+    section: str
+    table: bool = False
+    approximate: float = 0.0
+
+
+Builder = Callable[[Opcode, str, frozenset[str]], "Form | None"]
+
+BUILDERS: dict[str, Builder] = {}
+ROUNDINGS = ("rn", "rz", "rm", "rp")
+INTEGERS = frozenset(
+    f"{kind}{bits}" for kind in "us" for bits in (16, 32, 64)
+)  # fmt: skip
+BIT_TYPES = frozenset({"b16", "b32", "b64"})
+
+
+def builds(*bases: str) -> Callable[[Builder], Builder]:
+    """Register what builds the forms of some base names."""
+
+    def register(builder: Builder) -> Builder:
+        for base in bases:
+            BUILDERS[base] = builder
+        return builder
+
+    return register
+
+
+def rounding(words: frozenset[str], default: str = "rn") -> str:
+    """Take the rounding mode that an opcode names."""
+    return next((mode for mode in ROUNDINGS if mode in words), default)
+
+
+def only(words: frozenset[str], *allowed: str) -> bool:
+    """Tell whether an opcode has no other words than these."""
+    return words <= frozenset(allowed)

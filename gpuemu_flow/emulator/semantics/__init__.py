@@ -1,0 +1,1 @@
+"""What each PTX instruction computes, as functions over numpy arrays of lanes."""

@@ -1,0 +1,209 @@
+"""Conversions between types (PTX ISA, "cvt")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuemu_flow.emulator.semantics.floats import canonical, flush, saturate
+from gpuemu_flow.emulator.semantics.rounding import narrow
+from gpuemu_flow.emulator.types import DTYPES, Array, is_float
+
+Lanes = Callable[..., Array]
+
+_TO_INTEGER: dict[str, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
+
+
+def bfloat_to_f32(x: Array) -> Array:
+    """Widen bfloat16 bits to float32."""
+    return (x.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def f32_to_bfloat(x: Array, mode: str = "rn") -> Array:
+    """Round float32 to bfloat16 bits in mode ``rn``, ``rz``, ``rm`` or ``rp``."""
+    bits = x.view(np.uint32)
+    if mode == "rn":
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        rounded = (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+    else:
+        rounded = bits >> np.uint32(16)
+        rest = (bits & np.uint32(0xFFFF)) != 0
+        negative = (bits >> np.uint32(31)) != 0
+        away = {"rz": False, "rm": negative, "rp": ~negative}[mode]
+        rounded = rounded + (rest & away & np.isfinite(x)).astype(np.uint32)
+    return np.where(np.isnan(x), np.uint16(0x7FFF), rounded.astype(np.uint16))
+
+
+def f64_to_bfloat(x: Array, mode: str) -> Array:
+    """Round float64 to bfloat16 bits: first to odd in float32, then in the mode."""
+    near = narrow(x, np.float32, "rz")
+    inexact = (near.astype(np.float64) != x) & np.isfinite(x)
+    bits = near.view(np.uint32)
+    return f32_to_bfloat((bits | inexact.astype(np.uint32)).view(np.float32), mode)
+
+
+def tensor_float(x: Array, mode: str) -> Array:
+    """Round float32 to tf32 bits (``cvt.rna.tf32.f32``, ``cvt.rn.tf32.f32``, ``rz``)."""
+    bits = x.view(np.uint32)
+    if mode == "rna":
+        rounded = bits + np.uint32(0x1000)
+    elif mode == "rn":
+        rounded = bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))
+    else:
+        rounded = bits
+    rounded = rounded & np.uint32(0xFFFFE000)
+    rounded = np.where(np.isinf(x), bits, rounded)
+    return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), rounded)
+
+
+def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes | None:
+    """Make one ``cvt``.
+
+    Parameters
+    ----------
+    to, source : str
+        PTX types.
+    mode : str
+        Rounding as written, or an empty string.
+    ftz, sat : bool
+
+    Returns
+    -------
+    callable or None
+        None for a pair of types that is not known here.
+    """
+    if source == "bf16":
+        inner = convert(to, "f32", mode, ftz=ftz, sat=sat)
+        return None if inner is None else lambda x: inner(bfloat_to_f32(x))
+    if is_float(source):
+        return _from_float(to, source, mode, ftz=ftz, sat=sat)
+    if is_float(to):
+        return _integer_to_float(to, source, mode or "rn")
+    if to == "bf16":
+        return lambda x: f64_to_bfloat(_exact_odd(x), mode or "rn")
+    if to == "tf32" or to not in DTYPES or source not in DTYPES:
+        return None
+    return _integer_to_integer(to, source, sat)
+
+
+def _integer_to_integer(to: str, source: str, sat: bool) -> Lanes:
+    target = np.dtype(DTYPES[to])
+    if not sat:
+        return lambda x: x.astype(target)
+    limits, inputs = np.iinfo(target), np.iinfo(np.dtype(DTYPES[source]))
+    low, high = max(limits.min, inputs.min), min(limits.max, inputs.max)
+    return lambda x: np.clip(x, low, high).astype(target)
+
+
+def _exact_odd(x: Array) -> Array:
+    """Convert integers to float64, those of 64 bits rounded to odd."""
+    near = x.astype(np.float64)
+    if x.dtype.itemsize < 8:
+        return near
+    high = (x >> 11 << 11) if x.dtype.kind == "i" else (x >> np.uint64(11) << np.uint64(11))
+    low = x - high
+    magnitude = np.abs(near) >= 2.0**53
+    odd = high.astype(np.float64)  # exact: at most 53 significant bits
+    bits = odd.view(np.uint64)
+    # Rounded towards minus infinity, so the odd neighbour lies above for positive numbers.
+    up = np.where(odd < 0, bits - np.uint64(1), bits + np.uint64(1))
+    stepped = np.where((bits & np.uint64(1)) == 0, up, bits).view(np.float64)
+    return np.where(magnitude & (low != 0), np.where(low != 0, stepped, odd), near)
+
+
+def _integer_to_float(to: str, source: str, mode: str) -> Lanes:
+    target = np.dtype(DTYPES[to]).type
+    if to == "f64":
+        if source not in ("u64", "s64") or mode == "rn":
+            return lambda x: x.astype(np.float64)
+        return lambda x: _wide_directed(x, mode)
+    if mode == "rn" and not (to == "f16" or source in ("u64", "s64")):
+        return lambda x: x.astype(target)
+    return lambda x: narrow(_exact_odd(x), target, mode)
+
+
+def _wide_directed(x: Array, mode: str) -> Array:
+    near = x.astype(np.float64)
+    # Differences from the rounded value fit into 64 bits; 2**64 itself does not.
+    top = near >= (2.0**63 if x.dtype.kind == "i" else 2.0**64)
+    safe = np.where(top, np.float64(0), near).astype(x.dtype)
+    above, below = top | (safe > x), ~top & (safe < x)
+    if mode == "rm":
+        return np.where(above, np.nextafter(near, -np.inf), near)
+    if mode == "rp":
+        return np.where(below, np.nextafter(near, np.inf), near)
+    move = np.where(near > 0, above, below)
+    return np.where(move, np.nextafter(near, np.float64(0)), near)
+
+
+def _from_float(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes | None:
+    steps: list[Lanes] = []
+    if ftz and source == "f32":
+        steps.append(flush)
+    if to == "tf32":
+        if mode not in ("rna", "rn", "rz"):
+            return None
+        steps.append(lambda x: tensor_float(x, mode))
+    elif to == "bf16":
+        if source == "f64":
+            steps.append(lambda x: f64_to_bfloat(x, mode or "rn"))
+        else:
+            steps.append(lambda x: f32_to_bfloat(x.astype(np.float32), mode or "rn"))
+    elif is_float(to):
+        steps += _float_steps(to, source, mode, ftz=ftz, sat=sat)
+    elif to in DTYPES and mode in _TO_INTEGER:
+        steps.append(_float_to_integer(to, mode))
+    else:
+        return None
+
+    def chain(x: Array) -> Array:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return chain
+
+
+def _float_steps(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> list[Lanes]:
+    steps: list[Lanes] = []
+    target = np.dtype(DTYPES[to]).type
+    if mode in _TO_INTEGER:
+        steps.append(_TO_INTEGER[mode])
+    if to != source:
+        narrowing = np.dtype(DTYPES[to]).itemsize < np.dtype(DTYPES[source]).itemsize
+        if narrowing:
+            rounding = mode or "rn"
+            steps.append(lambda x: narrow(x.astype(np.float64), target, rounding))
+        else:
+            steps.append(lambda x: x.astype(target))
+    if ftz and to == "f32":
+        steps.append(flush)
+    steps.append(saturate if sat else canonical)
+    return steps
+
+
+def _float_to_integer(to: str, mode: str) -> Lanes:
+    target = np.dtype(DTYPES[to])
+    limits = np.iinfo(target)
+    rounding = _TO_INTEGER[mode]
+    # NaN gives 0, except that 64-bit results are the "integer indefinite" of the ISA's table.
+    missing = (
+        np.array(1 << 63, np.uint64).astype(target) if target.itemsize == 8 else target.type(0)
+    )
+    low, high = float(limits.min), float(limits.max)
+
+    def to_integer(x: Array) -> Array:
+        whole = rounding(x.astype(np.float64))
+        above, below, nan = whole >= high, whole <= low, np.isnan(x)
+        inside = np.where(above | below | nan, np.float64(0), whole).astype(target)
+        out = np.where(above, target.type(limits.max), inside)
+        out = np.where(below, target.type(limits.min), out)
+        return np.where(nan, missing, out)
+
+    return to_integer

@@ -1,0 +1,333 @@
+"""Floating-point arithmetic (PTX ISA, "Floating Point Instructions"): exact, in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuemu_flow.emulator.semantics.rounding import (
+    exact_fma64,
+    narrow,
+    product_error,
+    to_odd,
+    two_sum_error,
+)
+from gpuemu_flow.emulator.types import Array
+
+Lanes = Callable[..., Array]
+
+_SMALLEST = {np.dtype("f4"): np.float32(2.0**-126), np.dtype("f2"): np.float16(2.0**-14)}
+_NANS = {
+    np.dtype("f2"): np.array(0x7FFF, "u2").view("f2"),
+    np.dtype("f4"): np.array(0x7FFFFFFF, "u4").view("f4"),
+    np.dtype("f8"): np.array(0x7FF8000000000000, "u8").view("f8"),
+}
+"""NaN that an instruction gives: canonical for f16 and f32; f64 keeps the usual quiet NaN."""
+
+_LOW29 = np.uint64(0x1FFFFFFF)
+_HALF29 = np.uint64(0x10000000)
+_TINY = np.float64(2.0**-125)
+
+
+def flush(x: Array) -> Array:
+    """Flush subnormals to a zero of their sign (``.ftz``)."""
+    small = np.abs(x) < _SMALLEST[x.dtype]
+    if not small.any():
+        return x
+    return np.where(small, np.copysign(x.dtype.type(0), x), x)
+
+
+def canonical(x: Array) -> Array:
+    """Give NaN results the one pattern that the ISA names."""
+    if x.size and np.isnan(np.minimum.reduce(x, axis=None)):
+        return np.where(np.isnan(x), _NANS[x.dtype], x)
+    return x
+
+
+def saturate(x: Array) -> Array:
+    """Clamp to [0.0, 1.0]; NaN gives +0.0 (``.sat``)."""
+    kind = x.dtype.type
+    return np.where(x > 0, np.minimum(x, kind(1)), kind(0))
+
+
+def with_flags(function: Lanes, *, ftz: bool = False, sat: bool = False) -> Lanes:
+    """Wrap arithmetic with ``.ftz`` on inputs and output, ``.sat`` and canonical NaN."""
+    if not ftz and not sat:
+        return lambda *xs: canonical(function(*xs))
+    if not ftz:
+        return lambda *xs: saturate(function(*xs))
+    if not sat:
+        return lambda *xs: flush(canonical(function(*map(flush, xs))))
+    return lambda *xs: saturate(flush(function(*map(flush, xs))))
+
+
+def wide(x: Array) -> Array:
+    """Convert to float64, exactly."""
+    return x.astype(np.float64)
+
+
+def add(mode: str, dtype: str) -> Lanes:
+    """Make ``add`` in a rounding mode (PTX ISA, "add")."""
+    if mode == "rn":
+        return np.add
+    if dtype == "f8":
+        return lambda a, b: _directed_sum(a, b, mode)
+
+    def add_narrow(a: Array, b: Array) -> Array:
+        a8, b8 = wide(a), wide(b)
+        s = a8 + b8
+        out = narrow(to_odd(s, two_sum_error(a8, b8, s)), a.dtype.type, mode)
+        return _signed_zero_sum(out, a, b, mode)
+
+    return add_narrow
+
+
+def _signed_zero_sum(out: Array, a: Array, b: Array, mode: str) -> Array:
+    """Give an exact cancellation the sign that the mode wants: minus when rounding down."""
+    if mode != "rm":
+        return out
+    cancelled = (out == 0) & (np.signbit(a) != np.signbit(b)) & (a == -b)
+    return np.where(cancelled, -np.abs(out), out)
+
+
+def _directed_sum(a: Array, b: Array, mode: str) -> Array:
+    s = a + b
+    error = two_sum_error(a, b, s)
+    out = _adjust(s, error, mode)
+    overflowed = np.isinf(s) & np.isfinite(a) & np.isfinite(b)
+    if overflowed.any():
+        out = np.where(overflowed, _overflow(s, mode), out)
+    return _signed_zero_sum(out, a, b, mode)
+
+
+def _overflow(value: Array, mode: str) -> Array:
+    """Give what a finite result beyond the range becomes in a directed mode."""
+    largest = np.copysign(np.finfo(np.float64).max, value)
+    keep = (mode == "rm") & (value < 0) | (mode == "rp") & (value > 0)
+    return np.where(keep, value, largest)
+
+
+def _adjust(value: Array, error: Array, mode: str) -> Array:
+    """Step a value rounded to nearest to the neighbour that a directed mode wants."""
+    if mode == "rm":
+        move, toward = error < 0, np.float64(-np.inf)
+    elif mode == "rp":
+        move, toward = error > 0, np.float64(np.inf)
+    else:
+        move = np.where(value > 0, error < 0, error > 0) & (value != 0)
+        toward = np.float64(0)
+    return np.where(move & np.isfinite(value), np.nextafter(value, toward), value)
+
+
+def subtract(mode: str, dtype: str) -> Lanes:
+    """Make ``sub`` in a rounding mode (PTX ISA, "sub")."""
+    if mode == "rn":
+        return np.subtract
+    plus = add(mode, dtype)
+    return lambda a, b: plus(a, -b)
+
+
+def multiply(mode: str, dtype: str) -> Lanes:
+    """Make ``mul`` in a rounding mode (PTX ISA, "mul")."""
+    if mode == "rn":
+        return np.multiply
+    if dtype == "f8":
+        zero = np.zeros((1, 1))
+        fma = fma64(mode)
+        return lambda a, b: fma(a, b, np.copysign(zero, a * b))
+    return lambda a, b: narrow(wide(a) * wide(b), a.dtype.type, mode)
+
+
+def fma32(mode: str) -> Lanes:
+    """Make ``fma.f32`` (PTX ISA, "fma"): one rounding of the exact product and sum.
+
+    The product is exact in float64. Its float64 sum, rounded to float32, is wrong only where it
+    lies on a boundary of float32 and was itself rounded: such lanes are rounded to odd first.
+    """
+    if mode == "rn":
+        return _fma32_nearest
+    return lambda a, b, c: _fma_directed(a, b, c, mode)
+
+
+def _fma32_nearest(a: Array, b: Array, c: Array) -> Array:
+    product = wide(a) * b
+    total = product + c
+    out = total.astype(np.float32)
+    doubtful = (total.view(np.uint64) & _LOW29) == _HALF29
+    small = np.abs(total) < _TINY
+    if small.any():
+        doubtful |= small & (total != 0)
+    if doubtful.any():
+        c8 = np.broadcast_to(c, total.shape).astype(np.float64)
+        p8 = np.broadcast_to(product, total.shape)
+        odd = to_odd(total, two_sum_error(p8, c8, total))
+        out = np.where(doubtful, odd.astype(np.float32), out)
+    return out
+
+
+def _fma_directed(a: Array, b: Array, c: Array, mode: str) -> Array:
+    a, b, c = np.broadcast_arrays(a, b, c)
+    product, c8 = wide(a) * b, wide(c)
+    total = product + c8
+    out = narrow(to_odd(total, two_sum_error(product, c8, total)), a.dtype.type, mode)
+    return _signed_zero_sum(out, product, c8, mode)
+
+
+def fma16(a: Array, b: Array, c: Array) -> Array:
+    """Compute ``fma.rn.f16``: exact in float64 up to a sum that is rounded to odd."""
+    a, b, c = np.broadcast_arrays(a, b, c)
+    product, c8 = wide(a) * b, wide(c)
+    total = product + c8
+    return to_odd(total, two_sum_error(product, c8, total)).astype(np.float16)
+
+
+def fma64(mode: str) -> Lanes:
+    """Make ``fma.f64``: error-free product and sums, the last rounding after one to odd.
+
+    Lanes whose exponents are extreme, where such transformations under- or overflow, are computed
+    one by one in rational arithmetic.
+    """
+    return lambda a, b, c: _fma64(a, b, c, mode)
+
+
+def _fma64(a: Array, b: Array, c: Array, mode: str) -> Array:
+    a, b, c = np.broadcast_arrays(a, b, c)
+    p = a * b
+    naive = p + c
+    e = product_error(a, b, p)
+    th = c + e
+    tl = two_sum_error(c, e, th)
+    vh = p + th
+    vl = two_sum_error(p, th, vh)
+    rest = tl + vl
+    rest = to_odd(rest, two_sum_error(tl, vl, rest))
+    out = vh + rest
+    if mode != "rn":
+        out = _adjust(out, two_sum_error(vh, rest, out), mode)
+        out = _signed_zero_sum(out, p, c, mode)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    calm = np.isfinite(naive) & _moderate(a) & _moderate(b) & _moderate(p)
+    calm &= (_moderate(c) | (c == 0)) & (_moderate(out) | (out == 0))
+    nothing = (a == 0) | (b == 0)  # the product is a zero: the sum is exact
+    calm |= nothing
+    plain = naive if mode == "rn" else _signed_zero_sum(naive, p, c, mode)
+    result = np.where(finite & ~nothing, out, plain)
+    hard = np.flatnonzero(finite & ~calm)
+    if hard.size:
+        flat, (fa, fb, fc) = result.reshape(-1).copy(), (x.reshape(-1) for x in (a, b, c))
+        for lane in hard.tolist():
+            flat[lane] = exact_fma64(float(fa[lane]), float(fb[lane]), float(fc[lane]), mode)
+        result = flat.reshape(result.shape)
+    return result
+
+
+def _moderate(x: Array) -> Array:
+    magnitude = np.abs(x)
+    return (magnitude > 2.0**-900) & (magnitude < 2.0**900)
+
+
+def divide(mode: str, dtype: str) -> Lanes:
+    """Make ``div`` (PTX ISA, "div"); the approximate forms are rounded correctly here."""
+    if mode == "rn":
+        return np.divide
+    return lambda a, b: _directed_quotient(a, b, mode)
+
+
+def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
+    a, b = np.broadcast_arrays(a, b)
+    near = a / b
+    if a.dtype == np.float64:
+        rest = -fma64("rn")(near, b, -a)
+        error = np.where(b < 0, -rest, rest)
+        usable = np.isfinite(near) & (b != 0)
+        out = np.where(usable, _adjust(near, error, mode), near)
+        overflowed = np.isinf(near) & np.isfinite(a) & np.isfinite(b) & (b != 0)
+        return np.where(overflowed, _overflow(near, mode), out)
+    q = wide(a) / wide(b)
+    rest = -fma64("rn")(q, wide(b), -wide(a))
+    error = np.where(b < 0, -rest, rest)
+    usable = np.isfinite(q) & (b != 0)
+    return np.where(usable, narrow(to_odd(q, np.where(usable, error, 0)), a.dtype.type, mode), near)
+
+
+def square_root(mode: str, dtype: str) -> Lanes:
+    """Make ``sqrt`` (PTX ISA, "sqrt")."""
+    if mode == "rn":
+        return np.sqrt
+
+    def directed(a: Array) -> Array:
+        if dtype == "f8":
+            root = np.sqrt(a)
+            return np.where(
+                np.isfinite(root), _adjust(root, -fma64("rn")(root, root, -a), mode), root
+            )
+        a8 = wide(a)
+        root = np.sqrt(a8)
+        error = -fma64("rn")(root, root, -a8)
+        usable = np.isfinite(root)
+        return narrow(to_odd(root, np.where(usable, error, 0)), a.dtype.type, mode)
+
+    return directed
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """Compute ``min`` (PTX ISA, "min"): a NaN loses to a number, -0.0 is less than +0.0."""
+    return _choose(np.fmin(a, b), a, b, negative=True)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    """Compute ``max`` (PTX ISA, "max"): a NaN loses to a number, +0.0 is more than -0.0."""
+    return _choose(np.fmax(a, b), a, b, negative=False)
+
+
+def _choose(out: Array, a: Array, b: Array, *, negative: bool) -> Array:
+    zero = out == 0
+    if not zero.any():
+        return out
+    signs = np.signbit(a) | np.signbit(b) if negative else np.signbit(a) & np.signbit(b)
+    both = zero & (a == 0) & (b == 0)
+    fixed = np.where(signs, -out.dtype.type(0), out.dtype.type(0))
+    return np.where(both, fixed, out)
+
+
+def minimum_nan(a: Array, b: Array) -> Array:
+    """Compute ``min.NaN``: a NaN wins."""
+    return np.where(np.isnan(a) | np.isnan(b), _NANS[a.dtype], minimum(a, b))
+
+
+def maximum_nan(a: Array, b: Array) -> Array:
+    """Compute ``max.NaN``: a NaN wins."""
+    return np.where(np.isnan(a) | np.isnan(b), _NANS[a.dtype], maximum(a, b))
+
+
+def copy_sign(a: Array, b: Array) -> Array:
+    """Compute ``copysign`` (PTX ISA, "copysign"): the sign of `a` on `b`."""
+    return np.copysign(b, a)
+
+
+def through64(function: Lanes) -> Lanes:
+    """Make an approximate f32 instruction: computed in float64 and rounded to nearest."""
+    return lambda x: function(wide(x)).astype(np.float32)
+
+
+def reciprocal_root(x: Array) -> Array:
+    """Compute ``1/sqrt(x)``."""
+    return 1 / np.sqrt(x)
+
+
+def test_property(name: str) -> Lanes:
+    """Make ``testp`` (PTX ISA, "testp")."""
+
+    def normal(x: Array) -> Array:
+        return np.isfinite(x) & (np.abs(x) >= np.finfo(x.dtype).tiny)
+
+    properties: dict[str, Lanes] = {
+        "finite": np.isfinite,
+        "infinite": np.isinf,
+        "number": lambda x: ~np.isnan(x),
+        "notanumber": np.isnan,
+        "normal": normal,
+        "subnormal": lambda x: np.isfinite(x) & (x != 0) & ~normal(x),
+    }
+    return properties[name]

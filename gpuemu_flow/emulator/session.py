@@ -1,0 +1,104 @@
+"""A kernel by itself: from a file and texts of the command line to a launch and saved buffers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuemu_flow.emulator.arguments import NamedArgument, parse_arguments
+from gpuemu_flow.emulator.coverage import KernelCoverage, cover_file
+from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
+from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS
+from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, LaunchResult, load_kernel
+from gpuemu_flow.errors import Problem, did_you_mean
+
+MAX_FILE = 1 << 28
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launch of a kernel by itself."""
+
+    kernel: Kernel
+    arguments: list[NamedArgument]
+    result: LaunchResult
+    seconds: float
+
+
+def read_ptx_file(path: Path) -> bytes:
+    """Read a PTX file; an error with a slug when that cannot be done."""
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise bad_launch(f"{path} has more than {MAX_FILE:,} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise UnsupportedError(
+            Problem("emulator-no-file", f"{path} cannot be read: {error.strerror}", "", str(path))
+        ) from None
+
+
+def cover(path: Path) -> list[KernelCoverage]:
+    """Say which instructions of a file can be run."""
+    return cover_file(read_ptx_file(path), str(path))
+
+
+def run_file(
+    path: Path, entry: str, grid: str, block: str, texts: Sequence[str], *, shared: int,
+    checks: Sequence[str], seed: int, budget: int | None,
+) -> Run:  # fmt: skip
+    """Launch one kernel of a file once.
+
+    Returns
+    -------
+    Run
+    """
+    kernel = load_kernel(read_ptx_file(path), str(path), entry)
+    arguments = parse_arguments(texts, kernel.parameters, seed)
+    names = parse_checks(checks)
+    start = time.perf_counter()
+    result = kernel.launch(
+        parse_dimensions("grid", grid), parse_dimensions("block", block),
+        [named.argument for named in arguments], shared=shared, checks=names,
+        budget=budget or DEFAULT_BUDGET,
+    )  # fmt: skip
+    return Run(kernel, arguments, result, time.perf_counter() - start)
+
+
+def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
+    """Read ``8`` or ``8,4,1``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
+        raise bad_launch(f"--{what} {text!r} is no shape", "write 8 or 8,4,1")
+    return tuple(int(part) for part in parts)
+
+
+def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
+    """Read the names of checks; ``all``, ``none`` and nothing at all are known too."""
+    if not words or "all" in words:
+        return DEFAULT_CHECKS
+    for word in words:
+        if word not in (*CHECKS, "none"):
+            raise bad_launch(f"no check {word!r}", did_you_mean(word, (*CHECKS, "all", "none")))
+    return tuple(word for word in words if word != "none")
+
+
+def save_buffers(
+    texts: Sequence[str], arguments: Sequence[NamedArgument], result: LaunchResult
+) -> None:
+    """Write buffers to ``.npy`` files, one for each ``name=file``."""
+    after = {n.name: d for n, d in zip(arguments, result.buffers, strict=True) if d is not None}
+    for text in texts:
+        name, equals, file = text.partition("=")
+        if not equals or name not in after:
+            raise bad_argument(
+                f"--save {text!r}: no buffer {name!r}", did_you_mean(name, tuple(after))
+            )
+        try:
+            with Path(file).open("wb") as target:
+                np.save(target, after[name], allow_pickle=False)
+        except OSError as error:
+            raise bad_argument(f"--save: {file} cannot be written: {error.strerror}") from None

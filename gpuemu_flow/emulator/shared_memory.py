@@ -1,0 +1,159 @@
+"""Loads and stores of shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from gpuemu_flow.emulator.global_memory import GlobalMemory
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.memory import (
+    GLOBAL_BASE,
+)
+from gpuemu_flow.emulator.types import Array
+
+_G = np.uint64(GLOBAL_BASE)
+
+
+class SharedMemory(GlobalMemory):
+    """Shared memory of the blocks of one batch."""
+
+    def _shared_lanes(
+        self, address: Array, mask: Array | None, size: int, step: int, write: bool, whole: bool
+    ) -> tuple[Lanes, Array | None]:
+        near = self._lanes(address, mask, whole=whole)
+        good: Array | None = None
+        if near.offsets.size:
+            self._check_alignment(near, size, step, "shared")
+            good = self._inside_shared(near, size)
+            if good is not None:
+                bad = ~good
+                numbers = self._numbers(near, bad)
+                offset = int(near.offsets[np.flatnonzero(bad)[0]])
+                verb = "writes" if write else "reads"
+                self.report_lanes(
+                    "mem", "out-of-bounds", numbers, step,
+                    lambda _: f"{verb} {size} bytes of shared memory at "
+                    f"{self.describe_shared(offset, self._element(step))}, "
+                    f"by {self.who(int(numbers[0]))}",
+                )  # fmt: skip
+                address = np.where(self._back(good, near), address, np.uint64(0))
+        far = self._lanes(address + self.shared_base, mask, whole=True)
+        if good is not None and good.size != far.offsets.size:
+            good = self.spread(good.reshape(near.shape)).reshape(-1)
+        return far, good
+
+    def _back(self, chosen: Array, lanes: Lanes) -> Array:
+        """Put a value per active lane back to the shape of lanes."""
+        if lanes.mask is None:
+            return chosen.reshape(lanes.shape)
+        out = np.zeros(self.full.shape, bool)
+        out[lanes.mask] = chosen
+        return out
+
+    def _inside_shared(self, lanes: Lanes, size: int) -> Array | None:
+        offsets, limit = lanes.offsets, self.shared_limit
+        valid = self.shared_valid
+        high = int(offsets.max())
+        if high + size <= limit:
+            if valid is None:
+                return None
+            places = offsets.astype(np.int64)
+            good: Array = valid[places] & valid[places + size - 1]
+            return None if good.all() else good
+        room = max(0, limit - size)
+        good = (offsets <= np.uint64(room)) & (limit >= size)
+        if valid is not None:
+            places = np.where(good, offsets, np.uint64(0)).astype(np.int64)
+            good &= valid[places] & valid[places + size - 1]
+        return good
+
+    def load_shared(
+        self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
+    ) -> list[Array]:
+        """Load from shared memory."""
+        size = width * vector
+        races = self.shared_races
+        if races is not None and address.size == 1:
+            address = self.spread(address)
+        if address.shape[1] == 1 and mask is None and races is None:
+            lanes, good = self._shared_rows(address, size, step)
+        else:
+            lanes, good = self._shared_lanes(address, mask, size, step, False, whole=False)
+        if not lanes.offsets.size:
+            return [np.zeros((1, 1), f"u{width}")] * vector
+        if self.check_init:
+            self._check_written(self.shared_written, lanes, good, width, vector, step, "shared")
+        if races is not None:
+            races.access(lanes, good, size, step, write=False, strong=strong)
+        return self._take(self.shared, lanes, width, vector, good)
+
+    def _shared_rows(self, address: Array, size: int, step: int) -> tuple[Lanes, Array | None]:
+        """Prepare a load that all threads of a block make at one address."""
+        rows = np.broadcast_to(address, (self.count, 1))
+        near = Lanes(rows.reshape(-1), None, rows.shape)
+        self._check_alignment(near, size, step, "shared")
+        good = self._inside_shared(near, size)
+        if good is not None:
+            self._shared_lanes(address, None, size, step, False, whole=True)
+            rows = np.where(good.reshape(rows.shape), rows, np.uint64(0))
+        far = rows + self.shared_base
+        return Lanes(far.reshape(-1), None, far.shape), good
+
+    def store_shared(
+        self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
+        strong: bool,
+    ) -> None:  # fmt: skip
+        """Store to shared memory."""
+        size = width * len(values)
+        lanes, good = self._shared_lanes(self.spread(address), mask, size, step, True, whole=True)
+        if not lanes.offsets.size:
+            return
+        if self.shared_races is not None:
+            active = [self.active(v, lanes.mask) for v in values]
+            same = self._unchanged(self.shared, lanes, values, width, good)
+            self.shared_races.access(
+                lanes,
+                ~same if good is None else good & ~same,
+                size,
+                step,
+                write=True,
+                strong=strong,
+                values=active,
+            )
+        self._put(self.shared, lanes, values, width, good)
+        if self.check_init:
+            self._mark(self.shared_written, lanes, size, good, 1)
+
+    def _check_written(
+        self, written: Array, lanes: Lanes, good: Array | None, width: int, vector: int,
+        step: int, space: str,
+    ) -> None:  # fmt: skip
+        places = lanes.offsets.astype(np.int64)
+        for k in range(vector):
+            missing = written[places + k * width] == 0
+            if missing.any():
+                missing = missing if good is None else missing & good
+                numbers = self._numbers(lanes, missing)
+                if not len(numbers):
+                    continue
+                place = int(places[np.flatnonzero(missing)[0]]) + k * width
+                where = self._name_private(place, space, width)
+                self.report_lanes(
+                    "init", "never-written", numbers, step,
+                    partial(self._unwritten, where, int(numbers[0])),
+                )  # fmt: skip
+
+    def _unwritten(self, where: str, number: int, _: int) -> str:
+        return f"reads {where}, which nobody wrote, by {self.who(number)}"
+
+    def _name_private(self, place: int, space: str, width: int) -> str:
+        if space == "shared":
+            return self.describe_shared(place % max(1, self.shared_stride), width)
+        offset = place % max(1, self.local_stride)
+        for region in self.launch.program.local:
+            if region.offset <= offset < region.offset + region.size:
+                return f"{region.name} + {offset - region.offset} bytes (local)"
+        return f"local memory at {offset}"

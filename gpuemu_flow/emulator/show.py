@@ -1,0 +1,141 @@
+"""A launch as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gpuemu_flow.emulator.arguments import NamedArgument
+from gpuemu_flow.emulator.coverage import KernelCoverage
+from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.launch import Kernel, LaunchResult
+from gpuemu_flow.emulator.types import Array
+
+Json = object
+
+
+def finding_json(finding: Finding) -> dict[str, Json]:
+    """Give a finding as a JSON object."""
+    return {
+        "check": finding.check,
+        "rule": finding.rule,
+        "message": finding.message,
+        "kernel": finding.kernel,
+        "file": finding.place.file,
+        "line": finding.place.line,
+        "ptx_line": finding.place.ptx_line,
+        "instruction": finding.place.text,
+        "block": list(finding.block),
+        "thread": list(finding.thread),
+        "count": finding.count,
+    }
+
+
+def _summary(data: Array) -> dict[str, Json]:
+    numbers = data.astype(np.float64) if data.dtype.kind != "b" else data.astype(np.int8)
+    finite = numbers[np.isfinite(numbers)]
+    return {
+        "shape": list(data.shape),
+        "dtype": str(data.dtype),
+        "least": float(finite.min()) if finite.size else None,
+        "largest": float(finite.max()) if finite.size else None,
+        "mean": float(finite.mean()) if finite.size else None,
+        "not_finite": int(numbers.size - finite.size),
+    }
+
+
+def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) -> dict[str, Array]:
+    """List the buffers that the kernel changed, or that held nothing before."""
+    found = {}
+    for named, after in zip(arguments, result.buffers, strict=True):
+        before = getattr(named.argument, "data", None)
+        if after is None or not isinstance(before, np.ndarray):
+            continue
+        fresh = not getattr(named.argument, "initialised", True)
+        if fresh or before.tobytes() != after.tobytes():
+            found[named.name] = after
+    return found
+
+
+def result_json(
+    kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
+) -> dict[str, Json]:
+    """Give a launch as a JSON object."""
+    return {
+        "schema_version": 1,
+        "kernel": kernel.name,
+        "seconds": seconds,
+        "thread_instructions": result.instructions,
+        "outputs": {n: _summary(d) for n, d in changed_buffers(arguments, result).items()},
+        "findings": [finding_json(f) for f in result.findings],
+        "printed": result.printed,
+    }
+
+
+def result_text(
+    kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
+) -> str:
+    """Give a launch as text."""
+    lines = [
+        f"{kernel.name}: {result.instructions:,} thread instructions in {seconds:.3f} s",
+    ]
+    for name, data in changed_buffers(arguments, result).items():
+        facts = _summary(data)
+        spread = f"{facts['least']:.6g} to {facts['largest']:.6g}" if facts[
+            "least"] is not None else "no finite value"  # fmt: skip
+        shape = ", ".join(map(str, data.shape))
+        lines.append(f"  {name}: {data.dtype} [{shape}], {spread}")
+        if facts["not_finite"]:
+            lines[-1] += f", {facts['not_finite']} not finite"
+    if result.printed:
+        lines.append("printed:")
+        lines += [f"  {line}" for line in result.printed.splitlines()[:200]]
+    lines += [str(finding) for finding in result.findings]
+    lines.append(f"{len(result.findings)} findings" if result.findings else "no findings")
+    return "\n".join(lines)
+
+
+def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]:
+    """Give the coverage of a file as a JSON object."""
+    return {
+        "schema_version": 1,
+        "file": file,
+        "kernels": [
+            {
+                "name": kernel.name,
+                "runs": kernel.runs,
+                "instructions": kernel.steps,
+                "problem": kernel.problem,
+                "missing": [
+                    {"opcode": m.opcode, "count": m.count, "line": m.line, "reason": m.reason}
+                    for m in kernel.missing
+                ],
+                "opcodes": _plain(kernel.opcodes),
+            }
+            for kernel in found
+        ],
+    }
+
+
+def _plain(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(counts)
+
+
+def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
+    """Give the coverage of a file as text."""
+    lines = []
+    for kernel in found:
+        state = "can be run" if kernel.runs else "cannot be run"
+        lines.append(
+            f"{kernel.name}: {state}; {kernel.steps:,} instructions, "
+            f"{len(kernel.opcodes)} different"
+        )
+        if kernel.problem:
+            lines.append(f"  {kernel.problem}")
+        lines += [
+            f"  {file}:{m.line}: {m.opcode} ({m.count} times): {m.reason}" for m in kernel.missing
+        ]
+    runs = sum(kernel.runs for kernel in found)
+    lines.append(f"{runs} of {len(found)} kernels can be run")
+    return "\n".join(lines)

@@ -1,0 +1,269 @@
+"""What one launch shares over its batches, and what one batch of blocks knows about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gpuemu_flow.emulator.errors import BudgetError
+from gpuemu_flow.emulator.findings import Finding, show_index
+from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.memory import Arena
+from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.errors import Problem
+
+Dimensions = tuple[int, int, int]
+
+
+@dataclass
+class _Tally:
+    rule: str
+    message: str
+    block: Dimensions
+    thread: Dimensions
+    count: int
+
+
+@dataclass
+class Launch:
+    """One launch of a kernel: what all of its blocks share.
+
+    Attributes
+    ----------
+    program : Program
+    arena : Arena
+    grid, block : tuple of int
+    parameters : bytes
+        The parameter block.
+    parameter_address : int
+        Where a copy of it lies in the arena.
+    symbols : list of int
+        Addresses of the module's variables.
+    dynamic_shared : int
+    checks : frozenset of str
+    budget : int
+        Thread instructions that may be spent.
+    """
+
+    program: Program
+    arena: Arena
+    grid: Dimensions
+    block: Dimensions
+    parameters: bytes
+    parameter_address: int
+    symbols: list[int]
+    dynamic_shared: int
+    checks: frozenset[str]
+    budget: int
+    spent: int = 0
+    executed: int = 0
+    printed: list[str] = field(default_factory=list)
+    _tallies: dict[tuple[str, str, int], _Tally] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """Threads per block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    def charge(self, steps: int, threads: int, least: int) -> None:
+        """Count work; an error when the budget is spent."""
+        self.executed += steps * threads
+        self.spent += steps * max(threads, least)
+        if self.spent > self.budget:
+            raise BudgetError(
+                Problem(
+                    "emulator-budget",
+                    f"{self.program.name} did not end within {self.budget:,} thread instructions",
+                    "look for a loop that never ends, or raise the budget",
+                    self.program.module.source.file,
+                )
+            )
+
+    def tally(
+        self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
+        count: int, message: Callable[[], str],
+    ) -> None:  # fmt: skip
+        """Count something that a check found; the first of a place is kept with its words."""
+        key = (check, rule, step)
+        known = self._tallies.get(key)
+        if known is None:
+            self._tallies[key] = _Tally(rule, message(), block, thread, count)
+        else:
+            known.count += count
+
+    def findings(self) -> list[Finding]:
+        """List what was found, in the order of checks and places; one for each opcode of
+        a source line."""
+        found: dict[tuple[str, str, str, int, str], Finding] = {}
+        for (check, rule, step), tally in sorted(
+            self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
+        ):
+            place = self.program.place(step)
+            opcode = self.program.steps[step].opcode.text
+            key = (check, rule, place.file, place.line or -step - 1, opcode)
+            count = tally.count + (found[key].count if key in found else 0)
+            kept = found.get(key) or Finding(
+                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0
+            )
+            found[key] = replace(kept, count=count)
+        return list(found.values())
+
+
+class State:
+    """One batch of blocks: lanes, special registers, and whom a finding concerns."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        threads = launch.threads
+        self.width = -(-threads // WARP) * WARP
+        self.count = 0
+        self.block_ids: Array = np.zeros(0, np.int64)
+        self.special: dict[str, Array] = {}
+        self.live: Array = np.zeros((0, 0), bool)
+        self.full: Array = np.zeros((0, 0), bool)
+        self.group_is_alone = True
+        self.carry: Array = np.zeros((1, 1), bool)
+
+    def begin(self, block_ids: Array) -> None:
+        """Set up lanes and special registers for some blocks."""
+        self.block_ids = block_ids
+        self.count = len(block_ids)
+        self.full = np.ones((self.count, self.width), bool)
+        lanes = np.arange(self.width)
+        self.live = np.broadcast_to(lanes < self.launch.threads, self.full.shape)
+        if self.launch.threads == self.width:
+            self.live = self.full
+        self.special = _specials(self.launch, lanes, block_ids)
+
+    def spread(self, x: Array) -> Array:
+        """Broadcast a value to all lanes."""
+        return np.broadcast_to(x, self.full.shape)
+
+    def block_index(self, row: int) -> Dimensions:
+        """Give the index of a block of the batch."""
+        number = int(self.block_ids[row])
+        x, y, _ = self.launch.grid
+        return number % x, number // x % y, number // (x * y)
+
+    def thread_index(self, lane: int) -> Dimensions:
+        """Give the index of a thread of a block."""
+        x, y, _ = self.launch.block
+        return lane % x, lane // x % y, lane // (x * y)
+
+    def report_lanes(
+        self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str]
+    ) -> None:
+        """Count a finding for some lanes.
+
+        Parameters
+        ----------
+        check, rule : str
+        lanes : int array
+            Flat lane numbers of the batch; the first is described.
+        step : int
+        message : callable
+            From the position within `lanes` to the words.
+        """
+        if not len(lanes) or (check != "trap" and check not in self.launch.checks):
+            return
+        row, lane = divmod(int(lanes[0]), self.width)
+        self.launch.tally(
+            check, rule, step, self.block_index(row), self.thread_index(lane),
+            len(lanes), lambda: message(0),
+        )  # fmt: skip
+
+    def report_mask(self, check: str, rule: str, mask: Array, step: int, message: str) -> None:
+        """Count a finding for the lanes of a mask."""
+        self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message)
+
+    def check_members(self, members: Array, mask: Array | None, step: int) -> None:
+        """Report member masks of warp operations that lie.
+
+        A lane that executes must stand in its own mask, and every lane of the mask that has not
+        left the kernel must execute with it.
+        """
+        if "sync" not in self.launch.checks or (mask is None and _all_members(members)):
+            return
+        active = self.full if mask is None else self.spread(mask)
+        lanes = self.spread(self.special["laneid"])
+        given = self.spread(members)
+        outside = active & ((given >> lanes) & np.uint32(1) == 0)
+        if outside.any():
+            self.report_mask(
+                "sync", "not-a-member", outside, step,
+                "is executed by a thread that its member mask does not name",
+            )  # fmt: skip
+        warps = (self.count, -1, WARP)
+        bits = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+        present = (active.reshape(warps) * bits).sum(axis=2, dtype=np.uint32)
+        alive = (self.live.reshape(warps) * bits).sum(axis=2, dtype=np.uint32)
+        missing = given & np.repeat(alive & ~present, WARP, axis=1)
+        absent = active & (missing != 0)
+        if absent.any():
+            self.report_mask(
+                "sync", "absent-lanes", absent, step,
+                "waits for threads of its warp that its member mask names and that do not come",
+            )  # fmt: skip
+
+    def who(self, flat: int) -> str:
+        """Name a lane of the batch: its thread and block."""
+        row, lane = divmod(flat, self.width)
+        thread, block = self.thread_index(lane), self.block_index(row)
+        return f"thread {show_index(thread)} (block {show_index(block)})"
+
+
+def _all_members(members: Array) -> bool:
+    return members.size == 1 and int(members.flat[0]) == 0xFFFFFFFF
+
+
+def _specials(launch: Launch, lanes: Array, block_ids: Array) -> dict[str, Array]:
+    def wide(x: Array) -> Array:
+        return np.asarray(x).astype(np.uint32)
+
+    def one(value: int) -> Array:
+        return np.full((1, 1), value & 0xFFFFFFFF, np.uint32)
+
+    row, column = lanes[None, :], block_ids[:, None]
+    (bx, by, bz), (gx, gy, gz) = launch.block, launch.grid
+    lane = row % WARP
+    bit = np.uint64(1) << lane.astype(np.uint64)
+    found = {
+        "tid.x": wide(row % bx),
+        "tid.y": wide(row // bx % by) if by > 1 else one(0),
+        "tid.z": wide(row // (bx * by) % bz) if bz > 1 else one(0),
+        "ctaid.x": wide(column % gx),
+        "ctaid.y": wide(column // gx % gy) if gy > 1 else one(0),
+        "ctaid.z": wide(column // (gx * gy)) if gz > 1 else one(0),
+        "laneid": wide(lane),
+        "warpid": wide(row // WARP),
+        "nwarpid": one(-(-launch.threads // WARP)),
+        "smid": wide(column % 108),
+        "nsmid": one(108),
+        "gridid": one(1),
+        "lanemask_eq": wide(bit),
+        "lanemask_lt": wide(bit - np.uint64(1)),
+        "lanemask_le": wide(bit * np.uint64(2) - np.uint64(1)),
+        "lanemask_gt": wide(~(bit * np.uint64(2) - np.uint64(1)) & np.uint64(0xFFFFFFFF)),
+        "lanemask_ge": wide(~(bit - np.uint64(1)) & np.uint64(0xFFFFFFFF)),
+        "dynamic_smem_size": one(launch.dynamic_shared),
+        "total_smem_size": one(launch.program.shared_bytes + launch.dynamic_shared),
+        "aggr_smem_size": one(launch.program.shared_bytes + launch.dynamic_shared),
+        "is_explicit_cluster": one(0),
+        "cluster_ctarank": one(0),
+        "cluster_nctarank": one(1),
+    }
+    for axis, threads, blocks in zip("xyz", (bx, by, bz), (gx, gy, gz), strict=True):
+        found[f"ntid.{axis}"] = one(threads)
+        found[f"nctaid.{axis}"] = one(blocks)
+        found[f"cluster_ctaid.{axis}"] = one(0)
+        found[f"cluster_nctaid.{axis}"] = one(1)
+        found[f"clusterid.{axis}"] = found[f"ctaid.{axis}"]
+        found[f"nclusterid.{axis}"] = one(blocks)
+    return found

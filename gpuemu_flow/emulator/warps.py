@@ -1,0 +1,147 @@
+"""Warp operations of one batch: shuffles, votes, matches, reductions, and matrix fragments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.emulator.atomics import Atomics
+from gpuemu_flow.emulator.types import WARP, Array
+
+_BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+
+
+class Warps(Atomics):
+    """What the threads of a warp compute together."""
+
+    def by_warp(self, x: Array) -> Array:
+        """View lanes as (blocks, warps, 32)."""
+        return self.spread(x).reshape(self.count, -1, WARP)
+
+    def _by_lane(self, x: Array) -> Array:
+        """Give every lane of a warp the warp's value."""
+        return np.repeat(x, WARP, axis=1)
+
+    def shuffle(
+        self,
+        mode: str,
+        value: Array,
+        b: Array,
+        c: Array,
+        members: Array,
+        mask: Array | None,
+        step: int,
+    ) -> tuple[Array, Array]:
+        """Compute ``shfl.sync``.
+
+        Returns
+        -------
+        tuple of array
+            The value of the source lane, and whether the source lane is in range.
+        """
+        self.check_members(members, mask, step)
+        lane = np.arange(WARP, dtype=np.int32)
+        amount = self.by_warp(b).astype(np.int32) & 31
+        control = self.by_warp(c).astype(np.int32)
+        clamp, segment = control & 31, (control >> 8) & 31
+        highest = (lane & segment) | (clamp & ~segment)
+        lowest = lane & segment
+        source: Array = lowest | (amount & ~segment)
+        if mode == "up":
+            source = lane - amount
+        elif mode == "down":
+            source = lane + amount
+        elif mode == "bfly":
+            source = lane ^ amount
+        inside = source >= highest if mode == "up" else source <= highest
+        source = np.where(inside, source, lane)
+        taken = np.take_along_axis(self.by_warp(value), source.astype(np.int64), axis=2)
+        if mask is not None and "sync" in self.launch.checks:
+            self._check_sources(source, mask, step)
+        return taken.reshape(self.full.shape), inside.reshape(self.full.shape)
+
+    def _check_sources(self, source: Array, mask: Array, step: int) -> None:
+        active = self.by_warp(mask)
+        present = np.take_along_axis(active, source.astype(np.int64), axis=2)
+        bad = (active & ~present).reshape(self.full.shape)
+        if bad.any():
+            self.report_mask(
+                "sync", "absent-source", bad, step,
+                "takes a value from a lane that does not take part",
+            )  # fmt: skip
+
+    def vote(
+        self, mode: str, predicate: Array, members: Array, mask: Array | None, step: int
+    ) -> Array:
+        """Compute ``vote.sync``."""
+        self.check_members(members, mask, step)
+        voters = self._voters(members, mask)
+        given = self.by_warp(predicate)
+        if mode == "ballot":
+            bits = np.where(given & voters, _BITS, np.uint32(0))
+            return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
+        if mode == "any":
+            return self._by_lane(np.asarray((given & voters).any(axis=2)))
+        every = np.asarray((given | ~voters).all(axis=2))
+        if mode == "all":
+            return self._by_lane(every)
+        none = ~np.asarray((given & voters).any(axis=2))
+        return self._by_lane(every | none)
+
+    def _voters(self, members: Array, mask: Array | None) -> Array:
+        lanes = np.arange(WARP, dtype=np.uint32)
+        named = (self.by_warp(members) >> lanes) & np.uint32(1) != 0
+        return named if mask is None else named & self.by_warp(mask)
+
+    def active_mask(self, mask: Array | None) -> Array:
+        """Compute ``activemask``."""
+        active = self.by_warp(self.full if mask is None else mask)
+        bits = np.where(active, _BITS, np.uint32(0))
+        return self._by_lane(np.bitwise_or.reduce(bits, axis=2))
+
+    def elect(self, members: Array, mask: Array | None, step: int) -> tuple[Array, Array]:
+        """Compute ``elect.sync``: the lowest lane of the mask leads."""
+        self.check_members(members, mask, step)
+        given = self.spread(members)
+        lowest = given & (~given + np.uint32(1))
+        leader = np.zeros(given.shape, np.uint32)
+        for bit in range(WARP):
+            leader = np.where(lowest == np.uint32(1 << bit), np.uint32(bit), leader)
+        return leader, leader == self.spread(self.special["laneid"])
+
+    def match(
+        self, mode: str, value: Array, members: Array, mask: Array | None, step: int
+    ) -> tuple[Array, Array]:
+        """Compute ``match.sync``; the second value is ``match.all``'s predicate."""
+        self.check_members(members, mask, step)
+        voters = self._voters(members, mask)
+        given = self.by_warp(value)
+        equal = (given[..., :, None] == given[..., None, :]) & voters[..., None, :]
+        if mode == "any":
+            bits = np.where(equal, _BITS, np.uint32(0))
+            found = np.bitwise_or.reduce(bits, axis=3)
+            return found.reshape(self.full.shape), self.full
+        alike = (equal | ~voters[..., None, :]).all(axis=3)
+        voting = np.bitwise_or.reduce(np.where(voters, _BITS, np.uint32(0)), axis=2)
+        found = np.where(alike, voting[..., None], np.uint32(0))
+        return found.reshape(self.full.shape), alike.reshape(self.full.shape)
+
+    def reduce(
+        self, operation: str, value: Array, members: Array, mask: Array | None, step: int
+    ) -> Array:
+        """Compute ``redux.sync``."""
+        self.check_members(members, mask, step)
+        voters = self._voters(members, mask)
+        given = self.by_warp(value)
+        kind = value.dtype
+        limits = np.iinfo(kind)
+        neutral, function = {
+            "add": (0, np.add),
+            "or": (0, np.bitwise_or),
+            "xor": (0, np.bitwise_xor),
+            "and": (-1, np.bitwise_and),
+            "min": (limits.max, np.minimum),
+            "max": (limits.min, np.maximum),
+        }[operation]
+        blank = np.array(neutral, np.int64).astype(kind)
+        chosen = np.where(voters, given, blank)
+        return self._by_lane(function.reduce(chosen, axis=2).astype(kind))

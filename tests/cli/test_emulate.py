@@ -1,0 +1,64 @@
+"""``gpuemu-flow emulate``: a compiled kernel by itself, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+PTX = Path(__file__).resolve().parent.parent / "emulator_kernels" / "elementwise.ptx"
+
+
+def emulate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", "emulate", *words],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_kernel_by_itself(tmp_path: Path) -> None:
+    x, y = np.arange(1000, dtype="f4"), np.full(1000, 0.5, "f4")
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    done = emulate(
+        tmp_path, str(PTX), "--entry", "vecadd", "--grid", "4", "--block", "256",
+        "--arg", "x=@x.npy", "--arg", "y=@y.npy", "--arg", "out=f32[1000]", "--arg", "n=1000",
+        "--save", "out=out.npy",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no findings" in done.stdout
+    assert np.array_equal(np.load(tmp_path / "out.npy"), x + y)
+
+
+def test_findings_name_the_source_line_and_end_with_exit_code_1(tmp_path: Path) -> None:
+    done = emulate(
+        tmp_path, str(PTX), "--entry", "vecadd", "--grid", "4", "--block", "256",
+        "--arg", "x=f32[1000]", "--arg", "y=f32[1000]", "--arg", "out=f32[1000]",
+        "--arg", "n=1001", "--check", "all", "--format", "json",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)["findings"]
+    assert {f["rule"] for f in found} == {"out-of-bounds"}
+    assert {(f["line"], f["file"].rpartition("/")[2]) for f in found} == {(8, "elementwise.cu")}
+    assert {tuple(f["thread"]) for f in found} == {(232, 0, 0)}
+    assert any("out[1,000]" in f["message"] for f in found)
+
+
+def test_coverage_needs_no_launch(tmp_path: Path) -> None:
+    done = emulate(tmp_path, str(PTX), "--coverage")
+    assert done.returncode == 0
+    assert "17 of 17 kernels can be run" in done.stdout
+
+
+def test_mistakes_have_slugs(tmp_path: Path) -> None:
+    done = emulate(tmp_path, "absent.ptx")
+    assert done.returncode == 3
+    assert "emulator-no-file" in done.stderr
+    done = emulate(tmp_path, str(PTX), "--entry", "vecad")
+    assert done.returncode == 2
+    assert "emulator-launch" in done.stderr and "vecadd" in done.stderr
+    done = emulate(tmp_path, str(PTX), "--entry", "vecadd", "--arg", "x=f32[1]")
+    assert "emulator-argument" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,222 @@
+"""Planted bugs: each check finds its own, at the right line, and only that."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_kernels import as_argument, out
+
+from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
+
+HEAD = """.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+  .reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<30>; .reg .f32 %f<9>; .reg .b64 %rd<30>;
+  .shared .align 16 .b8 s[256];
+  .shared .align 16 .b8 s2[256];
+  .local .align 16 .b8 loc[16];
+  ld.param.u64 %rd1, [x];
+  ld.param.u64 %rd2, [y];
+  ld.param.u32 %r1, [n];
+  mov.u32 %r2, %tid.x;
+  mov.u32 %r3, %ctaid.x;
+  mul.wide.u32 %rd3, %r2, 4;
+  add.s64 %rd4, %rd1, %rd3;
+  add.s64 %rd5, %rd2, %rd3;
+  shl.b32 %r4, %r2, 2;
+  mov.u32 %r5, s;
+  add.u32 %r6, %r5, %r4;
+  and.b32 %r7, %r2, 31;
+"""
+
+
+def launch(body: str, grid: int = 1, block: int = 64, n: int = 0) -> LaunchResult:
+    """Run a body with 64 floats in x and 64 unwritten in y."""
+    kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
+    x = np.arange(64, dtype="f4")
+    return kernel.launch(
+        [grid], [block], [as_argument(x), as_argument(out(64)), as_argument(np.int32(n))],
+        budget=50_000_000,
+    )  # fmt: skip
+
+
+PLANTED: dict[str, tuple[str, str, str]] = {
+    # name: (check, rule, body)
+    "read past the end": ("mem", "out-of-bounds", "ld.global.f32 %f1, [%rd4+4];"),
+    "read before the start": ("mem", "out-of-bounds", "ld.global.f32 %f1, [%rd4+-4];"),
+    "write past the end": ("mem", "out-of-bounds", "st.global.f32 [%rd5+256], 0f00000000;"),
+    "vector read past the end": (
+        "mem", "out-of-bounds", "and.b64 %rd6, %rd4, -16; ld.global.v4.f32 {%f1,%f2,%f3,%f4}, "
+        "[%rd6+16];",
+    ),
+    "null pointer": ("mem", "out-of-bounds", "mov.u64 %rd6, 0; ld.global.u32 %r9, [%rd6];"),
+    "a host pointer": (
+        "mem", "out-of-bounds", "mov.u64 %rd6, 0x7ffc12345678; ld.global.u32 %r9, [%rd6];",
+    ),
+    "the top of the address space": (
+        "mem", "out-of-bounds", "mov.u64 %rd6, 0xfffffffffffffffc; st.global.u32 [%rd6], %r2;",
+    ),
+    "misaligned read": ("mem", "misaligned", "ld.global.f32 %f1, [%rd1+2];"),
+    "misaligned vector": ("mem", "misaligned", "ld.global.v2.f32 {%f1,%f2}, [%rd1+4];"),
+    "misaligned shared": (
+        "mem", "misaligned", "st.shared.u32 [%r5], 1; bar.sync 0; st.shared.u16 [%r5+1], 1;",
+    ),
+    "shared past the end": ("mem", "out-of-bounds", "st.shared.u32 [%r6+256], %r2;"),
+    "shared far away": ("mem", "out-of-bounds", "st.shared.u32 [%r6+1000000], %r2;"),
+    "shared negative": ("mem", "out-of-bounds", "st.shared.u32 [%r6+-4], %r2;"),
+    "local past the end": (
+        "mem", "out-of-bounds", "mov.u64 %rd6, loc; st.local.u32 [%rd6+16], %r2;",
+    ),
+    "generic into the gap between spaces": (
+        "mem", "out-of-bounds", "cvta.shared.u64 %rd7, 100000; st.u32 [%rd7], %r2;",
+    ),
+    "atomic past the end": ("mem", "out-of-bounds", "red.global.add.u32 [%rd4+256], 1;"),
+    "atomic returns past the end": (
+        "mem", "out-of-bounds", "atom.global.add.u32 %r9, [%rd4+256], 1;",
+    ),
+    "write to a parameter": (
+        "mem", "read-only", "mov.b64 %rd6, x; st.global.u32 [%rd6], %r2;",
+    ),
+    "branch table": (
+        "mem", "branch-index", "tab: .branchtargets L1, L2; add.u32 %r9, %r2, 1; "
+        "brx.idx %r9, tab; L1: L2: ",
+    ),
+    "unwritten global": ("init", "never-written", "ld.global.f32 %f1, [%rd5];"),
+    "unwritten shared": ("init", "never-written", "ld.shared.f32 %f1, [%r6];"),
+    "unwritten local": (
+        "init", "never-written", "mov.u64 %rd6, loc; ld.local.u32 %r9, [%rd6+4];",
+    ),
+    "half-written vector": (
+        "init", "never-written", "st.shared.u32 [%r6], %r2; bar.sync 0; mov.u32 %r8, s2; "
+        "ld.shared.v2.u32 {%r9,%r10}, [%r8];",
+    ),
+    "copy never waited for": (
+        "init", "never-written", "cp.async.ca.shared.global [%r6], [%rd4], 4; "
+        "cp.async.commit_group; ld.shared.u32 %r9, [%r6];",
+    ),
+    "copy waited for too little": (
+        "init", "never-written", "cp.async.ca.shared.global [%r6], [%rd4], 4; "
+        "cp.async.commit_group; cp.async.wait_group 1; ld.shared.u32 %r9, [%r6];",
+    ),
+    "read after write": (
+        "race", "read-after-write", "st.shared.u32 [%r6], %r2; xor.b32 %r9, %r4, 4; "
+        "add.u32 %r9, %r9, %r5; ld.shared.u32 %r10, [%r9];",
+    ),
+    "read after write across warps": (
+        "race", "read-after-write", "st.shared.u32 [%r6], %r2; bar.warp.sync -1; "
+        "xor.b32 %r9, %r4, 128; add.u32 %r9, %r9, %r5; ld.shared.u32 %r10, [%r9];",
+    ),
+    "write after read": (
+        "race", "write-after-read", "st.shared.u32 [%r6], %r2; bar.sync 0; "
+        "xor.b32 %r9, %r4, 128; add.u32 %r9, %r9, %r5; ld.shared.u32 %r10, [%r9]; "
+        "st.shared.u32 [%r6], 77;",
+    ),
+    "write after write": (
+        "race", "write-after-write", "st.shared.u32 [%r6], 500; xor.b32 %r9, %r4, 128; "
+        "add.u32 %r9, %r9, %r5; st.shared.u32 [%r9], %r2;",
+    ),
+    "all write one place": ("race", "write-after-write", "st.shared.u32 [%r5], %r2;"),
+    "atomic and a plain read": (
+        "race", "read-after-write", "setp.eq.u32 %p1, %r2, 0; @%p1 st.shared.u32 [%r5], 0; "
+        "bar.sync 0; red.shared.add.u32 [%r5], 1; ld.shared.u32 %r9, [%r5];",
+    ),
+    "byte-wise": (
+        "race", "read-after-write", "add.u32 %r9, %r5, %r2; cvt.u16.u32 %h1, %r2; "
+        "st.shared.u8 [%r9], %h1; xor.b32 %r10, %r2, 1; add.u32 %r10, %r10, %r5; "
+        "ld.shared.u8 %h2, [%r10];",
+    ),
+    "never-completed barrier": (
+        "sync", "never-completed", "setp.lt.u32 %p1, %r2, 32; @%p1 bra L9; bar.sync 0, 64; L9:",
+    ),
+    "different barriers": (
+        "sync", "different-barriers", "setp.lt.u32 %p1, %r2, 10; @%p1 bra L1; bar.sync 0; bra L2; "
+        "L1: bar.sync 0; L2:",
+    ),
+    "shuffle under a branch": (
+        "sync", "absent-lanes", "setp.lt.u32 %p1, %r7, 16; @%p1 bra L1; "
+        "shfl.sync.down.b32 %r9, %r2, 1, 31, -1; L1:",
+    ),
+    "vote under a branch": (
+        "sync", "absent-lanes", "setp.lt.u32 %p1, %r7, 16; @%p1 bra L1; "
+        "vote.sync.ballot.b32 %r9, %p1, -1; L1:",
+    ),
+    "a member mask that lies": (
+        "sync", "not-a-member", "shfl.sync.down.b32 %r9, %r2, 1, 31, 0xffff;",
+    ),
+    "a source lane that left": (
+        "sync", "absent-source", "setp.lt.u32 %p1, %r7, 16; @%p1 bra L1; "
+        "shfl.sync.up.b32 %r9, %r2, 8, 0, 0xffff0000; L1:",
+    ),
+    "trap": ("trap", "trap", "setp.eq.u32 %p1, %r2, 5; @%p1 trap;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_and_nothing_else(name: str) -> None:
+    check, rule, body = PLANTED[name]
+    found = launch(body).findings
+    assert {(f.check, f.rule) for f in found} == {(check, rule)}, [str(f) for f in found]
+    lines = (HEAD + body).splitlines()
+    assert all(f.place.ptx_line == len(lines) for f in found)
+
+
+HARMLESS = {
+    "same value": "st.shared.u32 [%r5], 7; bar.sync 0; ld.shared.u32 %r9, [%r5];",
+    "warp barrier": "st.shared.u32 [%r6], %r2; bar.warp.sync -1; xor.b32 %r9, %r4, 4; "
+    "add.u32 %r9, %r9, %r5; ld.shared.u32 %r10, [%r9];",
+    "atomics": "setp.eq.u32 %p1, %r2, 0; @%p1 st.shared.u32 [%r5], 0; bar.sync 0; "
+    "red.shared.add.u32 [%r5], 1; bar.sync 0; ld.shared.u32 %r9, [%r5];",
+    "bytes of one word": "add.u32 %r9, %r5, %r2; cvt.u16.u32 %h1, %r2; st.shared.u8 [%r9], %h1; "
+    "ld.shared.u8 %h2, [%r9];",
+    "the last element": "ld.global.f32 %f1, [%rd1+252];",
+    "a guarded read": "setp.gt.u32 %p1, %r2, 99; @%p1 ld.global.f32 %f1, [%rd4+4096];",
+    "copy waited for": "cp.async.ca.shared.global [%r6], [%rd4], 4; cp.async.commit_group; "
+    "cp.async.wait_group 0; ld.shared.u32 %r9, [%r6];",
+    "threads that left": "setp.lt.u32 %p1, %r2, 20; @%p1 exit; bar.sync 0;",
+    "a shuffle among half": "setp.lt.u32 %p1, %r7, 16; @%p1 bra L1; "
+    "shfl.sync.bfly.b32 %r9, %r2, 8, 31, 0xffff0000; L1:",
+    "one thread writes for all": "setp.eq.u32 %p1, %r2, 0; @%p1 st.shared.u32 [%r5], 7; "
+    "bar.sync 0; ld.shared.u32 %r9, [%r5];",
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_right_is_not_reported(name: str) -> None:
+    assert [str(f) for f in launch(HARMLESS[name]).findings] == []
+
+
+def test_blocks_that_race_on_global_memory_are_found() -> None:
+    body = "cvt.rn.f32.u32 %f1, %r3; st.global.f32 [%rd5], %f1;"
+    found = launch(body, grid=3).findings
+    assert {(f.check, f.rule) for f in found} == {("race", "between-blocks-write-after-write")}
+    body = "ld.global.f32 %f1, [%rd4]; add.f32 %f1, %f1, 0f3f800000; st.global.f32 [%rd4], %f1;"
+    found = launch(body, grid=3).findings
+    assert {f.check for f in found} == {"race"}
+
+
+def test_a_finding_names_variable_thread_and_count() -> None:
+    (found,) = launch(PLANTED["read after write"][2]).findings
+    assert found.count == 64
+    assert "reads s[1]" in found.message and "written by thread 1 (block 0)" in found.message
+    (found,) = launch(PLANTED["read past the end"][2]).findings
+    assert found.count == 1 and found.thread == (63, 0, 0) and "x[64]" in found.message
+
+
+def test_a_loop_without_end_ends_at_the_budget() -> None:
+    from gpuemu_flow.emulator.errors import BudgetError
+
+    with pytest.raises(BudgetError) as caught:
+        launch("L1: bra L1;", block=1)
+    assert caught.value.slug == "emulator-budget"
+
+
+def test_checks_that_are_off_find_nothing_and_nothing_is_read_outside() -> None:
+    kernel = load_kernel(
+        (HEAD + "ld.global.u32 %r9, [%rd4+4096000]; st.global.u32 [%rd5+123456], %r9; ret;\n}")
+        .encode(), "planted.ptx",
+    )  # fmt: skip
+    buffers = [as_argument(np.zeros(64, "f4")), as_argument(out(64)), as_argument(np.int32(0))]
+    result = kernel.launch([1], [64], buffers, checks=())
+    assert result.findings == ()

@@ -1,0 +1,45 @@
+"""CUDA kernels, compiled by nvcc, against references; correct ones give no finding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_kernels import Case, all_cases, kernel_of
+
+SIZES = (100, 1, 333)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, id=f"{c.entry}-{n}") for n in SIZES for c in all_cases(1, n)],
+)
+def test_a_correct_kernel_is_right_and_clean(case: Case) -> None:
+    result = case.launch()
+    case.check(result)
+    assert [str(f) for f in result.findings] == []
+
+
+def test_there_are_many_kernels() -> None:
+    assert len({c.entry for c in all_cases(1, 100)}) >= 40
+
+
+def test_the_order_of_blocks_changes_nothing_where_blocks_are_alone() -> None:
+    for case in all_cases(2, 300):
+        if case.entry in ("gelu_f32", "block_sum", "softmax_rows", "mma_f16"):
+            count = int(np.prod(case.grid))
+            first, second = case.launch(), case.launch(order=list(range(count))[::-1])
+            for a, b in zip(first.buffers, second.buffers, strict=True):
+                assert (a is None) == (b is None)
+                assert a is None or a.tobytes() == b.tobytes()
+
+
+def test_printf_is_captured() -> None:
+    kernel = kernel_of("elementwise.ptx", "hello")
+    from emulated_kernels import as_argument
+
+    result = kernel.launch([1], [4], [as_argument(np.int32(3))])
+    assert result.printed.splitlines() == [
+        "thread 0 says hello  0.00 ff",
+        "thread 1 says hello  0.50 ff",
+        "thread 2 says hello  1.00 ff",
+    ]
