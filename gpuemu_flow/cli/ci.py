@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuemu_flow.cli.options import wants_color
+from gpuemu_flow.cli.options import NO_CONFIRM, wants_color
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -31,6 +31,7 @@ from gpuemu_flow.cli.report_output import (
     help="Exit 1 when something got worse; default: as in [policies], with a baseline.",
 )
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
+@NO_CONFIRM
 @report_format_option(*FORMATS)
 @output_option
 def ci(
@@ -40,6 +41,7 @@ def ci(
     parallel: int | None,
     fail_on_regression: bool | None,
     allow_empty: bool,
+    confirm: bool,
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
@@ -69,6 +71,7 @@ def ci(
         jobs=parallel,
         fail_on_regression=fail_on_regression,
         pictures=wants_pictures(outputs, output_format),
+        confirm=confirm,
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener)

@@ -69,6 +69,7 @@ class Validation:
     strategies: tuple[str, ...]
     cases: int
     fuzz_iterations: int
+    cause_budget: int
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuemu_flow.engine import baselines, history, session
+from gpuemu_flow.engine.causes import cause_budget, with_causes
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.failures import record_run
 from gpuemu_flow.engine.gather import Extras, gather
@@ -45,6 +46,8 @@ class Request:
         ``ci.thorough_timeout`` holds, but for a quick run.
     pictures : bool
         Failing cases are run again, to draw them.
+    confirm : bool
+        New cases are run, to confirm the causes of failures.
     """
 
     words: tuple[str, ...] = ()
@@ -54,6 +57,7 @@ class Request:
     fail_on_regression: bool | None = None
     limited: bool = True
     pictures: bool = False
+    confirm: bool = True
 
     @property
     def mode(self) -> str:
@@ -92,6 +96,8 @@ def check(
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
+    if not timed_out:
+        run = with_causes(workspace, run, budget=cause_budget(workspace, confirm=request.confirm))
     history.append(workspace.cache, run)
     partial = bool(options.words) or request.quick
     worse, shown = against(workspace, baseline, run, partial=partial)

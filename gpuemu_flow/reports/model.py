@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -53,6 +54,8 @@ class OpResult:
         Smallest first.
     passing : tuple of Case
         What failures are compared with to find their cause.
+    causes : tuple of Cause
+        Of the failures of the op in all its dtypes; stated ones first.
     """
 
     op: str
@@ -73,6 +76,7 @@ class OpResult:
     reason: str = ""
     failures: tuple[CaseFailure, ...] = ()
     passing: tuple[Case, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
