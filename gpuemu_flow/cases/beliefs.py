@@ -19,10 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.facts import CaseFacts
-from gpuemu_flow.cases.predicates import BOTH, Predicate, candidates, prior
+from gpuemu_flow.cases.predicates import BOTH, Predicate, bounds_tried, candidates, prior
 
 PAIRED = 40
 """Conditions, those with the most weight, that are paired with each other."""
+
+TELLING = 0.12
+"""Share of the cases outside, below which a condition says next to nothing: what passes there may
+be too small to be wrong."""
 
 HIDDEN, STRAY = 0.08, 0.02
 """Chances that a case inside of the true condition passes, and that one outside of it fails."""
@@ -43,6 +47,9 @@ class Belief:
         Numbers of cases.
     chance : float
         By Fisher's exact test, after the correction: at most 1.
+    tried : int
+        Conditions, or pairs of them, that the correction multiplies with: those that differ on the
+        cases, and every bound that was possible.
     """
 
     predicates: tuple[Predicate, ...]
@@ -52,6 +59,7 @@ class Belief:
     outside_failed: int
     outside: int
     chance: float
+    tried: int
 
     @property
     def sentence(self) -> str:
@@ -82,13 +90,19 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -
             options.setdefault((predicate,), inside)
     if not options:
         return []
+    single = len({inside.tobytes() for inside in options.values()}) + bounds_tried(facts)
     weights = {
         predicates: prior(predicates[0]) + _likelihood(inside, failed)
         for predicates, inside in options.items()
     }
     ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))
     # A second condition narrows the first one: both must let nearly every failure through.
-    wide = [each for each in ranked if not (failed & ~options[each]).any()][:PAIRED]
+    wide = [
+        each
+        for each in ranked
+        if not (failed & ~options[each]).any()
+        and np.count_nonzero(~options[each]) >= TELLING * len(facts)
+    ][:PAIRED]
     for place, first in enumerate(wide):
         for second in wide[place + 1 :]:
             both = options[first] & options[second]
@@ -99,12 +113,17 @@ def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -
                 weights[pair] = (
                     prior(first[0]) + prior(second[0]) + BOTH + _likelihood(both, failed)
                 )
-    distinct = len({inside.tobytes() for inside in options.values()})
     top = max(weights.values())
     total = sum(math.exp(weight - top) for weight in weights.values())
     ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))[:most]
     return [
-        _belief(each, options[each], failed, math.exp(weights[each] - top) / total, distinct)
+        _belief(
+            each,
+            options[each],
+            failed,
+            math.exp(weights[each] - top) / total,
+            single ** len(each) // len(each),
+        )
         for each in ranked
     ]
 
@@ -124,12 +143,20 @@ def _belief(
     inside: NDArray[np.bool_],
     failed: NDArray[np.bool_],
     weight: float,
-    distinct: int,
+    tried: int,
 ) -> Belief:
     number, within = int(inside.sum()), int((inside & failed).sum())
     outside, beyond = int((~inside).sum()), int((~inside & failed).sum())
-    chance = min(1.0, fisher(within, number, beyond, outside) * distinct)
-    return Belief(predicates, weight, within, number, beyond, outside, chance)
+    chance = min(1.0, fisher(within, number, beyond, outside) * tried)
+    return Belief(predicates, weight, within, number, beyond, outside, chance, tried)
+
+
+def chance_of(
+    predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
+) -> float:
+    """Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
+    inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
+    return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:

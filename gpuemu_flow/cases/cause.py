@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuemu_flow.cases.predicates import Predicate
@@ -28,6 +27,20 @@ class Counts:
 
 
 @dataclass(frozen=True)
+class RelationName:
+    """Which relation holds between an op's outputs and the reference's; see `numerics.relations`.
+
+    Attributes
+    ----------
+    kind, subject, formula : str
+    """
+
+    kind: str
+    subject: str
+    formula: str
+
+
+@dataclass(frozen=True)
 class Cause:
     """One cause of one op's failures.
 
@@ -39,8 +52,7 @@ class Cause:
         For people, without counts.
     predicates : tuple of Predicate
         The condition; empty for a relation.
-    relation : mapping
-        ``kind``, ``subject`` and ``formula`` of a relation between the outputs; else empty.
+    relation : RelationName or None
     counts : Counts
         Of the new cases where it is stated, of the run's own where it is not. Of a relation: cases
         that it explains, that failed; passing cases that contradict it, that passed.
@@ -51,7 +63,7 @@ class Cause:
     stated: bool
     sentence: str
     predicates: tuple[Predicate, ...] = ()
-    relation: Mapping[str, str] = field(default_factory=dict)
+    relation: RelationName | None = None
     counts: Counts = field(default_factory=Counts)
     members: tuple[CaseId, ...] = ()
 
@@ -62,7 +74,7 @@ class Cause:
         if not self.stated:
             others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
             return f"seen with: {self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
-        if self.relation:
+        if self.relation is not None:
             return (
                 f"{self.sentence}, confirmed by {n.inside_failed} of {n.inside} new failing cases"
             )
@@ -78,7 +90,7 @@ class Cause:
             "sentence": self.sentence,
             "text": self.text,
             "conditions": [predicate.to_json() for predicate in self.predicates],
-            "relation": dict(self.relation) or None,
+            "relation": None if self.relation is None else dict(vars(self.relation)),
             "counts": dict(vars(self.counts)),
             "members": [[dtype, str(seed)] for dtype, seed in self.members],
         }
@@ -90,7 +102,7 @@ class Cause:
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),
             predicates=tuple(map(Predicate.from_json, data["conditions"])),
-            relation=dict(data["relation"] or {}),
+            relation=None if data["relation"] is None else RelationName(**data["relation"]),
             counts=Counts(**data["counts"]),
             members=tuple((str(dtype), int(seed)) for dtype, seed in data["members"]),
         )

@@ -183,7 +183,7 @@ def _size_holds(kind: str, size: int | None, value: Value, facts: CaseFacts) -> 
 
 
 _OF_TWO: dict[str, Callable[[int, int], bool]] = {
-    "equal": operator.eq,
+    "equal": lambda size, other: size == other > 1,
     "different": operator.ne,
     "larger": operator.gt,
 }
@@ -265,6 +265,12 @@ def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predi
                 for bound in _best_bounds(pairs, side):
                     if name != "row_offset" or bound >= LEAST_OFFSET:
                         yield Predicate(f"{name}_{side}", subject, bound)
+
+
+def bounds_tried(facts: Sequence[CaseFacts]) -> int:
+    """Count the bounds that `candidates` chooses among."""
+    keys = {key for each in facts for key in each.measures}
+    return sum(len({each.measures.get(key) for each in facts}) for key in keys)
 
 
 def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:

@@ -17,7 +17,7 @@ from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.cases.cause import Cause
-    from gpuemu_flow.engine.experiment import Tried
+    from gpuemu_flow.engine.relating import Tried
     from gpuemu_flow.engine.subjects import OpSubject
     from gpuemu_flow.tasks.trial import Trials
 
@@ -25,6 +25,8 @@ VERSION = 1
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 8
 """Evaluations of the reference on other inputs for each case of the budget."""
+
+HANG = "op-timeout"
 
 MOST_PASSING = 200
 MOST_FAILING = 60
@@ -50,7 +52,12 @@ def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
 
 
 def with_causes(
-    workspace: Workspace, report: RunReport, *, budget: int, cancel: Event | None = None
+    workspace: Workspace,
+    report: RunReport,
+    *,
+    budget: int,
+    known_only: bool = False,
+    cancel: Event | None = None,
 ) -> RunReport:
     """A run's report with the causes of its failures.
 
@@ -60,6 +67,8 @@ def with_causes(
     report : RunReport
     budget : int
         New cases per op; 0 makes no experiment.
+    known_only : bool
+        Causes that an earlier experiment found are shown, and none is made.
     cancel : threading.Event, optional
     """
     if not report.failures or report.interrupted:
@@ -72,7 +81,9 @@ def with_causes(
     for op, results in by_op.items():
         failing = [(f.case, f.result) for r in results for f in r.failures]
         passing = [case for r in results for case in r.passing]
-        found[op] = causes_of(workspace, op, failing, passing, budget=budget, cancel=cancel)
+        found[op] = causes_of(
+            workspace, op, failing, passing, budget=budget, known_only=known_only, cancel=cancel
+        )
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
         for r in report.results
@@ -87,6 +98,7 @@ def causes_of(
     passing: Sequence[Case],
     *,
     budget: int,
+    known_only: bool = False,
     cancel: Event | None = None,
 ) -> tuple[Cause, ...]:
     """The causes of one op's failures, stated ones first; empty where nothing is known of them."""
@@ -109,19 +121,21 @@ def causes_of(
         here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
         others = [case for case in passing if case.dtype == dtype]
         others = others[:: max(1, len(others) // MOST_PASSING)]
-        key = _key(subject, kind, budget // len(families), here, others)
+        # Cases that hang would each take as long as an op may take.
+        share = 0 if HANG in kind else budget // len(families)
+        key = _key(subject, kind, share, here, others)
         kept = workspace.cache.actions.get(key)
-        if kept is None:
+        if kept is not None:
+            found = [Cause.from_json(each) for each in kept]
+        elif known_only:
+            continue
+        else:
             try:
-                found = _found(
-                    workspace, subject, kind, members, here, others, budget // len(families), cancel
-                )
+                found = _found(workspace, subject, kind, members, here, others, share, cancel)
             except FlowError:
                 continue
             if cancel is None or not cancel.is_set():
                 workspace.cache.actions.put(key, [cause.to_json() for cause in found])
-        else:
-            found = [Cause.from_json(each) for each in kept]
         causes += [_with_members(cause, [case for case, _ in members]) for cause in found]
     return tuple(sorted(causes, key=lambda cause: not cause.stated))
 
@@ -209,7 +223,7 @@ class _Judge:
 
     def run(self, case: Case) -> Tried:
         """Judge one case."""
-        from gpuemu_flow.engine.experiment import Tried  # noqa: PLC0415
+        from gpuemu_flow.engine.relating import Tried  # noqa: PLC0415
 
         trial = self._trials.judge(case, self._checks)
         verdict = trial.result.verdict

@@ -4,57 +4,52 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
 
-from numpy.typing import NDArray
-
-from gpuemu_flow.cases.beliefs import ALMOST_SURE, Belief, beliefs, fisher, holds, most_divided
-from gpuemu_flow.cases.cause import Cause, Counts
+from gpuemu_flow.cases.beliefs import (
+    ALMOST_SURE,
+    TELLING,
+    Belief,
+    beliefs,
+    chance_of,
+    fisher,
+    holds,
+    most_divided,
+)
+from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.variants import Variants
-from gpuemu_flow.engine.relating import Relater
+from gpuemu_flow.engine.relating import Relater, Tried
 from gpuemu_flow.types import Case
 
 POOL = 48
 """New cases that are drawn for each one that is run."""
 
-EXPLORED = 0.4
+EXPLORED = 0.35
 """Share of the budget that goes into telling conditions apart; the rest confirms one."""
 
 FEWEST = 6
 """New cases inside, and outside, that a condition needs at the least to be stated."""
 
 MOST_CHANCE = 0.01
-"""Chance, after the correction, below which a condition is stated."""
+"""Chance at which a condition is stated: of all cases, corrected for the conditions tried, and of
+the new ones alone, corrected for the conditions that were put to the proof."""
 
-INSIDE_FAILED = 0.9
+INSIDE_FAILED = 0.85
 RELATED = 0.8
 """Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
-
-LEAST_OUTSIDE = 0.12
-"""Share of the cases outside, below which a condition says next to nothing."""
 
 SECONDS = 20.0
 """Time that an experiment may take; a slow op has fewer cases."""
 
+MOST_SECONDS = 3 * SECONDS
+"""Time after which an experiment ends, whatever its cases wait for."""
+
 FEWEST_CASES = 4
 PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One new case, run: whether it failed in the way that is looked into; None: no verdict."""
-
-    case: Case
-    failed: bool | None
-    inputs: Mapping[str, NDArray[Any]]
-    actual: Mapping[str, NDArray[Any]]
-    expected: Mapping[str, NDArray[Any]]
 
 
 Try = Callable[[Case], Tried]
@@ -66,11 +61,12 @@ class Budget:
     def __init__(self, cases: int) -> None:
         self.left = cases
         self.used = 0
+        self._begin = time.monotonic()
         self._fastest = math.inf
 
     def take(self) -> bool:
         """Take one case out of the budget; False when none is left."""
-        if self.left <= 0:
+        if self.left <= 0 or time.monotonic() - self._begin > MOST_SECONDS:
             return False
         if self.used == FEWEST_CASES:
             # The fastest case tells what the op takes: others may have waited for a processor.
@@ -160,11 +156,7 @@ class Experiment:
         enough = counts.inside >= self._relater.enough
         if relation is None or not enough or counts.inside_failed < RELATED * counts.inside:
             return None
-        named = {
-            "kind": relation.kind,
-            "subject": relation.subject,
-            "formula": relation.formula,
-        }
+        named = RelationName(relation.kind, relation.subject, relation.formula)
         return Cause(True, relation.sentence, relation=named, counts=counts)
 
     def _confirm_relation(self, chosen: Sequence[Case]) -> Counts:
@@ -193,9 +185,10 @@ class Experiment:
 
     def _condition(self) -> Cause | None:
         explore = int(EXPLORED * self._budget.left)
+        most = explore
         while explore > 0:
             found = beliefs(self._facts, self._fails)
-            if found and found[0].weight > ALMOST_SURE and explore < 12:
+            if found and found[0].weight > ALMOST_SURE and explore < most - 3:
                 break
             picked = self._divided(found)
             if picked is None or self._try(*picked) is None:
@@ -215,7 +208,7 @@ class Experiment:
 
     def _is_trivial(self, belief: Belief) -> bool:
         """Tell whether hardly a case lies outside: these may be too small to be wrong."""
-        return belief.outside < LEAST_OUTSIDE * (belief.inside + belief.outside)
+        return belief.outside < TELLING * (belief.inside + belief.outside)
 
     def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
         known = self._failing[-40:] if self._failing else []
@@ -249,12 +242,13 @@ class Experiment:
             if tried.failed is not None:
                 number[side] += 1
                 failed[side] += tried.failed
-            if failed[False] or failed[True] < INSIDE_FAILED * number[True] - 1.0:
+            if failed[False] or failed[True] < INSIDE_FAILED * number[True] - 1.5:
                 return None
             side = not side
         counts = Counts(failed[True], number[True], failed[False], number[False])
-        chance = fisher(failed[True], number[True], 0, number[False]) * max(self._tested, 1)
-        enough = min(number.values()) >= FEWEST and chance * 60 <= MOST_CHANCE
+        fresh = fisher(failed[True], number[True], 0, number[False]) * self._tested
+        overall = chance_of(belief.predicates, self._facts, self._fails, belief.tried)
+        enough = min(number.values()) >= FEWEST and max(fresh, overall) <= MOST_CHANCE
         return counts if enough and failed[True] >= INSIDE_FAILED * number[True] else None
 
     def _inside(
@@ -273,7 +267,7 @@ class Experiment:
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):
             about = tuple(predicate.subject for predicate in belief.predicates)
-            if len(found) == most or belief.chance > 1.0 or about in subjects:
+            if len(found) == most or belief.chance >= 1.0 or about in subjects:
                 continue
             subjects.add(about)
             counts = Counts(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,6 @@ from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.relations import Observation, Relation, output_relations, predict
 from gpuemu_flow.numerics.relations_inputs import Ask, holds, input_relations
 from gpuemu_flow.types import Case
-
-if TYPE_CHECKING:
-    from gpuemu_flow.engine.experiment import Tried
 
 PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
 """Strategies whose values let a relation show: finite, and neither huge nor all alike."""
@@ -40,6 +38,17 @@ PREFERRED = (
     "rounded-input",
 )  # fmt: skip
 """Of relations that fit alike, the plainest one is named."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One new case, run: whether it failed in the way that is looked into; None: no verdict."""
+
+    case: Case
+    failed: bool | None
+    inputs: Mapping[str, NDArray[Any]]
+    actual: Mapping[str, NDArray[Any]]
+    expected: Mapping[str, NDArray[Any]]
 
 
 class Relater:
