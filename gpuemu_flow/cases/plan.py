@@ -108,9 +108,9 @@ def _selected(what: str, names: Sequence[str], known: tuple[str, ...]) -> tuple[
 def _cases(
     schema: OpSchema, seed: int, dtype: str, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[Case]:
-    companion = _companion(strategies)
+    companion = companion_strategy(strategies)
     for index, (combination, sizes) in enumerate(_shaped(schema, seed, strategies, layouts)):
-        inputs, target = _inputs(schema, dtype, combination, sizes, companion=companion)
+        inputs, target = inputs_of(schema, dtype, combination, sizes, companion=companion)
         yield Case(
             index=index,
             seed=derive_seed(seed, f"iter_{index}"),
@@ -124,7 +124,7 @@ def _cases(
         )
 
 
-def _companion(strategies: tuple[str, ...]) -> str:
+def companion_strategy(strategies: tuple[str, ...]) -> str:
     """The strategy of the inputs that a case is not about."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
@@ -186,7 +186,7 @@ def _random(
         index += 1
 
 
-def _inputs(
+def inputs_of(
     schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
 ) -> tuple[tuple[InputSpec, ...], str | None]:
     """The inputs of a case and the name of the one that it is about (None = all)."""

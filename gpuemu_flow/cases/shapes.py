@@ -21,10 +21,11 @@ Classes (the values of ``Case.shape_class``; stable names)
 ``random``          any size of the range, small and large ones alike; long runs only
 ==================  ==============================================================================
 
-A class concerns one dim, the focus, which moves on from case to case; the other dims follow it into
-the class where the tensors stay small, and take other small sizes where they would not. A dim with
-a list of candidates takes only these, and is in a class when a candidate is. Where a range allows
-no size of a class because it has multiples only, the class applies to the number of multiples.
+A class concerns one dim, the focus, which moves on from case to case; the other dims take sizes of
+any class, each those that it had least, so that what one dim causes is not blamed on another; where
+the tensors would not stay small they take small sizes. A dim with a list of candidates takes only
+these, and is in a class when a candidate is. Where a range allows no size of a class because it has
+multiples only, the class applies to the number of multiples.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ LISTED = 2**30
 
 MOST_PAIRS = 32  # of dims that are made equal
 TRIED = 16  # sizes of a dim, before its least one is taken
+MIXED = 2  # sizes of each class that a dim which a case is not about takes
 FEW = 8  # a range of no more sizes than this is the list of them
 SAME_SIZES = (33, 17, 7, 64, 127, 5, 4, 3, 2)
 SMALL_SIZES = (3, 2, 5, 8, 12, 20, 33)
@@ -202,6 +204,7 @@ class ShapePlanner:
         self._free = [i for i, dim in enumerate(self._dims) if dim.smallest < dim.largest]
         self._focus_order = self._by_interest()
         self._by_class = self._class_table()
+        self._mixed = [self._mixed_sizes(i) for i in range(len(self._dims))]
         self._pairs = self._equal_pairs()
         self._used: list[Counter[int]] = [Counter() for _ in self._dims]
         self._turns: Counter[str] = Counter()
@@ -293,6 +296,13 @@ class ShapePlanner:
             out[name] = {i: sizes for i, sizes in possible.items() if sizes}
         return out
 
+    def _mixed_sizes(self, i: int) -> tuple[int, ...]:
+        """Sizes of every class of one dim in turn, and small ones between them."""
+        columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
+        columns.append(self._small[i][:MIXED])
+        ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
+        return tuple(dict.fromkeys(ranked))
+
     def _possible(self, i: int, sizes: Iterable[int], limit: int) -> tuple[int, ...]:
         """Those sizes of a dim with which a case need not exceed `limit`; listed ones are meant."""
         if listed_sizes(self._dims[i]):
@@ -381,8 +391,9 @@ class ShapePlanner:
         if candidates:
             focus = candidates[turn % len(candidates)]
             order = [focus, *self._focus_order]
-            if shape_class in ("ones", "empty", "maximum"):
-                wanted = {focus: wanted[focus]}
+            single = shape_class in ("ones", "empty", "maximum")
+            mixed = {} if single else dict(enumerate(self._mixed))
+            wanted = {**mixed, focus: wanted[focus]}
         else:
             order = self._focus_order
         limit = MEDIUM if shape_class == "maximum" else SMALL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuemu_flow.cli.options import wants_color
+from gpuemu_flow.cli.options import NO_CONFIRM, wants_color
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -32,6 +32,7 @@ from gpuemu_flow.cli.report_output import (
 )
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
+@NO_CONFIRM
 @report_format_option(*FORMATS)
 @output_option
 def ci(
@@ -42,6 +43,7 @@ def ci(
     fail_on_regression: bool | None,
     require_all: bool,
     allow_empty: bool,
+    confirm: bool,
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
@@ -75,6 +77,7 @@ def ci(
         fail_on_regression=fail_on_regression,
         pictures=wants_pictures(outputs, output_format),
         require_all=require_all,
+        confirm=confirm,
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener)

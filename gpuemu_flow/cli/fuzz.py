@@ -6,7 +6,14 @@ import re
 
 import click
 
-from gpuemu_flow.cli.options import SEED, canonical_dtypes, format_option, split_words, wants_color
+from gpuemu_flow.cli.options import (
+    NO_CONFIRM,
+    SEED,
+    canonical_dtypes,
+    format_option,
+    split_words,
+    wants_color,
+)
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -61,6 +68,7 @@ def parse_shapes(
 @click.option("--minimize", is_flag=True, help="Shrink the smallest failure of each cause.")
 @click.option("-j", "--jobs", type=click.IntRange(0), help="Cases at a time; 0: one per CPU.")
 @click.option("--force", is_flag=True, help="Judge every case, whatever is cached.")
+@NO_CONFIRM
 @format_option("text", "json")
 def fuzz(
     ops: tuple[str, ...],
@@ -76,6 +84,7 @@ def fuzz(
     minimize: bool,
     jobs: int | None,
     force: bool,
+    confirm: bool,
     output_format: str,
 ) -> None:
     """Try many seeded cases of ops (without names: of all)."""
@@ -98,6 +107,7 @@ def fuzz(
         time_limit=time_limit,
         jobs=jobs if jobs is not None else int(workspace.settings["jobs"]),
         force=force,
+        confirm=confirm,
     )
     live = wants_color() and output_format == "text"
     with cancel_on_signals() as cancel, fuzz_display(live=live) as display:

@@ -12,6 +12,13 @@ import click
 F = TypeVar("F", bound=Callable[..., object])
 
 SEED = click.IntRange(0, (1 << 64) - 1)
+NO_CONFIRM = click.option(
+    "--no-confirm",
+    "confirm",
+    flag_value=False,
+    default=True,
+    help="Run no new cases to confirm the causes of failures.",
+)
 TRIGGER_NAMES = ("code", "params", "input", "env")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import click
 
 from gpuemu_flow.cli.options import (
+    NO_CONFIRM,
     SEED,
     canonical_dtypes,
     format_option,
@@ -29,6 +30,7 @@ from gpuemu_flow.cli.options import (
     help="Which changes make a task run again; default: all four.",
 )
 @click.option("--force", is_flag=True, help="Run everything selected, whatever is cached.")
+@NO_CONFIRM
 @format_option("text", "json")
 def run(
     words: tuple[str, ...],
@@ -40,11 +42,13 @@ def run(
     dtypes: tuple[str, ...],
     rerun_triggers: str | None,
     force: bool,
+    confirm: bool,
     output_format: str,
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine import history, session  # noqa: PLC0415
+    from gpuemu_flow.engine.causes import cause_budget, with_causes  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
     from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
@@ -77,6 +81,7 @@ def run(
         options = replace(options, dry_run=False)
     with make_listener(live=wants_color() and output_format == "text") as listener:
         outcome, report = run_and_report(workspace, options, listener)
+        report = with_causes(workspace, report, budget=cause_budget(workspace, confirm=confirm))
     for problem in record_run(workspace, report):
         click.echo(str(problem), err=True)
     if outcome.executed:

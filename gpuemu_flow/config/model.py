@@ -70,6 +70,7 @@ class Validation:
     strategies: tuple[str, ...]
     cases: int
     fuzz_iterations: int
+    cause_budget: int
 
 
 @dataclass(frozen=True)

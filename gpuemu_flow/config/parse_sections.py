@@ -98,6 +98,7 @@ def validation(table: Table, out: Reporter) -> model.Validation:
         strategies=tuple(strategies),
         cases=values["cases"],
         fuzz_iterations=values["fuzz_iterations"],
+        cause_budget=values["cause_budget"],
     )
 
 

@@ -144,6 +144,13 @@ VALIDATION = Section(
             ours=True,
         ),
         Key("fuzz_iterations", CASES, "Cases of `fuzz`.", 100, ours=True),
+        Key(
+            "cause_budget",
+            COUNT,
+            "New cases per op that are run to confirm the cause of its failures; 0 for none.",
+            40,
+            ours=True,
+        ),
     ),
     "a table",
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuemu_flow.engine import baselines, history, session
+from gpuemu_flow.engine.causes import cause_budget, with_causes
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.failures import record_run
 from gpuemu_flow.engine.gather import Extras, gather
@@ -47,6 +48,8 @@ class Request:
         Failing cases are run again, to draw them.
     require_all : bool
         What was asked for and got no verdict makes the report no success.
+    confirm : bool
+        New cases are run, to confirm the causes of failures.
     """
 
     words: tuple[str, ...] = ()
@@ -57,6 +60,7 @@ class Request:
     limited: bool = True
     pictures: bool = False
     require_all: bool = False
+    confirm: bool = True
 
     @property
     def mode(self) -> str:
@@ -95,6 +99,8 @@ def check(
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
+    if not timed_out:
+        run = with_causes(workspace, run, budget=cause_budget(workspace, confirm=request.confirm))
     history.append(workspace.cache, run)
     partial = bool(options.words) or request.quick
     worse, shown = against(workspace, baseline, run, partial=partial)

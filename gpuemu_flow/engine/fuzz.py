@@ -58,6 +58,8 @@ class FuzzOptions:
     jobs : int
     force : bool
         True: the action cache is not asked.
+    confirm : bool
+        New cases are run, to confirm the causes of failures.
     """
 
     iterations: int | None = 100
@@ -70,6 +72,7 @@ class FuzzOptions:
     time_limit: float | None = None
     jobs: int = 1
     force: bool = False
+    confirm: bool = True
 
 
 def checks_for(number: int) -> Checks:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from threading import Event
 
+from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.features import group
+from gpuemu_flow.engine.causes import cause_budget, causes_of
 from gpuemu_flow.engine.coverage import add_fuzz_coverage
 from gpuemu_flow.engine.failures import FailureLog
 from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions
@@ -97,7 +99,8 @@ def _fuzz_op(
 
     fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)
     outcome = fuzzer.run()
-    groups = _groups(log, op, outcome)
+    causes = _causes(workspace, op, outcome, options, cancel)
+    groups = _groups(log, op, outcome, causes)
     if minimize and not outcome.interrupted:
         groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
     add_fuzz_coverage(workspace, outcome.coverage)
@@ -147,31 +150,69 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
     return ""
 
 
-def _groups(log: FailureLog, op: str, outcome: FuzzOutcome) -> list[CauseGroup]:
+def _causes(
+    workspace: Workspace, op: str, outcome: FuzzOutcome, options: FuzzOptions, cancel: Event
+) -> Sequence[Cause]:
+    """What new cases confirm of the failures of a run that went to its end."""
+    if not outcome.failures or outcome.interrupted or options.fail_fast:
+        return ()
+    budget = cause_budget(workspace, confirm=options.confirm)
+    failing = [(judged.case, judged.result) for judged in outcome.failures]
+    return causes_of(workspace, op, failing, outcome.passing, budget=budget, cancel=cancel)
+
+
+def _groups(
+    log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
+) -> list[CauseGroup]:
     """Failures by cause; each record learns its cause."""
     by_reason: dict[str, list[Judged]] = {}
+    stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
+    by_cause: dict[Cause, list[Judged]] = {}
     for judged in outcome.failures:
-        if judged.result.failures:
+        if case_id(judged.case) in stated:
+            by_cause.setdefault(stated[case_id(judged.case)], []).append(judged)
+        elif judged.result.failures:
             by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
     passing = outcome.passing if by_reason else []
-    known = _recorded(log, op) if by_reason else {}
+    known = _recorded(log, op) if outcome.failures else {}
     causes = []
+    for stated_cause, judged_so in by_cause.items():
+        members = sorted(judged_so, key=lambda j: (j.case.numel, j.number))
+        found = _group(log, known, op, members, outcome, stated_cause.text)
+        causes.append(
+            ((members[0].case.numel, members[0].number), replace(found, cause=stated_cause))
+        )
     for failing in by_reason.values():
         results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
         for cause in group(((j.case, j.result.failures[0].kind) for j in failing), passing):
             members = [results[c.dtype, c.seed, c.index] for c in cause.members]
-            sentence = cause.feature.sentence if cause.feature is not None else ""
-            records = [_record(log, known, op, judged, sentence) for judged in members]
-            smallest = members[0]
-            found = CauseGroup(
-                cause.kind.value,
-                sentence,
-                tuple(record.to_public_json() for record in records),
-                notes=_notes(smallest.result),
-                shape_classes=_shape_classes(cause.members, outcome.passed_classes),
-            )
-            causes.append(((smallest.case.numel, smallest.number), found))
+            ids = {case_id(case) for case in cause.members}
+            seen = [c.text for c in known_causes if 2 * len(ids & set(c.members)) > len(ids)]
+            if not seen and cause.feature is not None:
+                seen = [f"seen with: {cause.feature.sentence}"]
+            found = _group(log, known, op, members, outcome, seen[0] if seen else "")
+            causes.append(((members[0].case.numel, members[0].number), found))
     return [found for _, found in sorted(causes, key=itemgetter(0))]
+
+
+def _group(
+    log: FailureLog,
+    known: Mapping[str, str],
+    op: str,
+    members: Sequence[Judged],
+    outcome: FuzzOutcome,
+    text: str,
+) -> CauseGroup:
+    """Failures that belong together, smallest first; each record is told why."""
+    records = [_record(log, known, op, judged, text) for judged in members]
+    smallest = members[0].result
+    return CauseGroup(
+        smallest.failures[0].kind.value,
+        text,
+        tuple(record.to_public_json() for record in records),
+        notes=_notes(smallest),
+        shape_classes=_shape_classes((j.case for j in members), outcome.passed_classes),
+    )
 
 
 def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:

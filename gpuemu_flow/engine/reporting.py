@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from gpuemu_flow.engine import history
+from gpuemu_flow.engine.causes import cause_budget, with_causes
 from gpuemu_flow.engine.ci import against
 from gpuemu_flow.engine.gather import Extras, gather
 from gpuemu_flow.engine.report import known_report
@@ -59,6 +60,7 @@ def current(workspace: Workspace, asked: Asked, environ: Mapping[str, str] = os.
     graph = workspace.graph
     run, stale, outdated = known_report(workspace)
     run = _with_gaps(workspace, run, outdated)
+    run = with_causes(workspace, run, budget=cause_budget(workspace), known_only=True)
     if asked.since_hours is not None:
         run = _recent(workspace, run, asked.since_hours)
     if not asked.lint and asked.baseline is None:

@@ -309,6 +309,7 @@ class Workspace:
             "size_limit": config.cache.size_limit,
             "fail_on_regression": config.policies.fail_on_regression,
             "fuzz_iterations": config.validation.fuzz_iterations,
+            "cause_budget": config.validation.cause_budget,
             "samplings": sampled,
             "warn_threshold": config.policies.warn_threshold,
             "random_seed": compiler.random_seed,

@@ -25,6 +25,7 @@ from gpuemu_flow.numerics.finding import Evidence, Finding, Points, Positions, s
 from gpuemu_flow.numerics.ulp import Float64Array
 
 MOST = 0.9
+LEFT = 0.1
 LOOKED_AT = 4096
 DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LARGEST_SORTED = 1 << 16
@@ -60,8 +61,15 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Share of the points whose actual value is the expected one of `sources`."""
-    return _near(evidence, points.actual, evidence.expected_at(sources))
+    """Share of the points whose actual value is the expected one of `sources`, not its own.
+
+    A value that hardly differs from the expected one of its own place tells nothing of others: what
+    is near it there has to leave at most a tenth of the error.
+    """
+    candidate = evidence.expected_at(sources)
+    explained = np.abs(points.actual - candidate) <= LEFT * np.abs(points.actual - points.expected)
+    share = _near(evidence, points.actual, candidate)
+    return min(share, float(np.count_nonzero(explained)) / max(len(points), 1))
 
 
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
@@ -165,7 +173,10 @@ def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
         if array.shape != evidence.shape:
             continue
         index = np.unravel_index(points.positions, evidence.shape)
-        share = _near(evidence, points.actual, to_float64(array[index]))
+        given = to_float64(array[index])
+        error = np.abs(points.actual - points.expected)
+        explained = np.count_nonzero(np.abs(points.actual - given) <= LEFT * error)
+        share = min(_near(evidence, points.actual, given), float(explained) / len(points))
         if share >= MOST:
             sentence = f"the wrong elements are the input {name}, unchanged"
             yield Finding("input-copy", sentence, {"input": name, "share": share}, 0.96)
@@ -179,6 +190,9 @@ def _permuted(evidence: Evidence) -> Iterator[Finding]:
     actual, expected = evidence.actual_at(positions), evidence.expected_at(positions)
     if _near(evidence, np.sort(actual), np.sort(expected)) < PERMUTED:
         return
+    left = float(np.median(np.abs(np.sort(actual) - np.sort(expected))))
+    if left > LEFT * float(np.median(np.abs(actual - expected))):
+        return  # hardly wrong at all: sorted values lie as close as the right ones
     rows = positions // max(evidence.columns, 1)
     by_actual, by_expected = np.lexsort((actual, rows)), np.lexsort((expected, rows))
     inside = _near(evidence, actual[by_actual], expected[by_expected]) >= PERMUTED

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpuemu_flow.reports.causes import causes
+from gpuemu_flow.reports.causes import Explained, causes
 from gpuemu_flow.reports.model import Absence, CaseFailure, OpResult, RunReport
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
@@ -296,16 +296,21 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """What each failing case has in common with others of its op; empty: nothing was found."""
+        """The stated cause of each failing case that has one, for people."""
+        return {key: found.text for key, found in self.explained.items() if found.cause is not None}
+
+    @cached_property
+    def explained(self) -> Mapping[tuple[str, int, str], Explained]:
+        """What each failing case has in common with others of its op."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
                 by_op.setdefault(result.op, []).append(result)
         return {
-            self.key(failure): sentence
+            self.key(failure): found
             for same in by_op.values()
-            for members, sentence in causes(same)
-            for failure in members
+            for found in causes(same)
+            for failure in found.members
         }
 
     def representatives(self) -> list[CaseFailure]:

@@ -35,6 +35,7 @@ class Card:
     common: bool
     messages: tuple[str, ...]
     cause: str
+    seen_with: str
     place: str
     failure_id: str
     minimized: Mapping[str, Json] | None
@@ -86,6 +87,7 @@ def _card(
     drawn = picture is not None and bool(picture.rows)
     notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
     cause = report.causes.get(key, "")
+    found = report.explained.get(key)
     return Card(
         anchor=anchor,
         lead=leads.lead(report, failure, alike),
@@ -96,6 +98,7 @@ def _card(
         common=leads.is_common(cause, alike),
         messages=tuple(f.message[:MAX_MESSAGE] for f in failure.result.failures[:MAX_MESSAGES]),
         cause=cause,
+        seen_with="; ".join(found.seen_with) if found is not None else "",
         place=f"{place.file}:{place.line}" if place is not None else "",
         failure_id="" if known is None else known.id,
         minimized=None if known is None else known.minimized,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
 from gpuemu_flow.types import Json, Verdict, number_to_json
 
@@ -21,7 +22,8 @@ class CauseGroup:
     kind : str
         `types.FailureKind` of the first failure.
     feature : str
-        What all of them, and hardly any passing case, have in common; empty when nothing was found.
+        The cause that new cases confirmed, or what the failures were seen with, for people; empty
+        when nothing was found.
     failures : tuple of JSON
         Public failure records, smallest case first.
     minimized : JSON or None
@@ -30,6 +32,8 @@ class CauseGroup:
         What is to be said of the smallest one's wrong elements.
     shape_classes : mapping of str to (int, int)
         Failures of this group and passing cases in each class of shapes.
+    cause : Cause or None
+        The stated cause.
     """
 
     kind: str
@@ -38,6 +42,7 @@ class CauseGroup:
     minimized: Mapping[str, Json] | None = None
     notes: tuple[str, ...] = ()
     shape_classes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ class FuzzReport:
                 {
                     "kind": group.kind,
                     "feature": group.feature,
+                    "cause": None if group.cause is None else group.cause.to_json(),
                     "count": len(group.failures),
                     "smallest": group.failures[0]["id"],
                     "minimized": group.minimized["id"] if group.minimized else None,

@@ -104,6 +104,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "duration_s": round(result.duration_s, 6),
         "cached": result.cached,
         "reason": result.reason,
+        "causes": [cause.to_json() for cause in result.causes],
     }
 
 

@@ -164,9 +164,9 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
     place = report.places.get(checked.op)
     if place is not None:
         yield f"At: {place.file}:{place.line}"
-    cause = report.causes.get(report.key(failure))
-    if cause:
-        yield f"Cause: {cause}"
+    found = report.explained.get(report.key(failure))
+    if found is not None and found.text:
+        yield found.line[0].upper() + found.line[1:]
     for other in result.failures[1:]:
         yield f"{other.kind.value}: {other.message}"
     for note in result.notes:

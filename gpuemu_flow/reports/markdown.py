@@ -200,9 +200,9 @@ def _details(report: Report, failure: CaseFailure) -> str:
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]
     lines.append(f"{case.dtype}  {shapes}  layout {case.layout}  strategy {case.strategy}")
     known = report.known.get(report.key(failure))
-    cause = report.causes.get(report.key(failure))
-    if cause:
-        lines.append(f"cause: {cause}")
+    found = report.explained.get(report.key(failure))
+    if found is not None and found.text:
+        lines.append(found.line)
     if known is not None and known.minimized is not None:
         smallest = " ".join(f"{n}{shape}" for n, shape in known.minimized["shapes"].items())
         lines.append(f"minimized: {smallest}  id {known.minimized['id']}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -71,6 +72,8 @@ class OpResult:
         What failures are compared with to find their cause.
     absence : Absence
         Why it was not looked at, where a run says more than that it was skipped.
+    causes : tuple of Cause
+        Of the failures of the op in all its dtypes; stated ones first.
     """
 
     op: str
@@ -92,6 +95,7 @@ class OpResult:
     reason: str = ""
     failures: tuple[CaseFailure, ...] = ()
     passing: tuple[Case, ...] = ()
+    causes: tuple[Cause, ...] = ()
     absence: Absence = Absence.NONE
 
     @property

@@ -43,11 +43,13 @@ def report_to_json(report: Report) -> dict[str, Json]:
 def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
     place = report.places.get(failure.op)
+    found = report.explained.get(report.key(failure))
     return {
         **failure_record(failure),
         "name": CheckedCase(failure.op, failure.case, failure.result).name,
         "id": None if known is None else known.id,
         "cause": report.causes.get(report.key(failure), ""),
+        "seen_with": list(found.seen_with) if found is not None else [],
         "time": None if known is None else known.time,
         "minimized": None
         if known is None or known.minimized is None

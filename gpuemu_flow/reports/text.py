@@ -231,7 +231,8 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             by_op.setdefault(result.op, []).append(result)
     lines = []
     for op, same in by_op.items():
-        for members, feature in causes(same):
+        for found in causes(same):
+            members = found.members
             smallest = members[0]
             first = smallest.result.failures[0] if smallest.result.failures else None
             kind = first.kind.value if first is not None else "no verdict"
@@ -239,7 +240,7 @@ def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
             dtypes = ", ".join(dict.fromkeys(f.case.dtype for f in members))
             name = f"{verdict} {printable(op)}"
             lines.append(f"{name}: {kind} in {plural(len(members), 'case')} ({dtypes})")
-            lines += [f"  cause: {printable(feature)}"] if feature else []
+            lines += [f"  {printable(found.line)}"] if found.text else []
             lines += [f"  {line}" for line in _case_lines(smallest)]
             lines.append("")
     return lines

@@ -50,7 +50,9 @@ def test_a_planted_bug_is_found_grouped_reproduced_and_minimised(mini: Mini) -> 
     assert report["failed"] > 0
     failure = report["failures"][0]
     assert failure["shape"][1] > 16
-    assert [c["feature"].split(" (")[0] for c in report["causes"]] == ["N above 16"]
+    said = [c["feature"].split(",")[0] for c in report["causes"]]
+    assert said == ["fails when N is above 16"]
+    assert [c["cause"]["stated"] for c in report["causes"]] == [True]
     assert failure["seed_str"] == str(failure["seed"])
 
     listed = json.loads(mini.command("failures", "--op", "total", "--format", "json").stdout)

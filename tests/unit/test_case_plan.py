@@ -125,7 +125,7 @@ def test_smallest_first_inside_each_block_of_the_designed_set():
     for start in (0, 8, 16):
         numels = [c.numel for c in cases[start : start + 8]]
         assert numels == sorted(numels)
-    assert cases[0].numel < 200
+    assert cases[0].numel < 1000
 
 
 def test_few_cases_of_the_default_run_are_large():

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 
 from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, sample
 
+from gpuemu_flow.cases.cause import Cause, Counts
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
 from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
@@ -217,9 +218,16 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     last = ("wrong in the last column",)
     wide = [failed("a", n, shape=(3, 200 + n), notes=last) for n in range(4)]
     narrow = [passed("a", 10 + n, shape=(3, 5 + n)) for n in range(12)]
-    found, common = lead(failure_cards.cards(report_of([*wide, *narrow]), 9, 9)[0])
+    report = report_of([*wide, *narrow])
+    assert lead(failure_cards.cards(report, 9, 9)[0]) == (last[0], True), "none is stated"
+    members = tuple(("float32", case.case.seed) for case in wide)
+    cause = Cause(True, "N is above 100", counts=Counts(9, 9, 0, 9), members=members)
+    told = [replace(result, causes=(cause,)) for result in report.run.results]
+    report = replace(report, run=replace(report.run, results=tuple(told)))
+    found, common = lead(failure_cards.cards(report, 9, 9)[0])
     assert common
-    assert found.endswith("such cases fail): wrong in the last column")
+    assert found.startswith("fails when N is above 100, confirmed by 9 of 9 new cases inside")
+    assert found.endswith("outside: wrong in the last column")
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
                      notes=("stderr:\nTraceback",))  # fmt: skip
     assert lead(failure_cards.cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)

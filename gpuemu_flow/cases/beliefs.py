@@ -1,0 +1,187 @@
+"""Which conditions the cases so far speak for, and which case to try next.
+
+Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
+in which a bug happens not to show. Its weight is what was thought of it before times the
+likelihood of the verdicts (Bayes' rule); the next case is one over which the weights are most
+divided (the idea: MacKay, "Information-based objective functions for active data selection",
+Neural Computation 4, 1992). What a condition is worth in the end is told by Fisher's exact test
+(R. A. Fisher, "The Design of Experiments", 1935), with Bonferroni's correction for the number of
+conditions that differ on the cases (C. E. Bonferroni, 1936).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.predicates import BOTH, Predicate, bounds_tried, candidates, prior
+
+PAIRED = 40
+"""Conditions, those with the most weight, that are paired with each other."""
+
+TELLING = 0.12
+"""Share of the cases outside, below which a condition says next to nothing: what passes there may
+be too small to be wrong."""
+
+HIDDEN, STRAY = 0.08, 0.02
+"""Chances that a case inside of the true condition passes, and that one outside of it fails."""
+
+ALMOST_SURE = 0.95
+
+
+@dataclass(frozen=True)
+class Belief:
+    """A condition (one predicate, or two together) and how the cases so far agree with it.
+
+    Attributes
+    ----------
+    predicates : tuple of Predicate
+    weight : float
+        Share of all weights; see the module.
+    inside_failed, inside, outside_failed, outside : int
+        Numbers of cases.
+    chance : float
+        By Fisher's exact test, after the correction: at most 1.
+    tried : int
+        Conditions, or pairs of them, that the correction multiplies with: those that differ on the
+        cases, and every bound that was possible.
+    """
+
+    predicates: tuple[Predicate, ...]
+    weight: float
+    inside_failed: int
+    inside: int
+    outside_failed: int
+    outside: int
+    chance: float
+    tried: int
+
+    @property
+    def sentence(self) -> str:
+        """For people, without counts."""
+        return " and ".join(predicate.sentence for predicate in self.predicates)
+
+
+def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
+    """Look whether all of them hold for a case."""
+    return all(predicate.holds(facts) for predicate in predicates)
+
+
+def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
+    """The conditions that the verdicts speak for, heaviest first.
+
+    Parameters
+    ----------
+    facts : sequence of CaseFacts
+    fails : sequence of bool
+        Of the same cases.
+    most : int
+    """
+    failed = np.asarray(fails, bool)
+    options: dict[tuple[Predicate, ...], NDArray[np.bool_]] = {}
+    for predicate in candidates(facts, fails):
+        inside = np.fromiter((predicate.holds(each) for each in facts), bool, len(facts))
+        if inside.any() and not inside.all():
+            options.setdefault((predicate,), inside)
+    if not options:
+        return []
+    single = len({inside.tobytes() for inside in options.values()}) + bounds_tried(facts)
+    weights = {
+        predicates: prior(predicates[0]) + _likelihood(inside, failed)
+        for predicates, inside in options.items()
+    }
+    ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))
+    # A second condition narrows the first one: both must let nearly every failure through.
+    wide = [
+        each
+        for each in ranked
+        if not (failed & ~options[each]).any()
+        and np.count_nonzero(~options[each]) >= TELLING * len(facts)
+    ][:PAIRED]
+    for place, first in enumerate(wide):
+        for second in wide[place + 1 :]:
+            both = options[first] & options[second]
+            narrower = (both != options[first]).any() and (both != options[second]).any()
+            if narrower and both.any():
+                pair = (*first, *second)
+                options[pair] = both
+                weights[pair] = (
+                    prior(first[0]) + prior(second[0]) + BOTH + _likelihood(both, failed)
+                )
+    top = max(weights.values())
+    total = sum(math.exp(weight - top) for weight in weights.values())
+    ranked = sorted(weights, key=lambda each: (-weights[each], repr(each)))[:most]
+    return [
+        _belief(
+            each,
+            options[each],
+            failed,
+            math.exp(weights[each] - top) / total,
+            single ** len(each) // len(each),
+        )
+        for each in ranked
+    ]
+
+
+def _likelihood(inside: NDArray[np.bool_], failed: NDArray[np.bool_]) -> float:
+    counts = (
+        (np.count_nonzero(inside & failed), 1.0 - HIDDEN),
+        (np.count_nonzero(inside & ~failed), HIDDEN),
+        (np.count_nonzero(~inside & failed), STRAY),
+        (np.count_nonzero(~inside & ~failed), 1.0 - STRAY),
+    )
+    return float(sum(number * math.log(chance) for number, chance in counts))
+
+
+def _belief(
+    predicates: tuple[Predicate, ...],
+    inside: NDArray[np.bool_],
+    failed: NDArray[np.bool_],
+    weight: float,
+    tried: int,
+) -> Belief:
+    number, within = int(inside.sum()), int((inside & failed).sum())
+    outside, beyond = int((~inside).sum()), int((~inside & failed).sum())
+    chance = min(1.0, fisher(within, number, beyond, outside) * tried)
+    return Belief(predicates, weight, within, number, beyond, outside, chance, tried)
+
+
+def chance_of(
+    predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
+) -> float:
+    """Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
+    inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
+    return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
+
+
+def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
+    """The chance that at least so many of the failing cases lie inside, if it made no difference.
+
+    One-sided: the upper tail of the hypergeometric distribution.
+    """
+    failed, total = inside_failed + outside_failed, inside + outside
+    ways = math.comb(total, inside)
+    tail = sum(
+        math.comb(failed, k) * math.comb(total - failed, inside - k)
+        for k in range(inside_failed, min(failed, inside) + 1)
+    )
+    return tail / ways
+
+
+def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
+    """The place in a pool of the case whose verdict tells most; None when all agree on it."""
+    if not found or not pool:
+        return None
+    total = sum(belief.weight for belief in found)
+    best, best_doubt = None, 1e-3
+    for place, facts in enumerate(pool):
+        inside = sum(b.weight for b in found if holds(b.predicates, facts)) / total
+        doubt = min(inside, 1.0 - inside)
+        if doubt > best_doubt:
+            best, best_doubt = place, doubt
+    return best

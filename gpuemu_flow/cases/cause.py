@@ -1,0 +1,108 @@
+"""Why cases fail, as data: what new cases have confirmed, or what failures were seen with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.types import Case, Json
+
+CaseId = tuple[str, int]
+"""Dtype and seed of a case."""
+
+
+def case_id(case: Case) -> CaseId:
+    """What a cause knows a case by."""
+    return case.dtype, case.seed
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cases failed inside and outside of a cause."""
+
+    inside_failed: int = 0
+    inside: int = 0
+    outside_failed: int = 0
+    outside: int = 0
+
+
+@dataclass(frozen=True)
+class RelationName:
+    """Which relation holds between an op's outputs and the reference's; see `numerics.relations`.
+
+    Attributes
+    ----------
+    kind, subject, formula : str
+    """
+
+    kind: str
+    subject: str
+    formula: str
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of one op's failures.
+
+    Attributes
+    ----------
+    stated : bool
+        New cases have confirmed it; else failures were merely seen with it.
+    sentence : str
+        For people, without counts.
+    predicates : tuple of Predicate
+        The condition; empty for a relation.
+    relation : RelationName or None
+    counts : Counts
+        Of the new cases where it is stated, of the run's own where it is not. Of a relation: cases
+        that it explains, that failed; passing cases that contradict it, that passed.
+    members : tuple of (str, int)
+        The failing cases that it stands for.
+    """
+
+    stated: bool
+    sentence: str
+    predicates: tuple[Predicate, ...] = ()
+    relation: RelationName | None = None
+    counts: Counts = field(default_factory=Counts)
+    members: tuple[CaseId, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """For people, with counts."""
+        n = self.counts
+        if not self.stated:
+            others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
+            return f"seen with: {self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
+        if self.relation is not None:
+            return (
+                f"{self.sentence}, confirmed by {n.inside_failed} of {n.inside} new failing cases"
+            )
+        return (
+            f"fails when {self.sentence}, confirmed by {n.inside_failed} of {n.inside} new cases "
+            f"inside, {n.outside_failed} of {n.outside} outside"
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {
+            "stated": self.stated,
+            "sentence": self.sentence,
+            "text": self.text,
+            "conditions": [predicate.to_json() for predicate in self.predicates],
+            "relation": None if self.relation is None else dict(vars(self.relation)),
+            "counts": dict(vars(self.counts)),
+            "members": [[dtype, str(seed)] for dtype, seed in self.members],
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Cause:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        return cls(
+            stated=bool(data["stated"]),
+            sentence=str(data["sentence"]),
+            predicates=tuple(map(Predicate.from_json, data["conditions"])),
+            relation=None if data["relation"] is None else RelationName(**data["relation"]),
+            counts=Counts(**data["counts"]),
+            members=tuple((str(dtype), int(seed)) for dtype, seed in data["members"]),
+        )

@@ -1,0 +1,35 @@
+"""What is known of a case before it runs, as data: sizes, memory layouts, what its inputs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ANY = ""
+"""Stands for the inputs together: what any of them holds."""
+
+Key = tuple[str, str]
+"""An input (or `ANY`) and a measure or mark."""
+
+
+@dataclass(frozen=True)
+class CaseFacts:
+    """One case as conditions see it.
+
+    Attributes
+    ----------
+    sizes : mapping of str to int
+        Of the dims.
+    layouts, strategies : mapping of str to str
+        Of each input.
+    marks : frozenset of (str, str)
+        What an input holds: ``("x", "nan")``.
+    measures : mapping of (str, str) to float
+        How large something of an input is: ``("x", "largest")``.
+    """
+
+    sizes: Mapping[str, int]
+    layouts: Mapping[str, str]
+    strategies: Mapping[str, str]
+    marks: frozenset[Key]
+    measures: Mapping[Key, float]

@@ -1,0 +1,111 @@
+"""Measures the inputs of a case: what they hold, and how large it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.conditions import sizes_of
+from gpuemu_flow.cases.facts import ANY, CaseFacts, Key
+from gpuemu_flow.cases.generate import input_values
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.types import DTYPES, Case
+
+INFINITE = 1e300
+"""Stands for Inf where values are compared."""
+
+MOST_ROWS = 4096
+MOST_COLUMNS = 4096
+"""Most rows, and most elements of a row, that are looked at."""
+
+
+def facts_of(case: Case) -> CaseFacts:
+    """Make a case's inputs and measure them."""
+    marks: set[Key] = set()
+    measures: dict[Key, float] = {}
+    for spec in case.inputs:
+        values = input_values(case, spec)
+        if not lay_out(values, spec.layout).flags.c_contiguous:
+            marks.add((spec.name, "scattered"))
+        if values.size and dtype_name(values.dtype) is not None:
+            floating = DTYPES[spec.dtype].kind == "float"
+            found, measured = _of_values(_rows(values), floating=floating)
+            marks |= {(spec.name, mark) for mark in found}
+            measures.update({(spec.name, name): value for name, value in measured.items()})
+    if sum(DTYPES[spec.dtype].kind == "float" for spec in case.inputs) > 1:
+        floats = {spec.name for spec in case.inputs if DTYPES[spec.dtype].kind == "float"}
+        marks |= {(ANY, mark) for name, mark in marks if name in floats and mark != "scattered"}
+        for name in ("largest", "lowest", "magnitude"):
+            each = [v for (of, what), v in measures.items() if what == name and of in floats]
+            if each:
+                measures[ANY, name] = min(each) if name == "lowest" else max(each)
+    return CaseFacts(
+        sizes_of(case),
+        {spec.name: spec.layout for spec in case.inputs},
+        {spec.name: spec.strategy for spec in case.inputs},
+        frozenset(marks),
+        measures,
+    )
+
+
+def _rows(values: NDArray[Any]) -> NDArray[np.float64]:
+    width = values.shape[-1] if values.ndim else 1
+    return to_float64(values.reshape(-1, max(width, 1))[:MOST_ROWS, :MOST_COLUMNS])
+
+
+def _of_values(rows: NDArray[np.float64], *, floating: bool) -> tuple[set[str], dict[str, float]]:
+    """Marks and measures of one input, given as rows of its last axis."""
+    marks: set[str] = set()
+    finite = np.isfinite(rows)
+    values = rows[finite]
+    if floating:
+        marks |= {name for name, holds in _special(rows).items() if holds}
+    if (rows < 0).any():
+        marks.add("negative")
+    measures: dict[str, float] = {}
+    known = np.clip(rows[~np.isnan(rows)], -INFINITE, INFINITE)
+    if known.size:
+        measures["largest"] = float(known.max())
+        measures["lowest"] = float(known.min())
+        measures["magnitude"] = float(np.abs(known).max())
+    whole = rows[finite.all(axis=1)]
+    if not floating or not whole.size:
+        return marks, measures
+    with np.errstate(all="ignore"):
+        top, size = whole.max(axis=1), np.abs(whole).max(axis=1)
+        centre, spread = np.abs(whole.mean(axis=1)), whole.std(axis=1)
+        measures["row_least_top"] = float(top.min())
+        measures["row_least_magnitude"] = float(size.min())
+        measures["row_range"] = float(np.ptp(whole, axis=1).max())
+        if whole.shape[1] > 1:
+            ratio = centre / np.maximum(spread, 1e-30 * (1.0 + centre))
+            measures["row_offset"] = float(ratio.max())
+            ordered = np.sort(whole, axis=1)
+            if np.equal(ordered[:, 1:], ordered[:, :-1]).any():
+                marks.add("ties")
+            if np.equal(ordered[:, -1], ordered[:, -2]).any():
+                marks.add("tied_top")
+            if np.equal(ordered[:, 0], ordered[:, -1]).any():
+                marks.add("constant_row")
+    if (top < 0).any():
+        marks.add("negative_row")
+    if (size == 0).any():
+        marks.add("zero_row")
+    if (values == 0).any():
+        marks.add("zero")
+    return marks, measures
+
+
+def _special(rows: NDArray[np.float64]) -> dict[str, bool]:
+    nan, infinite = np.isnan(rows), np.isinf(rows)
+    return {
+        "nan": bool(nan.any()),
+        "infinite": bool(infinite.any()),
+        "plus_inf": bool((rows == np.inf).any()),
+        "minus_inf": bool((rows == -np.inf).any()),
+        "minus_inf_row": bool((rows == -np.inf).all(axis=1).any()),
+        "not_finite": bool(nan.any() or infinite.any()),
+    }

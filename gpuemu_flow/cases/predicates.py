@@ -1,0 +1,301 @@
+"""Conditions under which cases may fail, as typed predicates over the facts of a case."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.cases.facts import ANY, CaseFacts
+from gpuemu_flow.types import Json
+
+STEPS = (2, 4, 8, 16, 32, 64, 128)
+"""Multiples that dims are looked at for."""
+
+LARGEST_POWER = 20
+
+Value = int | float | str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One statement on a case.
+
+    Attributes
+    ----------
+    kind : str
+        A key of `SENTENCES`.
+    subject : str
+        The dim or input; empty: any input.
+    value : int, float, str or tuple of str
+        What the subject is compared with: a bound, another dim, layouts, strategies.
+    """
+
+    kind: str
+    subject: str
+    value: Value = ""
+
+    def holds(self, facts: CaseFacts) -> bool:
+        """Look whether a case is as stated."""
+        kind, subject, value = self.kind, self.subject, self.value
+        if kind in _OF_SIZES:
+            return _size_holds(kind, facts.sizes.get(subject), value, facts)
+        if kind == "strategy":
+            return isinstance(value, tuple) and facts.strategies.get(subject) in value
+        if kind == "layout":
+            return isinstance(value, tuple) and facts.layouts.get(subject) in value
+        if kind == "holds":
+            return (subject, value) in facts.marks
+        name, _, side = kind.rpartition("_")
+        measured = facts.measures.get((subject, name))
+        if measured is None or not isinstance(value, (int, float)):
+            return False
+        return measured >= value if side == "above" else measured <= value
+
+    @property
+    def sentence(self) -> str:
+        """For people: ``N is not a multiple of 128``."""
+        subject = self.subject or "an input"
+        value = self.value
+        if self.kind == "holds":
+            return MARKS[str(value)].format(s=subject)
+        if self.kind == "not_multiple" and value == 2:
+            return f"{subject} is odd"
+        if self.kind == "multiple" and value == 2:
+            return f"{subject} is even"
+        shown = " or ".join(value) if isinstance(value, tuple) else value
+        shown = f"{shown:.4g}" if isinstance(shown, float) else shown
+        return SENTENCES[self.kind].format(s=subject, v=shown)
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, with the sentence."""
+        value = list(self.value) if isinstance(self.value, tuple) else self.value
+        return {
+            "kind": self.kind,
+            "subject": self.subject,
+            "value": value,
+            "sentence": self.sentence,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Predicate:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        value = data["value"]
+        return cls(
+            str(data["kind"]),
+            str(data["subject"]),
+            tuple(map(str, value)) if isinstance(value, list) else value,
+        )
+
+
+SENTENCES = {
+    "above": "{s} is above {v}",
+    "at_most": "{s} is at most {v}",
+    "multiple": "{s} is a multiple of {v}",
+    "not_multiple": "{s} is not a multiple of {v}",
+    "power_of_two": "{s} is a power of two",
+    "not_power_of_two": "{s} is not a power of two",
+    "equal": "{s} and {v} are equal",
+    "different": "{s} and {v} differ",
+    "larger": "{s} is larger than {v}",
+    "strategy": "the values of {s} are of the strategy {v}",
+    "layout": "the layout of {s} is {v}",
+    "largest_above": "{s} holds an element ≥ {v}",
+    "largest_below": "no element of {s} is above {v}",
+    "lowest_below": "{s} holds an element ≤ {v}",
+    "lowest_above": "no element of {s} is below {v}",
+    "magnitude_above": "{s} holds an element of a magnitude ≥ {v}",
+    "magnitude_below": "no element of {s} has a magnitude above {v}",
+    "row_least_top_below": "the largest element of a row of {s} is ≤ {v}",
+    "row_least_magnitude_below": "no element of some row of {s} has a magnitude above {v}",
+    "row_range_above": "the elements of a row of {s} differ by {v} or more",
+    "row_offset_above": "a row of {s} has a mean of {v} times its standard deviation, or more",
+}
+
+MARKS = {
+    "scattered": "{s} is not contiguous",
+    "nan": "{s} holds NaN",
+    "infinite": "{s} holds Inf",
+    "plus_inf": "{s} holds +Inf",
+    "minus_inf": "{s} holds -Inf",
+    "minus_inf_row": "{s} holds a row of nothing but -Inf",
+    "not_finite": "{s} holds NaN or Inf",
+    "negative": "{s} holds a negative element",
+    "negative_row": "{s} holds a row of negative elements only",
+    "zero_row": "{s} holds a row of zeros",
+    "zero": "{s} holds a zero",
+    "constant_row": "{s} holds a row whose elements are all equal",
+    "ties": "{s} holds equal elements in a row",
+    "tied_top": "{s} holds a row whose largest element occurs twice",
+}
+
+_OF_SIZES = (
+    "above", "at_most", "multiple", "not_multiple", "power_of_two", "not_power_of_two",
+    "equal", "different", "larger",
+)  # fmt: skip
+
+_PRIOR = {
+    "holds": -1.0, "strategy": -2.0, "not_multiple": -2.0, "above": -2.0, "equal": -2.0,
+    "layout": -3.5, "magnitude_above": -1.5, "largest_above": -2.0, "lowest_below": -2.0,
+    "row_least_magnitude_below": -2.5, "row_offset_above": -2.5, "row_range_above": -2.5,
+    "row_least_top_below": -3.0, "multiple": -4.0, "power_of_two": -4.0, "not_power_of_two": -4.0,
+    "at_most": -3.0, "larger": -4.0, "different": -4.5,
+}  # fmt: skip
+"""Logarithms of how likely a cause is of a kind before any case is looked at: what kernels are
+known to stumble over comes first, layouts and parities last."""
+
+UNLIKELY = -4.5
+
+BOTH = -6.0
+"""What a second condition costs."""
+
+
+def prior(predicate: Predicate) -> float:
+    """Logarithm of how likely a cause is such a condition, up to a constant."""
+    found = _PRIOR.get(predicate.kind, UNLIKELY)
+    if predicate.kind == "strategy" and isinstance(predicate.value, tuple):
+        found -= 0.3 * (len(predicate.value) - 1)
+    if predicate.kind == "holds" and predicate.value == "scattered":
+        found = _PRIOR["layout"] + 0.5
+    if predicate.kind == "layout" and isinstance(predicate.value, tuple):
+        found -= 0.5 * (len(predicate.value) - 1)
+    if predicate.kind == "not_multiple" and predicate.value == 2:
+        found -= 0.5
+    if predicate.subject == ANY and predicate.kind not in _OF_SIZES:
+        found -= 0.5
+    return found
+
+
+def _size_holds(kind: str, size: int | None, value: Value, facts: CaseFacts) -> bool:
+    if size is None:
+        return False
+    if kind in _OF_TWO:
+        other = facts.sizes.get(str(value))
+        return other is not None and _OF_TWO[kind](size, other)
+    if kind in ("power_of_two", "not_power_of_two"):
+        return (size > 0 and size & (size - 1) == 0) == (kind == "power_of_two")
+    bound = int(value) if isinstance(value, (int, float)) else 0
+    if kind in ("above", "at_most"):
+        return (size > bound) == (kind == "above")
+    return (size % bound == 0) == (kind == "multiple")
+
+
+_OF_TWO: dict[str, Callable[[int, int], bool]] = {
+    "equal": lambda size, other: size == other > 1,
+    "different": operator.ne,
+    "larger": operator.gt,
+}
+
+
+def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
+    """Every condition that may tell the failing cases from the passing ones.
+
+    Bounds on what inputs hold, and unions of strategies and layouts, follow the cases.
+    """
+    if not facts:
+        return
+    sizes = sorted({name for each in facts for name in each.sizes})
+    for name in sizes:
+        yield from _of_one_dim(name, {each.sizes.get(name, 0) for each in facts})
+    for first, second in itertools.combinations(sizes, 2):
+        yield Predicate("equal", first, second)
+        yield Predicate("different", first, second)
+        yield Predicate("larger", first, second)
+        yield Predicate("larger", second, first)
+    for name in facts[0].strategies:
+        yield from _choices("strategy", name, [each.strategies[name] for each in facts], fails)
+        yield from _choices("layout", name, [each.layouts[name] for each in facts], fails)
+    for subject, mark in sorted({key for each in facts for key in each.marks}):
+        yield Predicate("holds", subject, mark)
+    yield from _bounds(facts, fails)
+
+
+def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
+    largest = max(seen, default=0)
+    for step in STEPS:
+        yield Predicate("not_multiple", name, step)
+        yield Predicate("multiple", name, step)
+    yield Predicate("power_of_two", name)
+    yield Predicate("not_power_of_two", name)
+    bounds = {1 << power for power in range(LARGEST_POWER + 1)}
+    bounds |= {3 << power for power in range(LARGEST_POWER)}
+    for bound in sorted(bounds):
+        if bound <= largest:
+            yield Predicate("above", name, bound)
+            yield Predicate("at_most", name, bound)
+
+
+def _choices(
+    kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
+) -> Iterator[Predicate]:
+    """Each choice alone, and the union of those in which most cases fail."""
+    number: dict[str, list[int]] = {}
+    for choice, failed in zip(chosen, fails, strict=True):
+        counts = number.setdefault(choice, [0, 0])
+        counts[failed] += 1
+    for choice in sorted(number):
+        yield Predicate(kind, name, (choice,))
+    for share in (0.3, 0.6):
+        union = tuple(
+            sorted(c for c, (passed, bad) in number.items() if bad > share * (bad + passed))
+        )
+        if 1 < len(union) < len(number):
+            yield Predicate(kind, name, union)
+
+
+LEAST_OFFSET = 3.0
+"""A mean of fewer standard deviations is nothing out of the ordinary."""
+
+_ABOVE = ("largest", "magnitude", "row_range", "row_offset")
+_BELOW = ("lowest", "row_least_top", "row_least_magnitude")
+
+
+def _bounds(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
+    """For each measure the two bounds that part the cases best."""
+    for subject, name in sorted({key for each in facts for key in each.measures}):
+        pairs = [
+            (each.measures[subject, name], failed)
+            for each, failed in zip(facts, fails, strict=True)
+            if (subject, name) in each.measures
+        ]
+        for side in ("above", "below"):
+            if (side == "above" and name in _ABOVE) or (side == "below" and name in _BELOW):
+                for bound in _best_bounds(pairs, side):
+                    if name != "row_offset" or bound >= LEAST_OFFSET:
+                        yield Predicate(f"{name}_{side}", subject, bound)
+
+
+def bounds_tried(facts: Sequence[CaseFacts]) -> int:
+    """Count the bounds that `candidates` chooses among."""
+    keys = {key for each in facts for key in each.measures}
+    return sum(len({each.measures.get(key) for each in facts}) for key in keys)
+
+
+def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
+    ordered = sorted(pairs, reverse=side == "above")
+    total = sum(failed for _, failed in ordered)
+    scored: list[tuple[int, float]] = []
+    bad = good = 0
+    for place, (value, failed) in enumerate(ordered[:-1]):
+        bad, good = bad + failed, good + (not failed)
+        beyond = ordered[place + 1][0]
+        if beyond != value and bad:
+            scored.append(((total - bad) * 2 + good, _between(value, beyond)))
+    return [bound for _, bound in sorted(scored, key=lambda each: each[0])[:2]]
+
+
+def _between(inside: float, outside: float) -> float:
+    """A short number between two, so that the first lies on its own side."""
+    middle = (inside + outside) / 2
+    if inside * outside > 0:
+        middle = (1 if inside > 0 else -1) * (abs(inside) ** 0.5 * abs(outside) ** 0.5)
+    low, high = min(inside, outside), max(inside, outside)
+    if not math.isfinite(middle):
+        middle = 2.0 * (outside if math.isfinite(outside) else inside)
+    for digits in range(1, 17):
+        short = float(f"{middle:.{digits}g}")
+        if low < short < high:
+            return short
+    return inside

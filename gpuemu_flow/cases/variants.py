@@ -1,0 +1,192 @@
+"""New cases for an experiment: drawn at random, or a known case with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from gpuemu_flow.cases.design import Combination
+from gpuemu_flow.cases.op_schema import Dim, OpSchema
+from gpuemu_flow.cases.plan import companion_strategy, inputs_of
+from gpuemu_flow.cases.shapes import Sizes, listed_sizes
+from gpuemu_flow.numerics.rng import SeededRng, derive_seed
+from gpuemu_flow.types import Case
+
+CHANGED = 0.5
+"""Share of the cases that are a known case with one thing changed."""
+
+TILES = (8, 16, 32, 64, 128, 256, 512)
+TRIES = 12
+TARGETED = "experiment"
+"""The class of shapes of these cases."""
+
+
+class Variants:
+    """Draws new cases of one op and dtype, the same ones for the same seed.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    dtype : str
+    strategies, layouts : sequence of str
+        The op's.
+    seed : int
+    most_elements : int
+        Of the largest tensor.
+    """
+
+    def __init__(
+        self,
+        schema: OpSchema,
+        dtype: str,
+        strategies: Sequence[str],
+        layouts: Sequence[str],
+        seed: int,
+        most_elements: int,
+    ) -> None:
+        self._schema = schema
+        self._dtype = dtype
+        self._strategies = tuple(strategies)
+        self._layouts = tuple(layouts)
+        self._companion = companion_strategy(self._strategies)
+        self._seed = seed
+        self._most = most_elements
+        self._drawn = 0
+
+    def draw(self, known: Sequence[Case]) -> Iterator[Case]:
+        """Cases without end; about half of them are one of the known ones, changed."""
+        while True:
+            number = self._drawn
+            self._drawn += 1
+            seed = derive_seed(self._seed, f"cause_{number}")
+            rng = SeededRng(seed).derive("choice")
+            if known and rng.gen_bool(CHANGED):
+                yield self._changed(rng.choice(list(known)), rng, seed)
+            else:
+                yield self._new(rng, seed)
+
+    def like(self, known: Sequence[Case]) -> Iterator[Case]:
+        """Cases without end: the known ones with other sizes and data, now and then any other."""
+        others = self.draw(known)
+        while True:
+            for case in known:
+                number = self._drawn
+                self._drawn += 1
+                seed = derive_seed(self._seed, f"cause_{number}")
+                sizes = self._sizes(SeededRng(seed).derive("choice"))
+                specs = tuple(
+                    replace(spec, shape=shape)
+                    for spec, shape in zip(case.inputs, sizes.shapes, strict=True)
+                )
+                yield replace(
+                    case, inputs=specs, dims=sizes.dims, seed=seed, index=0, shape_class=TARGETED
+                )
+            yield next(others)
+
+    def _new(self, rng: SeededRng, seed: int) -> Case:
+        inputs = self._schema.inputs
+        plain = rng.gen_bool(0.3)
+        strategy = self._companion if plain else rng.choice(list(self._strategies))
+        layout = "contiguous" if rng.gen_bool(0.5) else rng.choice(list(self._layouts))
+        target = rng.gen_range(0, len(inputs)) if len(inputs) > 1 and rng.gen_bool(0.5) else None
+        combination = Combination(TARGETED, strategy, layout, target)
+        return self._case(combination, self._sizes(rng), seed)
+
+    def _case(self, combination: Combination, sizes: Sizes, seed: int) -> Case:
+        inputs, target = inputs_of(
+            self._schema, self._dtype, combination, sizes, companion=self._companion
+        )
+        return Case(
+            index=0,
+            seed=seed,
+            dtype=self._dtype,
+            layout=combination.layout,
+            strategy=combination.strategy,
+            inputs=inputs,
+            target=target,
+            shape_class=TARGETED,
+            dims=sizes.dims,
+        )
+
+    def _changed(self, case: Case, rng: SeededRng, seed: int) -> Case:
+        """A known case with other values of one input, another layout, or another size."""
+        what = rng.choice(["values", "layout", "size", "size"])
+        if what == "size" and len(self._schema.dims) and dict(case.dims):
+            sizes = dict(case.dims)
+            dim = rng.choice(list(self._schema.dims))
+            sizes[dim.name] = self._size(dim, rng, list(sizes.values()))
+            shaped = self._shaped(sizes)
+            if self._largest(sizes) <= self._most:
+                specs = tuple(
+                    replace(spec, shape=shape)
+                    for spec, shape in zip(case.inputs, shaped.shapes, strict=True)
+                )
+                return replace(
+                    case, inputs=specs, dims=shaped.dims, seed=seed, index=0, shape_class=TARGETED
+                )
+        place = rng.gen_range(0, len(case.inputs))
+        spec = case.inputs[place]
+        if what == "layout":
+            spec = replace(spec, layout=rng.choice(list(self._layouts)))
+        elif self._schema.inputs[place].strategy is None:
+            plain = rng.gen_bool(0.4)
+            chosen = self._companion if plain else rng.choice(list(self._strategies))
+            spec = replace(spec, strategy=chosen)
+        inputs = (*case.inputs[:place], spec, *case.inputs[place + 1 :])
+        return replace(case, inputs=inputs, target=None, seed=seed, index=0, shape_class=TARGETED)
+
+    def _sizes(self, rng: SeededRng) -> Sizes:
+        if not self._schema.dims:
+            shape = rng.choice(list(self._schema.fixed_shapes))
+            return Sizes((), tuple(shape for _ in self._schema.inputs))
+        sizes: dict[str, int] = {}
+        for _ in range(TRIES):
+            sizes = {}
+            for dim in self._schema.dims:
+                sizes[dim.name] = self._size(dim, rng, list(sizes.values()))
+            if self._largest(sizes) <= self._most:
+                return self._shaped(sizes)
+        # One dim keeps its size, the others are as small as they may be.
+        kept = rng.choice(list(sizes))
+        for dim in self._schema.dims:
+            if dim.name != kept or self._largest(sizes) > self._most:
+                sizes[dim.name] = max(dim.smallest, min(2, dim.largest))
+        return self._shaped(sizes)
+
+    def _shaped(self, sizes: dict[str, int]) -> Sizes:
+        shapes = tuple(
+            tuple(sizes[axis] if isinstance(axis, str) else axis for axis in tensor.dims)
+            for tensor in self._schema.inputs
+        )
+        return Sizes(tuple(sizes.items()), shapes)
+
+    def _largest(self, sizes: dict[str, int]) -> int:
+        largest = 0
+        for tensor in (*self._schema.inputs, *self._schema.outputs):
+            count = 1
+            for axis in tensor.dims:
+                count *= sizes[axis] if isinstance(axis, str) else axis
+            largest = max(largest, count)
+        return largest
+
+    def _size(self, dim: Dim, rng: SeededRng, others: Sequence[int]) -> int:
+        """A size above 0 of a dim: next to a tile's border, a plain one, or another dim's."""
+        listed = [n for n in listed_sizes(dim) if n > 0]
+        if listed:
+            same = [n for n in others if n in listed]
+            return rng.choice(same) if same and rng.gen_bool(0.25) else rng.choice(listed)
+        kind = rng.gen_range(0, 8)
+        if kind == 0 and others:
+            size = rng.choice(list(others))
+        elif kind <= 2:
+            size = rng.choice(list(TILES)) * rng.gen_range(1, 4) + rng.gen_range(-1, 2)
+        elif kind == 3:
+            size = rng.choice(list(TILES)) * rng.gen_range(1, 5)
+        elif kind == 4:
+            size = rng.gen_range(1, 9)
+        else:
+            bits = rng.gen_range(1, max(dim.largest.bit_length(), 2) + 1)
+            size = rng.gen_range(1 << (bits - 1), 1 << bits)
+        step = dim.multiple_of
+        size = max(1, round(size / step)) * step
+        return min(max(size, dim.smallest, step), dim.largest)

@@ -1,0 +1,167 @@
+"""Relations between wrong and right outputs, tested on one case after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
+from gpuemu_flow.numerics.perturb import widen
+from gpuemu_flow.numerics.relations import Observation, Relation, output_relations, predict
+from gpuemu_flow.numerics.relations_inputs import Ask, holds, input_relations
+from gpuemu_flow.types import Case
+
+PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
+"""Strategies whose values let a relation show: finite, and neither huge nor all alike."""
+
+FIRST = 3
+"""Known failing cases that relations are looked for in."""
+
+FORGIVEN = 8
+"""One case in so many may contradict a relation: rounding can be larger than the error."""
+
+ENOUGH = 6
+"""New failing cases that a relation has to explain."""
+
+LEAST, MOST = 12, 1 << 15
+"""Elements that the inputs of such a case have together."""
+
+PREFERRED = (
+    "factor", "transposed", "reversed", "offset", "power", "row-term", "ignored", "scaled-input",
+    "swapped-inputs", "off-by-one", "shifted", "rolled", "reversed-input", "swapped-input", "cut",
+    "padded", "wrong-axis", "repeated", "repeated-input", "clamped", "eps", "row-stat", "half",
+    "rounded-input",
+)  # fmt: skip
+"""Of relations that fit alike, the plainest one is named."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One new case, run: whether it failed in the way that is looked into; None: no verdict."""
+
+    case: Case
+    failed: bool | None
+    inputs: Mapping[str, NDArray[Any]]
+    actual: Mapping[str, NDArray[Any]]
+    expected: Mapping[str, NDArray[Any]]
+
+
+class Relater:
+    """Keeps the relations that explain every failing case so far.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    ask : callable
+        The reference on other inputs.
+    outputs : sequence of str
+        Names that the schema's outputs have, in its order; the outputs' own when they are as many.
+
+    Attributes
+    ----------
+    left : set of Relation or None
+        None until a case was observed.
+    enough : int
+    """
+
+    enough = ENOUGH
+
+    def __init__(self, schema: OpSchema, ask: Ask) -> None:
+        self._schema = schema
+        self._ask = ask
+        self.left: set[Relation] | None = None
+        self._seen = 0
+        self._misses: dict[Relation, int] = {}
+
+    @staticmethod
+    def is_plain(case: Case) -> bool:
+        """Tell whether relations can show in a case."""
+        if any(0 in spec.shape for spec in case.inputs):
+            return False
+        return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
+
+    def candidates(self, failing: Sequence[Case]) -> list[Case]:
+        """Some failing cases to begin with: of different sizes, the smallest first."""
+        plain = sorted(filter(self.is_plain, failing), key=lambda c: (c.numel < 64, c.numel))
+        chosen: list[Case] = []
+        for case in plain:
+            if all(case.dims != other.dims or not case.dims for other in chosen):
+                chosen.append(case)
+        return chosen[:FIRST]
+
+    def observe(self, tried: Tried) -> bool:
+        """Drop the relations that a case contradicts; True when one fits it."""
+        seen = self._observation(tried)
+        if seen is None:
+            return bool(self.left)
+        if not self.left and self._seen < FIRST - 1:
+            if tried.failed and seen.telling:
+                self._seen += 1
+                self.left = output_relations(seen) | input_relations(seen, self._ask)
+                self._misses = dict.fromkeys(self.left, 0)
+            return bool(self.left)
+        self._seen += 1
+        fitted = False
+        for relation in sorted(self.left or (), key=_rank):
+            fits = self._fits(relation, seen, tried)
+            fitted |= fits
+            self._misses[relation] += not fits
+        allowed = self._seen // FORGIVEN
+        self.left = {r for r in self.left or () if self._misses[r] <= allowed + (self._seen < 4)}
+        return fitted
+
+    def _fits(self, relation: Relation, seen: Observation, tried: Tried) -> bool:
+        told = holds(relation, seen, self._ask)
+        if told is not None:
+            return told
+        if _is_of_outputs(relation):
+            return predict(relation, seen)
+        # It says nothing of this case, such as of a swap where no two axes are of one size.
+        return not tried.failed
+
+    def best(self) -> Relation | None:
+        """The plainest of the relations that are left and missed least."""
+        return min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
+
+    def _observation(self, tried: Tried) -> Observation | None:
+        actual = _floats(tried.actual)
+        expected = _floats(tried.expected)
+        if actual is None or expected is None or actual.keys() != expected.keys():
+            return None
+        axes = {tensor.name: tensor.dims for tensor in self._schema.inputs}
+        if len(self._schema.outputs) == len(expected):
+            for name, tensor in zip(expected, self._schema.outputs, strict=True):
+                axes.setdefault(name, tensor.dims)
+        dtypes = {name: dtype_name(array.dtype) or "" for name, array in tried.actual.items()}
+        inputs = {n: np.array(a) for n, a in widen(tried.inputs).items()}
+        seen = Observation(
+            dict(tried.case.dims), axes, dtypes, inputs, actual, expected, not tried.failed
+        )
+        return seen if seen.usable() else None
+
+
+def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]] | None:
+    if not arrays or any(dtype_name(array.dtype) is None for array in arrays.values()):
+        return None
+    return {name: np.array(to_float64(array)) for name, array in arrays.items()}
+
+
+def _is_of_outputs(relation: Relation) -> bool:
+    return relation.kind in _OF_OUTPUTS
+
+
+_OF_OUTPUTS = (
+    "factor", "offset", "power", "clamped", "transposed", "shifted", "reversed", "repeated",
+    "row-term", "half",
+)  # fmt: skip
+
+
+def _rank(relation: Relation) -> tuple[int, bool, int, str, str]:
+    number = relation.formula.lstrip("-").replace(".", "").isdigit()
+    place = PREFERRED.index(relation.kind) if relation.kind in PREFERRED else len(PREFERRED)
+    return place, number, len(relation.formula), relation.subject, relation.formula

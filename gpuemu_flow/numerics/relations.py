@@ -1,0 +1,336 @@
+"""Relations between an op's wrong outputs and the reference's, as formulas that any case can test.
+
+A relation predicts the wrong output of every case. It counts where it leaves at most a tenth of
+the error of nearly all wrong elements, in every case that was looked at; what merely looks alike
+(a repeat, where neighbours hardly differ) does not.
+
+==================  ==============================================================================
+kind                actual is
+==================  ==============================================================================
+``factor``          a constant, or something made of a dim, times expected
+``offset``          a constant more than expected
+``power``           a root, square, reciprocal, logarithm of expected
+``clamped``         expected with negative (or positive) elements as 0
+``transposed``      expected with two axes swapped
+``shifted``         the expected element one place before or behind
+``reversed``        expected from the other end of an axis
+``repeated``        the first tile of expected, over and over
+``row-term``        expected plus or minus a statistic of the input's row
+``half``            made of float16 or bfloat16 values
+==================  ==============================================================================
+
+`relations_inputs` has those for which the reference is asked again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float64
+from gpuemu_flow.numerics.finding import TILES
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array
+
+Floats = Mapping[str, Float64Array]
+
+NEARLY_ALL = 0.98
+MOSTLY = 0.9
+"""Share of the elements of a passing case that a prediction must be near."""
+
+ABOUT = 1e-2
+"""Relative error of a prediction at the most, however much of the error it explains."""
+
+LEFT = 0.1
+"""Most of an element's error that a relation may leave."""
+
+FEWEST = 3
+"""Wrong elements of a case in which relations are looked for."""
+
+WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
+"""Relative errors above which an element counts as wrong here, and a prediction as missed."""
+
+
+@dataclass(frozen=True)
+class Relation:
+    """What a wrong output is, by name; equal ones are one hypothesis over all cases.
+
+    Attributes
+    ----------
+    kind : str
+        A key of the tables here and in `relations_inputs`.
+    subject : str
+        The input or dim that it is about; may be empty.
+    formula : str
+        Which factor, tile, axis.
+    sentence : str
+        For people.
+    """
+
+    kind: str
+    subject: str
+    formula: str
+    sentence: str = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One failing (or passing) case, as floats.
+
+    Attributes
+    ----------
+    dims : mapping of str to int
+    axes : mapping of str to tuple of (str or int)
+        The dims of each input and output, by name.
+    dtypes : mapping of str to str
+        Of the outputs.
+    inputs, actual, expected : mapping of str to ndarray
+    passed : bool
+        The case passed: what is predicted must not be far from it.
+    """
+
+    dims: Mapping[str, int]
+    axes: Mapping[str, tuple[str | int, ...]]
+    dtypes: Mapping[str, str]
+    inputs: Mapping[str, Float64Array]
+    actual: Floats
+    expected: Floats
+    passed: bool = False
+
+    @property
+    def wrong(self) -> dict[str, BoolArray]:
+        """Which elements of each output are wrong, outputs without any left out."""
+        found = {name: self._wrong(name) for name in self.actual}
+        return {name: mask for name, mask in found.items() if mask.any()}
+
+    @property
+    def telling(self) -> bool:
+        """Tell whether enough elements are wrong for a relation to be looked for in it."""
+        return sum(int(mask.sum()) for mask in self.wrong.values()) >= FEWEST
+
+    def _wrong(self, name: str) -> BoolArray:
+        relative = WRONG.get(self.dtypes[name], 0.0)
+        return ~_near(self.actual[name], self.expected[name], relative)
+
+    def usable(self) -> bool:
+        """Tell whether its outputs can be compared with predictions."""
+        return all(
+            name in self.expected and array.shape == self.expected[name].shape
+            for name, array in self.actual.items()
+        )
+
+
+def _near(values: Float64Array, others: Float64Array, relative: float) -> BoolArray:
+    finite = np.abs(others[np.isfinite(others)])
+    scale = float(np.median(finite)) if finite.size else 0.0
+    with np.errstate(all="ignore"):
+        near = np.abs(values - others) <= relative * np.abs(others) + relative * 0.1 * scale
+    result: BoolArray = near | (values == others) | (np.isnan(values) & np.isnan(others))
+    return result
+
+
+def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArray) -> bool:
+    """Tell whether a prediction explains one output: its wrong elements, and the right ones."""
+    actual, expected = seen.actual[name], seen.expected[name]
+    if predicted.shape != actual.shape:
+        return False
+    if seen.passed:
+        return float(np.mean(_near(actual, predicted, ABOUT))) >= MOSTLY
+    relative = WRONG.get(seen.dtypes[name], 0.0)
+    near = _near(actual, predicted, 2.0 * relative)
+    about = near | _near(actual, predicted, max(ABOUT, relative))
+    with np.errstate(all="ignore"):
+        left = np.abs(actual - predicted) <= LEFT * np.abs(actual - expected)
+    explained = about & (left | (actual == predicted) | ~np.isfinite(actual))
+    if np.count_nonzero(explained & wrong) < NEARLY_ALL * np.count_nonzero(wrong):
+        return False
+    others = near | _near(predicted, expected, 20.0 * relative)
+    return bool(np.count_nonzero(others & ~wrong) >= NEARLY_ALL * np.count_nonzero(~wrong))
+
+
+def output_relations(seen: Observation) -> set[Relation]:
+    """Every relation of the outputs alone that explains a failing case."""
+    wrong = seen.wrong
+    if not wrong:
+        return set()
+    found: set[Relation] | None = None
+    with np.errstate(all="ignore"):
+        for name, mask in wrong.items():
+            here = {r for r, p in _predictions(seen, name, mask) if agrees(seen, name, p, mask)}
+            here |= set(_halves(seen, name, mask))
+            found = here if found is None else found & here
+    return found or set()
+
+
+def predict(relation: Relation, seen: Observation) -> bool:
+    """Tell whether a relation of the outputs holds in one more case, failing or not."""
+    with np.errstate(all="ignore"):
+        for name in seen.actual:
+            mask = seen.wrong.get(name, np.zeros(seen.actual[name].shape, bool))
+            if relation.kind == "half":
+                if mask.any() and relation not in set(_halves(seen, name, mask)):
+                    return False
+                continue
+            options = _predictions(seen, name, mask, also=relation)
+            if not any(r == relation and agrees(seen, name, p, mask) for r, p in options):
+                return False
+    return True
+
+
+def _predictions(
+    seen: Observation, name: str, wrong: BoolArray, also: Relation | None = None
+) -> Iterator[tuple[Relation, Float64Array]]:
+    expected = seen.expected[name]
+    yield from _factors(seen, name, wrong, also)
+    for formula, value in (
+        ("√expected, a root too many or a square missing", np.sqrt(expected)),
+        ("expected², a root is missing", expected * expected),
+        ("1 / expected", 1.0 / expected),
+        ("exp(expected)", np.exp(expected)),
+        ("log(expected)", np.log(expected)),
+        ("|expected|", np.abs(expected)),
+    ):
+        yield Relation("power", "", formula, f"actual is {formula}"), value
+    yield (
+        Relation("clamped", "", "below 0", "negative elements of expected are 0 in actual"),
+        np.maximum(expected, 0.0),
+    )
+    yield (
+        Relation("clamped", "", "above 0", "positive elements of expected are 0 in actual"),
+        np.minimum(expected, 0.0),
+    )
+    yield from _moves(expected)
+    yield from _row_terms(seen, expected)
+
+
+def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+    """Known factors, plain constants first, with their names."""
+    yield from (("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("log2 e", 1.0 / math.log(2.0)))
+    yield from (("ln 2", math.log(2.0)), ("√2", math.sqrt(2.0)), ("1/√2", math.sqrt(0.5)))
+    for name, size in dims.items():
+        if size > 0:
+            root = math.sqrt(size)
+            yield from ((f"1/√{name}", 1 / root), (f"√{name}", root))
+            yield from ((f"1/{name}", 1 / size), (name, float(size)))
+        if size > 1:
+            ratio = size / (size - 1)
+            yield from ((f"{name}/({name}-1)", ratio), (f"({name}-1)/{name}", 1 / ratio))
+            yield f"√({name}/({name}-1))", math.sqrt(ratio)
+            yield f"√(({name}-1)/{name})", math.sqrt(1 / ratio)
+        for tile in TILES if size > 0 else ():
+            padded = -(-size // tile) * tile
+            yield f"{name} / ({name} rounded up to {tile})", size / padded
+            yield f"({name} rounded up to {tile}) / {name}", padded / size
+
+
+def _factors(
+    seen: Observation, name: str, wrong: BoolArray, also: Relation | None
+) -> Iterator[tuple[Relation, Float64Array]]:
+    expected, actual = seen.expected[name], seen.actual[name]
+    usable = wrong & np.isfinite(actual) & np.isfinite(expected) & (np.abs(expected) > 0)
+    if usable.any():
+        ratio = float(np.median(actual[usable] / expected[usable]))
+        if np.isfinite(ratio) and ratio != 0.0:
+            shown = f"{ratio:.5g}"
+            sentence = f"actual is {shown} × expected"
+            yield Relation("factor", "", shown, sentence), float(shown) * expected
+        difference = float(np.median(actual[usable] - expected[usable]))
+        shown = f"{difference:.4g}"
+        sentence = f"actual is expected + {shown}"
+        yield Relation("offset", "", shown, sentence), expected + float(shown)
+    elif also is not None and also.kind in ("factor", "offset"):
+        # A case that passes: nothing may contradict the relation there.
+        try:
+            number = float(also.formula)
+        except ValueError:
+            number = math.nan
+        if not math.isnan(number):
+            yield also, number * expected if also.kind == "factor" else expected + number
+    for formula, factor in factors(seen.dims):
+        sentence = f"actual is {formula} × expected"
+        yield Relation("factor", "", formula, sentence), factor * expected
+
+
+def _moves(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
+    shape = expected.shape
+    for i, j in itertools.combinations(range(len(shape)), 2):
+        if shape[i] == shape[j] > 1:
+            axes = f"{i}, {j}"
+            sentence = f"actual is expected with axes {i} and {j} swapped"
+            yield Relation("transposed", "", axes, sentence), np.swapaxes(expected, i, j)
+    for axis, size in enumerate(shape):
+        if size < 2:
+            continue
+        sentence = f"actual is expected in reverse order along axis {axis}"
+        yield Relation("reversed", "", str(axis), sentence), np.flip(expected, axis)
+        for step, words in ((1, "before"), (-1, "behind")):
+            moved = np.roll(expected, step, axis)
+            sentence = f"actual is the expected element 1 {words} along axis {axis}"
+            yield Relation("shifted", "", f"1 {words}, axis {axis}", sentence), moved
+            blank = np.moveaxis(moved.copy(), axis, 0)
+            blank[0 if step == 1 else -1] = 0.0
+            formula = f"1 {words}, axis {axis}, 0 at the end"
+            yield (
+                Relation("shifted", "", formula, f"{sentence}, and 0 at the end"),
+                np.moveaxis(blank, 0, axis),
+            )
+        for tile in (1, *TILES):
+            if tile < size:
+                source = np.arange(size) % tile
+                sentence = f"actual repeats the first {tile} along axis {axis} of expected"
+                formula = f"{tile}, axis {axis}"
+                yield Relation("repeated", "", formula, sentence), np.take(expected, source, axis)
+
+
+_STATISTICS: dict[str, Callable[[Float64Array], Float64Array]] = {
+    "max": lambda rows: rows.max(-1),
+    "min": lambda rows: rows.min(-1),
+    "mean": lambda rows: rows.mean(-1),
+    "sum": lambda rows: rows.sum(-1),
+    "norm": lambda rows: np.sqrt((rows * rows).sum(-1)),
+}
+
+
+def _row_terms(
+    seen: Observation, expected: Float64Array
+) -> Iterator[tuple[Relation, Float64Array]]:
+    for of, array in seen.inputs.items():
+        if array.ndim < 2 or not array.shape[-1]:
+            continue
+        leading = array.shape[:-1]
+        if expected.shape not in (leading, array.shape):
+            continue
+        for what, statistic in _STATISTICS.items():
+            row = statistic(array)
+            row = row if expected.shape == leading else row[..., None]
+            for sign, words in ((-1.0, "minus"), (1.0, "plus")):
+                sentence = f"actual is expected {words} the {what} of the row of {of}"
+                relation = Relation("row-term", of, f"{words} {what}", sentence)
+                yield relation, expected + sign * row
+
+
+def _halves(seen: Observation, name: str, wrong: BoolArray) -> Iterator[Relation]:
+    """Wrong elements that a 16-bit format holds exactly, the right ones not, and about as large."""
+    if seen.dtypes[name] not in ("float32", "float64"):
+        return
+    actual, expected = seen.actual[name][wrong], seen.expected[name][wrong]
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    actual, expected = actual[finite], expected[finite]
+    if actual.size < 3 or np.unique(expected).size < 3:
+        return
+    if np.median(np.abs(actual - expected)) > 0.1 * np.median(np.abs(expected)):
+        return
+    for form in ("float16", "bfloat16"):
+        if _held(actual, form) >= NEARLY_ALL and _held(expected, form) < 0.5:
+            sentence = f"actual holds {form} values: it is summed or rounded in {form}"
+            yield Relation("half", "", form, sentence)
+            return
+
+
+def _held(values: Float64Array, form: str) -> float:
+    rounded = to_float64(values.astype(numpy_dtype(form)))
+    return float(np.count_nonzero(rounded == values)) / values.size

@@ -1,0 +1,59 @@
+"""65 planted bugs over 25 ops: a cause that `run` states is right, and mostly one is stated."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "causes"))
+
+from scoring import is_right
+from truths import PLANTED
+from workspace import SCHEMAS, run, write
+
+pytestmark = pytest.mark.timeout(1200)
+
+RIGHT, STATED = 0.9, 0.6
+
+
+@pytest.fixture(scope="module")
+def causes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The causes that a run gives for each bug; two workspaces, for two processors."""
+
+    def of_half(first: int) -> list[dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("causes")
+        write(folder, [(planted.bug, planted.op) for planted in PLANTED[first::2]])
+        results: list[dict[str, Any]] = run(folder)["results"]
+        return results
+
+    with ThreadPoolExecutor(2) as halves:
+        found = [result for half in halves.map(of_half, (0, 1)) for result in half]
+    return {result["op"]: result["causes"] for result in found}
+
+
+def test_the_bugs_are_many_and_their_ops_too() -> None:
+    assert len(PLANTED) >= 60
+    assert len({planted.op for planted in PLANTED}) == len(SCHEMAS) == 25
+
+
+def test_stated_causes_are_right_and_most_bugs_have_one(
+    causes: dict[str, list[dict[str, Any]]],
+) -> None:
+    stated, wrong = 0, []
+    for planted in PLANTED:
+        first = next(iter(causes[planted.bug]), None)
+        if first is None or not first["stated"]:
+            said, mark = first["text"] if first else "nothing", "-"
+        else:
+            stated += 1
+            right = is_right(planted, first)
+            said, mark = first["text"], "right" if right else "WRONG"
+            wrong += [] if right else [planted.bug]
+        print(f"{mark:6} {planted.bug:32} {said}")
+    print(f"{len(PLANTED)} bugs, {stated} with a stated cause, {stated - len(wrong)} of them right")
+    assert len(wrong) <= (1 - RIGHT) * stated, wrong
+    assert stated >= STATED * len(PLANTED)
