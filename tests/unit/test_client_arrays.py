@@ -37,6 +37,7 @@ def test_no_imaginary_part_is_lost() -> None:
         as_array(np.array([1 + 2j], np.complex64), "x", "float32")
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 def test_converted() -> None:
     swapped = np.arange(3, dtype=">f4")
     assert as_array(swapped, "x").tolist() == [0, 1, 2]
