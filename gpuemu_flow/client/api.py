@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from gpuemu_flow.client import calls
-from gpuemu_flow.client.calls import Call
+from gpuemu_flow.client.calls import Call, nbytes
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
@@ -38,6 +38,8 @@ OnProgress = Callable[[int, int], None]
 RunOp = Callable[[dict[str, Any]], Any]
 
 TIMEOUT_MS = 30_000
+BYTES_PER_MS = 1000
+"""Large tensors take longer to judge: the reference is run on them a few dozen times."""
 LONG_TIMEOUT_MS = 3_600_000
 """For calls that run programs many times, unless a timeout is given."""
 BATCH = 16  # cases that client-side fuzzing asks for at a time
@@ -53,8 +55,8 @@ class Client:
     socket_path : str or Path, optional
         Of the daemon; ``GPUEMU_SOCKET`` says it too. Else the daemon of the workspace is found.
     timeout_ms : int, optional
-        Milliseconds that a call may take; by default 30 s, and an hour for those that run
-        programs many times.
+        Milliseconds that a call may take; by default 30 s and 1 s more per megabyte of tensors
+        sent, and an hour for calls that run programs many times.
     autostart : bool
         Start a daemon for the workspace when none runs.
     workspace : str or Path, optional
@@ -100,7 +102,8 @@ class Client:
         self._connection.close()
 
     def _do(self, call: Call[T]) -> T:
-        return self._connection.exchange_messages(call, self.timeout_ms or TIMEOUT_MS)
+        patience = TIMEOUT_MS + nbytes(call.request) // BYTES_PER_MS
+        return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
         """A call that may take long; given up in the daemon too when it is here."""

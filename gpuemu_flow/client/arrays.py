@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.client.errors import ClientError
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
+from gpuemu_flow.types import DTYPES
 
 
 def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
@@ -35,8 +36,11 @@ def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         if dtype is not None:
-            array = array.astype(numpy_dtype(dtype), copy=False)
-    except (TypeError, ValueError, RuntimeError) as error:
+            wanted = numpy_dtype(dtype)
+            if array.dtype.kind == "c" and wanted.kind != "c":
+                raise TypeError(f"{dtype} would lose the imaginary parts")
+            array = array.astype(wanted, copy=False)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise _no_tensor(name, str(error)) from None
     if dtype_name(array.dtype) is None:
         raise _no_tensor(name, f"its dtype {array.dtype} is none that can be sent")
@@ -44,18 +48,39 @@ def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
 
 
 def _as_numpy(value: Any) -> NDArray[Any]:
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise TypeError("it is a masked array, whose masked elements have no value")
     if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "detach"):  # PyTorch: off the graph and the device first
+        return value.view(np.ndarray)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(torch, value)
+    if hasattr(value, "detach"):
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":
-            # numpy has no bfloat16, and PyTorch knows nothing of the one that we use.
-            words = value.contiguous().view(sys.modules["torch"].int16).numpy()
-            return words.view(numpy_dtype("bfloat16"))  # type: ignore[no-any-return]
-        return np.asarray(value.numpy())
     if hasattr(value, "numpy") and not hasattr(value, "__array__"):
         return np.asarray(value.numpy())
     return np.asarray(value)
+
+
+def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
+    """A tensor of PyTorch: off the graph and the device, dense, no view that only means to negate.
+
+    numpy has no bfloat16 and no float8, and PyTorch knows nothing of those that we use: they go by
+    their bits.
+    """
+    if value.is_quantized or value.is_nested:
+        raise TypeError("it is a quantized or nested tensor; send what it stands for")
+    tensor = value.detach().cpu()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    # Before anything looks at the bits: the sign of such a view is not in them.
+    tensor = tensor.resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name in ML_DTYPES_NAMES:
+        words = torch.uint8 if DTYPES[name].itemsize == 1 else torch.int16
+        bits = tensor.contiguous().view(words).numpy()
+        return bits.view(numpy_dtype(name))  # type: ignore[no-any-return]
+    return np.asarray(tensor.numpy())
 
 
 def as_arrays(values: Mapping[str, Any], dtype: str | None = None) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.client.arrays import as_array, as_arrays
@@ -136,6 +137,13 @@ def validate(
     if seed is None:
         return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
     return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
+
+
+def nbytes(value: Any) -> int:
+    """Bytes of the tensors in a request."""
+    if isinstance(value, Mapping):
+        return sum(nbytes(item) for item in value.values())
+    return int(value.nbytes) if isinstance(value, np.ndarray) else 0
 
 
 def get_result(seed: int) -> Call[ValidationResult]:

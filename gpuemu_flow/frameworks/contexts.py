@@ -149,7 +149,8 @@ def validating(
             context.result = judge.validate_op(op_name, context.inputs, context.output, **kwargs)
         else:
             arrays = adapter.arrays(inputs)
-            expected = adapter.evaluate(caller(ref_fn, inputs), _widened(arrays))
+            reference = caller(ref_fn, inputs)
+            expected = adapter.evaluate(reference, _widened(arrays))
             context.result = compare(
                 _in_order(context.output),
                 _in_order(expected),
@@ -157,6 +158,7 @@ def validating(
                 op_name=op_name,
                 atol=kwargs.get("atol"),
                 rtol=kwargs.get("rtol"),
+                evaluate=lambda given: _in_order(adapter.evaluate(reference, given)),
             )
         if raise_on_failure and not context.result.passed:
             raise failed(context.result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
+from gpuemu_flow.frameworks.local_auto import local_envelope
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
 from gpuemu_flow.verdicts import Elements
@@ -46,6 +48,7 @@ def compare(
     rtol: float | None = None,
     found: tuple[Failure, ...] = (),
     raise_on_failure: bool = False,
+    evaluate: Callable[[Arrays], Any] | None = None,
 ) -> ValidationResult:
     """Judge what an op returned by what its reference returned.
 
@@ -57,10 +60,13 @@ def compare(
     inputs : mapping of name to tensor, optional
         NaN and Inf in the output count for less where the inputs hold them.
     atol, rtol : float, optional
-        Instead of the documented tolerance of the output's dtype.
+        Instead of the tolerance that follows from the reference; where it cannot be asked again,
+        of the documented one of the output's dtype.
     found : tuple of Failure
         What else is wrong with the output.
     raise_on_failure : bool
+    evaluate : callable, optional
+        The reference as a function of the inputs as float64 arrays, giving what `expected` is.
 
     Raises
     ------
@@ -79,11 +85,16 @@ def compare(
         if own in FLOAT_LIMITS and _is_wider(array, ours[name]):
             theirs[name], dtypes[name] = to_float64(array), own
     call = PartialTolerance(atol, rtol)
-    tolerance: dict[str, Tolerance] = {
+    tolerance: dict[str, Tolerance] | Envelope = {
         name: resolve(name, call=call)
         for name in {dtype_name(array.dtype) or "" for array in ours.values()}
     }
     held = {name: as_array(value, name) for name, value in (inputs or {}).items()}
+    if evaluate is not None and atol is None and rtol is None and held:
+        of_ours = {name: dtype_name(array.dtype) or "" for name, array in ours.items()}
+        tolerance = local_envelope(
+            lambda arrays: outputs_by_name(evaluate(arrays)), held, theirs, of_ours, seed
+        )
     checked = check_outputs(
         ours,
         theirs,

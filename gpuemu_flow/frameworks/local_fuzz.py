@@ -94,7 +94,14 @@ def _judged(
     except Exception as error:
         return error_result(op_name, case.seed, error, FailureKind.REFERENCE)
     return compare(
-        actual, expected, inputs=inputs, op_name=op_name, seed=case.seed, atol=atol, rtol=rtol
+        actual,
+        expected,
+        inputs=inputs,
+        op_name=op_name,
+        seed=case.seed,
+        atol=atol,
+        rtol=rtol,
+        evaluate=caller(ref_fn, inputs),
     )
 
 

@@ -30,9 +30,6 @@ class PyTorchAdapter(FrameworkAdapter):
 
     def to_numpy(self, tensor: Any) -> Array:
         """See `FrameworkAdapter.to_numpy`."""
-        if self.get_dtype_name(tensor).startswith("float8"):  # which torch has no numpy form of
-            words = tensor.detach().cpu().contiguous().view(self.module.uint8).numpy()
-            return words.view(numpy_dtype(self.get_dtype_name(tensor)))  # type: ignore[no-any-return]
         return as_array(tensor, "tensor")
 
     def from_numpy(self, array: Array, like: Any = None) -> Any:

@@ -160,7 +160,8 @@ class TritonOp:
         reference : callable, or array
             Of numpy arrays, floats in float64; or the expected output itself.
         atol, rtol : float, optional
-            Instead of the documented tolerance of the output's dtype.
+            Instead of the tolerance that follows from a reference that is callable, or else of the
+            documented one of the output's dtype.
 
         Raises
         ------
@@ -171,12 +172,13 @@ class TritonOp:
         tensors = {n: v if isinstance(v, PLAIN) else _tensor(v) for n, v in named(inputs).items()}
         run = caller(self._runner(seed), inputs)
         returned, found = run(tensors)
-        expected = reference
+        expected, evaluate = reference, None
         if callable(reference):
-            expected = caller(reference, inputs)(widened(before))
+            evaluate = caller(reference, inputs)
+            expected = evaluate(widened(before))
         return compare(
             returned, expected, inputs=before, op_name=self.name, seed=seed, atol=atol, rtol=rtol,
-            found=tuple(found), raise_on_failure=raise_on_failure,
+            found=tuple(found), raise_on_failure=raise_on_failure, evaluate=evaluate,
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:

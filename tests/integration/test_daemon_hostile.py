@@ -223,7 +223,7 @@ def test_a_hundred_megabytes_of_tensor(daemon: Served) -> None:
         "type": "ValidateOp", "op_name": "double", "kwargs": {},
         "inputs": {"x": encode_tensor(x)}, "output": encode_tensor(x),
     }  # fmt: skip
-    assert daemon.ask(render(message), timeout_ms=60_000)["result"]["passed"]
+    assert daemon.ask(render(message), timeout_ms=110_000)["result"]["passed"]
 
 
 def test_documented_payload_form(daemon: Served) -> None:

@@ -150,7 +150,8 @@ def test_validation_by_the_daemon(daemon: Served) -> None:
         assert context.result.passed
         with adapters.validate_jax(client, "softmax", {"x": x}, atol=9.0) as context:
             context["output"] = x
-        options: dict[str, Any] = {"iterations": 4, "seed": 5}
+        # In float32: in float16 this softmax rounds each step, which `auto` does not excuse.
+        options: dict[str, Any] = {"iterations": 4, "seed": 5, "dtypes": ["float32"]}
         found = adapters.fuzz_jax_op(client, "softmax", softmax, **options)
         assert found.passed == 4
         found = adapters.fuzz_jax_op(client, "softmax", lambda x: x, **options)
