@@ -51,7 +51,7 @@ def case(op_seed: int, **values: Any) -> Case:
 
 
 def passed(op: str, seed: int, **values: Any) -> CheckedCase:
-    stats = ErrorStats(count=15, max_abs=1e-7, max_rel=1e-6, tolerance_used=0.25)
+    stats = ErrorStats(count=15, num_finite=15, max_abs=1e-7, max_rel=1e-6, tolerance_used=0.25)
     return CheckedCase(op, case(seed, **values), CheckResult(Verdict.PASSED, stats=stats))
 
 

@@ -13,7 +13,8 @@ from gpuemu_flow.cli.options import format_option, wants_color
 def mutate(op: str, output_format: str) -> None:
     """Plant known bug kinds in the reference's output and count those that OP's check finds.
 
-    Exit code 1 when a trivial candidate passes: the check is too weak for this op.
+    Exit code 1 when a trivial candidate passes: the check is too weak for this op; 4 when no bug
+    could be planted, because no case has a finite value to compare.
     """
     from gpuemu_flow.engine.measures import mutate as measure  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
@@ -33,4 +34,5 @@ def mutate(op: str, output_format: str) -> None:
         click.echo(json_writer.dumps(shown))
     else:
         click.echo(measure_text.render_mutation(found, text.Style(wants_color())))
-    raise SystemExit(1 if found.trivial.accepted else 0)
+    planted = bool(found.score.killed or found.score.survivors)
+    raise SystemExit(1 if found.trivial.accepted else 0 if planted else 4)

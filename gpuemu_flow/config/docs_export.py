@@ -84,6 +84,11 @@ def _flat(section: Section, prefix: str) -> Iterator[tuple[str, Key]]:
             yield prefix + key.name, key
 
 
+def _meaning(key: Key) -> str:
+    """What a key does, or that it does nothing."""
+    return f"{key.doc} No effect, and a warning: {key.unread}." if key.unread else key.doc
+
+
 def _row(name: str, key: Key) -> str:
     names = "<br>".join(
         [f"`{name}`{'' if key.ours else ' ●'}", *(f"`{alias}`" for alias in key.aliases)]
@@ -96,7 +101,7 @@ def _row(name: str, key: Key) -> str:
         default = "none"
     else:
         default = f"`{_toml(key.default)}`"
-    cells = (names, key.type.describe(), default, key.doc)
+    cells = (names, key.type.describe(), default, _meaning(key))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

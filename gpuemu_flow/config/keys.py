@@ -39,6 +39,9 @@ class Key:
     required : bool
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
+    unread : str
+        Why nothing follows from a documented key here, and what to write in its place. Whoever
+        writes it with another value than its default is warned: silence would pass for a check.
     """
 
     name: str
@@ -49,6 +52,12 @@ class Key:
     aliases: tuple[str, ...] = ()
     required: bool = False
     ours: bool = False
+    unread: str = ""
+
+
+def _says_something(key: Key, value: Json) -> bool:
+    """Whether a written value is neither the default nor an empty one."""
+    return value != key.default and (bool(value) or value is False)
 
 
 MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was misspelt as
@@ -85,6 +94,9 @@ class Section(ValueType):
             if key.name != written:
                 out.aliases.setdefault((*path, key.name), here)
             result = key.type.check(element, here, out)
+            if key.unread and result is not INVALID and _says_something(key, result):
+                text = f"{dotted(here)} has no effect"
+                out.add("config-unread-key", here, text, key.unread, warning=True)
             if result is INVALID:
                 wrong.add(key.name)
             elif key.name in checked:

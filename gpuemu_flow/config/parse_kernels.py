@@ -113,6 +113,12 @@ class KernelParser:
 
     def triton(self, table: Table, where: KeyPath) -> TritonKernel | None:
         if "triton" not in table:
+            for name in ("signature", "constants", "num_warps", "num_stages"):
+                if table.get(name):
+                    place = (*where, name)
+                    text = f"{dotted(place)} has no effect"
+                    hint = "it is about a Triton kernel: give triton, or remove it"
+                    self.out.add("config-unread-key", place, text, hint, warning=True)
             return None
         here = (*where, "triton")
         name, colon, kernel = table["triton"].rpartition(":")

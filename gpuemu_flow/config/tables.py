@@ -38,8 +38,13 @@ JOBS = Integer(0, 4096)
 PROJECT = Section(
     (
         Key("name", Text(longest=200), "Name of the workspace.", default="unnamed"),
-        Key("version", Text(longest=100), "Its version.", default="0.0.0"),
-        Key("framework", FRAMEWORK, "Picks the adapter.", default="pytorch"),
+        Key("version", Text(longest=100), "Its version; reports show it.", default="0.0.0"),
+        Key(
+            "framework",
+            FRAMEWORK,
+            "Decides what the workflow that `init --ci` writes installs.",
+            default="pytorch",
+        ),
         Key(
             "allow_outside",
             Bool(),

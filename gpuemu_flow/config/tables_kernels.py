@@ -6,6 +6,10 @@ from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Either, Integer, ListOf, Number, TableOf, Text
 from gpuemu_flow.config.vocabulary import INVARIANT_SET, NAME, PATH, TOLERANCES, WORD
 
+_NOT_RUN = (
+    "kernels are built and linted, not run: put it into the [[ops]] that runs this kernel, or "
+    "remove it"
+)
 COUNT = Integer(0)
 ARCH = Text(r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?", 'an architecture such as "sm_80"')
 ARCHES = Either((ListOf(ARCH, 0, 32), ARCH))
@@ -78,9 +82,21 @@ KERNEL = Section(
         Key("source", PATH, "`.cu`, `.ptx` or `.cubin` file."),
         Key("ptx", PATH, "PTX file: made elsewhere, or by `build.command`.", ours=True),
         Key("cubin", PATH, "Cubin file, likewise.", ours=True),
-        Key("reference", Text(what="a string", empty=True), "Kept for documented files.", ""),
-        Key("tolerances", TOLERANCES, "As for ops."),
-        Key("invariants", INVARIANT_SET, "As for ops.", default=[]),
+        Key(
+            "reference",
+            Text(what="a string", empty=True),
+            "Accepted from documented files.",
+            "",
+            unread=_NOT_RUN,
+        ),
+        Key("tolerances", TOLERANCES, "Accepted from documented files.", unread=_NOT_RUN),
+        Key(
+            "invariants",
+            INVARIANT_SET,
+            "Accepted from documented files.",
+            default=[],
+            unread=_NOT_RUN,
+        ),
         Key("artifact_checks", ARTIFACT_CHECKS, "Limits that the lint holds."),
         Key("build", BUILD, "How it is compiled."),
         Key(

@@ -78,7 +78,13 @@ OP = Section(
             "is named.",
             default_text="`script_based` if `op` or `op_script` is given, else `client_side`",
         ),
-        Key("frameworks", ListOf(FRAMEWORK), "Frameworks that the op is written for.", default=[]),
+        Key(
+            "frameworks",
+            ListOf(FRAMEWORK),
+            "Accepted from documented files.",
+            default=[],
+            unread="an op runs in the framework that its program imports; remove it",
+        ),
         Key(
             "tolerances",
             TOLERANCES,
@@ -122,7 +128,14 @@ OP = Section(
         ),
         Key("nan_policy", POLICY, "Over `check_nan`.", default_text=AS_VALIDATION, ours=True),
         Key("inf_policy", POLICY, "Over `check_inf`.", default_text=AS_VALIDATION, ours=True),
-        Key("xla_compatible", Bool(), "Whether XLA can compile the op.", default=True),
+        Key(
+            "xla_compatible",
+            Bool(),
+            "Accepted from documented files.",
+            default=True,
+            unread="compilation by XLA is checked where it is asked for, by "
+            "`gpuemu_flow.frameworks.tensorflow`; remove it, and leave that check out",
+        ),
         Key(
             "schema",
             SCHEMA,

@@ -60,16 +60,17 @@ def fuzz_ops(
     """
     cancel = cancel or Event()
     workspace.cache.create()
-    if options.iterations is None and options.time_limit is None:
-        options = replace(options, iterations=int(workspace.settings["fuzz_iterations"]))
+    configured = options.iterations is None and options.time_limit is None
+    iterations = workspace.settings["fuzz_iterations"] if configured else {}
     reports = []
     try:
         for op in select_ops(workspace, ops):
             if cancel.is_set():
                 break
-            on_start(op, options.iterations)
+            wanted = replace(options, iterations=int(iterations[op])) if configured else options
+            on_start(op, wanted.iterations)
             reports.append(
-                _fuzz_op(workspace, op, options, minimize=minimize, on_case=on_case, cancel=cancel)
+                _fuzz_op(workspace, op, wanted, minimize=minimize, on_case=on_case, cancel=cancel)
             )
     finally:
         workspace.cache.close()

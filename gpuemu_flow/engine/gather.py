@@ -58,6 +58,7 @@ def gather(
     return Report(
         run=run,
         project=workspace.config.project.name,
+        project_version=workspace.config.project.version,
         mode=extras.mode,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,

@@ -14,7 +14,13 @@ from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject, select
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
-from gpuemu_flow.numerics.output_mutants import OUTPUT_MUTANTS, MutantResult, MutationScore, plant
+from gpuemu_flow.numerics.output_mutants import (
+    OUTPUT_MUTANTS,
+    MutantResult,
+    MutationScore,
+    has_finite,
+    plant,
+)
 from gpuemu_flow.numerics.output_mutants import score as mutation_score
 from gpuemu_flow.numerics.trivial import (
     Arrays,
@@ -40,6 +46,7 @@ class Mutation:
     trivial : TrivialReport
         Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
     cases : int
+        Those with a finite value to compare.
     """
 
     op: str
@@ -97,6 +104,8 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
                 try:
                     prepared = trials.prepare(case)
                 except RunnerError:
+                    continue
+                if not has_finite(prepared.expected):
                     continue
                 count += 1
                 results += _mutant_results(prepared, trials)

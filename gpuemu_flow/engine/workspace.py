@@ -308,7 +308,7 @@ class Workspace:
             "cache_dir": str(config.cache.dir) if config.cache.dir is not None else "",
             "size_limit": config.cache.size_limit,
             "fail_on_regression": config.policies.fail_on_regression,
-            "fuzz_iterations": config.validation.fuzz_iterations,
+            "fuzz_iterations": {op.name: op.fuzz_iterations for op in config.ops},
             "cause_budget": config.validation.cause_budget,
             "samplings": sampled,
             "warn_threshold": config.policies.warn_threshold,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics import planted
-from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.planted import Site
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.trivial import Arrays, as_dtype, same_outputs
@@ -252,6 +252,11 @@ class MutationScore:
             ],
             "not_applicable": list(self.not_applicable),
         }
+
+
+def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether any element is finite: in outputs without one there is nothing to plant a bug in."""
+    return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 
 def score(

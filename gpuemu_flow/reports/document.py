@@ -173,7 +173,7 @@ class Report:
     Attributes
     ----------
     run : RunReport
-    project : str
+    project, project_version : str
     mode : str
         ``all``, ``quick``, ``thorough`` or the words that selected.
     created : str
@@ -212,6 +212,7 @@ class Report:
 
     run: RunReport
     project: str = ""
+    project_version: str = ""
     mode: str = "all"
     created: str = ""
     version: str = ""

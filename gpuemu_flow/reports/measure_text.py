@@ -30,6 +30,9 @@ def render_mutation(found: Mutated, style: Style) -> str:
     score = found.score
     total = len(score.killed) + len(score.survivors)
     name = style.paint(printable(found.op), "1")
+    if not total:
+        why = "no case has a finite value to compare" if not found.cases else "none applies"
+        return f"{name}: no bug could be planted in {plural(found.cases, 'case')}: {why}"
     lines = [
         f"{name}: {len(score.killed)} of {plural(total, 'planted bug')} "
         f"found on {plural(found.cases, 'case')} ({score.share:.0%})"

@@ -17,6 +17,7 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "schema_version": REPORT_VERSION,
         "tool": {"name": "gpuemu-flow", "version": report.version},
         "project": report.project,
+        "project_version": report.project_version,
         "mode": report.mode,
         "created": report.created,
         "verdict": report.verdict,

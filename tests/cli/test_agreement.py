@@ -25,17 +25,22 @@ SAME = ("verdict", "cases", "passed", "failed", "errors", "inconclusive", "skipp
 
 def workspace(folder: Path, names: tuple[str, ...]) -> Mini:
     mini = Mini(folder)
-    config = ["[validation]", 'dtypes = ["float32"]', "cases = 3", "[execution]", "timeout = 2"]
+    config = [
+        "[validation]",
+        'dtypes = ["float32"]',
+        "cases = 3",
+        "[execution]",
+        "reference_timeout = 5",
+    ]
     for name in names:
         body = OPS[name]
         config += ["[[ops]]", f'name = "{name}"', 'input_names = ["x"]']
         config += [f'reference = "{name}_ref.py:reference"', "[ops.schema]"]
         config += ["dims = { N = [4, 5] }", 'inputs = { x = ["N"] }', 'outputs = { y = ["N"] }']
-        mini.write(
-            f"{name}_ref.py", f"def reference(x):\n    {REFERENCES.get(name, 'return x * 2')}\n"
-        )
+        reference = REFERENCES.get(name, "return x * 2")
+        mini.write(f"{name}_ref.py", f"def reference(x):\n    {reference}\n")
         if body is not None:
-            config.insert(-3, f'op = "{name}.py:op"')
+            config.insert(-4, f'op = "{name}.py:op"')
             mini.write(f"{name}.py", f"def op(x):\n    {body}\n")
     mini.write("gpuemu.toml", "\n".join(config) + "\n")
     return mini

@@ -168,24 +168,24 @@ def test_a_run_that_was_cut_off_says_so_in_every_format(mini: Mini, name: str) -
         assert 'errors="0"' not in text.splitlines()[1]
 
 
-def test_require_all_is_red_where_something_got_no_verdict(copy: Mini) -> None:
-    assert copy.command("ci", "--require-all").returncode == 0
-    config = copy.root / "gpuemu.toml"
+def test_require_all_is_red_where_something_got_no_verdict(mini: Mini) -> None:
+    assert mini.command("ci", "--require-all").returncode == 0
+    config = mini.root / "gpuemu.toml"
     config.write_text(
         config.read_text()
         + '\n[[ops]]\nname = "elsewhere"\nreference = "scripts/total_ref.py"\ninput_names = ["x"]\n'
     )
-    green = copy.command("ci")
+    green = mini.command("ci")
     assert "elsewhere float32" in green.stdout.splitlines()[0]
-    red = copy.command("ci", "--require-all", "-o", "r.json", "-o", "r.xml", code=4)
+    red = mini.command("ci", "--require-all", "-o", "r.json", "-o", "r.xml", code=4)
     assert red.stdout.startswith("NOT ALL VALIDATED: ")
-    report = json.loads((copy.root / "r.json").read_text())
+    report = json.loads((mini.root / "r.json").read_text())
     validate(report)
     assert report["verdict"] == "not all validated"
     assert report["not_validated"][0]["absence"] == "unable"
-    assert "<error" in (copy.root / "r.xml").read_text()
-    copy.command("ci", "total", "--require-all")
-    copy.command("ci", "--require-all", "--allow-empty", code=2)
+    assert "<error" in (mini.root / "r.xml").read_text()
+    mini.command("ci", "total", "--require-all")
+    mini.command("ci", "--require-all", "--allow-empty", code=2)
 
 
 def test_regressions_against_a_baseline_fail(copy: Mini) -> None:

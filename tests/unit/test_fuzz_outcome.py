@@ -28,7 +28,7 @@ def cases(count: int) -> Iterator[Judged]:
     for number, case in zip(range(count), stream, strict=False):
         failures = (Failure(FailureKind.TOLERANCE, "wrong"),) if number % 10 == 0 else ()
         verdict = Verdict.FAILED if failures else Verdict.PASSED
-        stats = ErrorStats(tolerance_used=number / count)
+        stats = ErrorStats(count=1, num_finite=1, tolerance_used=number / count)
         yield Judged(number, case, CheckResult(verdict, failures, stats), number % 7 == 0)
 
 
@@ -55,7 +55,7 @@ def test_counts() -> None:
 
 def test_a_margin_without_bounds_counts_nowhere() -> None:
     one = next(iter(cases(20)))
-    stats = ErrorStats(tolerance_used=float("inf"))
+    stats = ErrorStats(count=1, num_finite=1, tolerance_used=float("inf"))
     outcome = outcome_of([replace(one, result=CheckResult(Verdict.PASSED, stats=stats))])
     assert (outcome.worst_margin, sum(outcome.margins)) == (0.0, 0)
 

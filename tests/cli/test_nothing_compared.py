@@ -1,0 +1,93 @@
+"""What compares nothing is no pass, by any command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+
+PROGRAMS = {
+    "empty": ("return x[:0]", "return x[:0]"),
+    "nan": ("return x * np.nan", "return x * np.nan"),
+    # Too steep for `auto` to tell, but for one column; the op knows that column alone.
+    "steep": (
+        "y = np.zeros_like(x); y[:, 0] = x[:, 0]; return y",
+        "y = np.sin(1e7 * x); y[:, 0] = x[:, 0]; return y",
+    ),
+}
+
+
+def workspace(folder: Path, kind: str, sizes: str = "[8, 24]", strategy: str = "normal") -> Mini:
+    op, reference = PROGRAMS[kind]
+    mini = Mini(folder)
+    for name, body in (("op", op), ("reference", reference)):
+        mini.write(f"{name}.py", f"import numpy as np\ndef {name}(x):\n    {body}\n")
+    mini.write(
+        "gpuemu.toml",
+        f"""
+[project]
+name = "nothing"
+[validation]
+dtypes = ["float32"]
+cases = 6
+strategies = ["{strategy}"]
+[[ops]]
+name = "it"
+op = "op.py:op"
+reference = "reference.py:reference"
+input_names = ["x"]
+[ops.schema]
+dims = {{ M = {sizes}, N = [16, 40] }}
+inputs = {{ x = ["M", "N"] }}
+outputs = {{ y = ["M", "N"] }}
+""",
+    )
+    return mini
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_nothing_is_validated_and_the_share_is_told(tmp_path: Path, kind: str) -> None:
+    mini = workspace(tmp_path / "w", kind)
+    done = mini.command("run", "--format", "json", code=4)
+    (result,) = json.loads(done.stdout)["results"]
+    assert (result["verdict"], result["passed"]) == ("inconclusive", 0)
+    assert result["reason"]
+    assert (result["unjudged"] > 0.1) == (kind != "empty")
+    fuzzed = json.loads(mini.command("fuzz", "-n", "6", "--format", "json", code=4).stdout)
+    shown = fuzzed["ops"][0] if "ops" in fuzzed else fuzzed
+    assert '"verdict": "inconclusive"' in json.dumps(shown)
+    told = mini.command("ci", "--require-all", code=4).stdout
+    assert told.startswith("NOTHING VALIDATED: 1 not validated: it float32")
+
+
+@pytest.mark.parametrize("kind", ["empty", "nan"])
+def test_mutating_nothing_is_no_success(tmp_path: Path, kind: str) -> None:
+    mini = workspace(tmp_path / "w", kind)
+    assert "no bug could be planted" in mini.command("mutate", "it", code=4).stdout
+
+
+def test_coverage_counts_no_error_and_nothing_unjudged(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", "nan")
+    mini.command("run", code=4)
+    found = json.loads(mini.command("coverage", "--format", "json").stdout)
+    assert [(row["cases"], row["unjudged"]) for row in found["rows"]] == [(0, 6)]
+    assert found["covered"] == []
+
+
+def test_cases_of_size_0_alone_are_no_pass(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", "nan", sizes="[0]")
+    mini.write("op.py", "def op(x):\n    return x\n")
+    mini.write("reference.py", "def reference(x):\n    return x\n")
+    (result,) = json.loads(mini.command("run", "--format", "json", code=4).stdout)["results"]
+    assert result["verdict"] == "inconclusive"
+    assert "empty" in result["reason"]
+
+
+def test_nan_that_is_fed_on_purpose_is_judged_by_its_pattern(tmp_path: Path) -> None:
+    mini = workspace(tmp_path / "w", "nan", strategy="special")
+    for name in ("op", "reference"):
+        mini.write(f"{name}.py", f"def {name}(x):\n    return x * 2\n")
+    (result,) = json.loads(mini.command("run", "--format", "json").stdout)["results"]
+    assert (result["verdict"], result["passed"], result["unjudged"]) == ("passed", 6, 0)
