@@ -381,9 +381,7 @@ def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path
 
 def is_up_to_date(mini: Mini) -> bool:
     """What the front says before anything is imported."""
-    environ = mini.environment()
-    environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the front itself does
-    return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), environ) is not None
+    return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), mini.environment()) is not None
 
 
 def watching(mini: Mini) -> FileWatch:
