@@ -304,6 +304,7 @@ _base: list[bytes] = []
 def base_records() -> bytes:
     """List what a process had read before it saw any program; computed once, before forks."""
     if not _base:
+        libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
         records = [f"r{path}" for path in kept] + [f"v{n}" for n in variables.names_at_start()]
