@@ -76,6 +76,32 @@ def test_what_is_not_there_is_missed(ws: Workspace, miss: str) -> None:
     assert seen.files == {"program.py"}
 
 
+ASKS = {
+    "os.path.exists": "import os; os.path.exists({!r})",
+    "os.path.isfile": "import os; os.path.isfile({!r})",
+    "os.path.lexists": "import os; os.path.lexists({!r})",
+    "os.path.getmtime": "import os\ntry: os.path.getmtime({!r})\nexcept OSError: pass",
+    "Path.exists": "from pathlib import Path; Path({!r}).exists()",
+    "Path.is_file": "from pathlib import Path; Path({!r}).is_file()",
+}
+
+
+@pytest.mark.parametrize("way", ASKS)
+def test_asking_for_a_file_depends_on_it(ws: Workspace, way: str) -> None:
+    """Found or not: what is deleted or comes later changes what the program does."""
+    ws.write("there", "")
+    body = ASKS[way].format("there") + "\n" + ASKS[way].format("nowhere")
+    seen = observe(ws, ws.program("callable", _body(body)), cases=2)
+    assert seen.files == {"program.py", "there"}
+    assert "nowhere" in seen.missed
+
+
+def test_a_log_that_a_program_looks_for_and_adds_to_is_no_input(ws: Workspace) -> None:
+    ws.write("log", "old")
+    body = "import os\nif os.path.exists('log'):\n    open('log', 'a').write('1')"
+    assert observe(ws, ws.program("callable", _body(body)), cases=2).files == {"program.py"}
+
+
 WRITES = {
     "written, read": "open('n', 'w').write('1')\nopen('n').read()",
     "made, filled": "import os\nos.makedirs('f/g', exist_ok=True)\nopen('f/g/n', 'w').close()\n"
