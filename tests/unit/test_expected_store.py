@@ -136,7 +136,7 @@ def test_damage_and_deletion_only_cost_a_run(store: ExpectedStore, cache: Worksp
 def test_a_record_of_someone_else_is_no_answer(
     store: ExpectedStore, cache: WorkspaceCache, record: object
 ) -> None:
-    cache.actions.put(store._key("outputs", CASE.identity()), record)
+    cache.actions.put(expected_store._key(REFERENCE_KEY, "outputs", CASE.identity()), record)
     assert store.find(CASE) is None
 
 
