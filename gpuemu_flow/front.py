@@ -29,8 +29,6 @@ def main() -> None:
     """Run the command line; never returns."""
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:
         _fill_standard_streams()
-    # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if sys.argv[1:] == ["run"] and "GPUEMU_CONFIG" not in os.environ:
         from gpuemu_flow.engine import plan  # noqa: PLC0415 - only the fast path needs it
 
@@ -44,6 +42,8 @@ def main() -> None:
     import gc  # noqa: PLC0415 - as everything that the fast path does without
 
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    # Our own arithmetic uses no BLAS, whose threads spin for a while once numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from gpuemu_flow.cli.main import run_cli  # noqa: PLC0415 - click only when it is needed
     except KeyboardInterrupt:  # later ones are the commands' own

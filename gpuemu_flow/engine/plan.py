@@ -28,6 +28,13 @@ VOLATILE = frozenset({
 })  # fmt: skip
 """Variables that differ from one shell to the next and that nobody computes with."""
 UNSET = "unset"
+WORKER_DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+}
+"""What programs are given where the environment says nothing; as in `runners.process`."""
 _FEW = 4
 _BITS = 16
 
@@ -40,11 +47,13 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
     The value itself, which may be a secret, is never kept.
     """
     if name == ALL_VARIABLES:
-        value = repr(sorted((n, v) for n, v in environ.items() if n not in VOLATILE))
-    elif name in environ:
-        value = environ[name]
+        merged = {**WORKER_DEFAULTS, **environ}
+        value = repr(sorted((n, v) for n, v in merged.items() if n not in VOLATILE))
     else:
-        return UNSET
+        given = environ.get(name, WORKER_DEFAULTS.get(name))
+        if given is None:
+            return UNSET
+        value = given
     try:
         from _blake2 import blake2b  # noqa: PLC0415 - hashlib costs the front a millisecond
     except ImportError:

@@ -86,7 +86,10 @@ class ForkServer:
                 self._selector.unregister(source.sock)
                 source.close()
             else:
-                self._selector.register(made.fd, selectors.EVENT_READ, made)
+                try:
+                    self._selector.register(made.fd, selectors.EVENT_READ, made)
+                except (OSError, KeyError):  # nothing that can be waited for
+                    made.close()
         elif source == _CONTROL:
             while (request := self._requests.read()) is not None:
                 self._fork(fresh=bool(request.get("fresh")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 _MAPS = Path("/proc/self/maps")
@@ -28,6 +29,7 @@ _VISIT = ctypes.CFUNCTYPE(
 )
 
 
+@cache
 def _counter() -> Callable[[], int]:
     """Make a function that gives another number whenever a library was loaded."""
     try:
@@ -84,13 +86,11 @@ class Loaded:
     """Tell whether this process has loaded a library since the last look."""
 
     def __init__(self) -> None:
-        self._count: Callable[[], int] | None = None
+        self._count = _counter()
         self._last = -1
 
     def changed(self) -> bool:
         """Return True when there may be more than at the last call."""
-        if self._count is None:
-            self._count = _counter()
         before, self._last = self._last, self._count()
         return before != self._last
 

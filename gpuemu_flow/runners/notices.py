@@ -55,6 +55,7 @@ class Call:
 
 
 _OPENAT = Call("open", 0, 1, 2)
+_OTHER = Call("other", -1, 0)
 _COMMON = {437: Call("openat2", 0, 1, 2)}
 _LOOKS_COMMON = {439: Call("look", 0, 1, 3)}
 _X86_OPENS = {
@@ -213,13 +214,21 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """Return the next notice, when there is one; None when the caller has gone."""
+        """Return the next notice, when there is one; None when the caller has gone.
+
+        Raises
+        ------
+        OSError
+            The descriptor is none that `ask` gave.
+        """
         assert MACHINE is not None  # noqa: S101 - nobody could ask
         ctypes.memset(self._received, 0, _NOTICE.size)  # the kernel asks for it
         if self._libc.ioctl(self.fd, _RECEIVE, self._received) != 0:
-            return None
+            if ctypes.get_errno() in (errno.ENOENT, errno.EINTR):
+                return None
+            raise OSError(ctypes.get_errno(), "no notices")
         number, thread, _, call, _, _, *arguments = _NOTICE.unpack_from(self._received)
-        return Notice(number, thread, MACHINE.calls[call], arguments)
+        return Notice(number, thread, MACHINE.calls.get(call, _OTHER), arguments)
 
     def go_on(self, notice: Notice) -> None:
         """Let the call happen."""

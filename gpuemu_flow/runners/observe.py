@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpuemu_flow.runners import libraries, variables
+from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
@@ -31,8 +31,11 @@ _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
 _WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _SEARCH = "<frozen importlib._bootstrap_external>"
-_HELPERS = ("pathlib.py", "tokenize.py", "linecache.py", "posixpath.py", "genericpath.py",
-            "codecs.py", "os.py", "glob.py", "fnmatch.py")  # fmt: skip
+_HELPERS = (
+    "pathlib.py", "pathlib/_local.py", "tokenize.py", "linecache.py", "glob.py", "fnmatch.py",
+    *(f"{name}.py" for name in ("posixpath", "genericpath", "codecs", "os")),
+    *(f"<frozen {name}>" for name in ("posixpath", "genericpath", "codecs", "os")),
+)  # fmt: skip
 _READS_PROGRAMS = (_PACKAGE + "runners/imports.py", _PACKAGE + "runners/script.py")
 _MAX_BYTES = 24 << 20
 _MAX_INTERPRETERS = 4
@@ -80,6 +83,7 @@ class Observer:
         self._active = True
         variables.watch(lambda name: self._write(b"v" + os.fsencode(name)), program.env)
         self._searches.install()
+        existence.watch(self._on_look)
         actions: dict[str, Callable[..., None]] = {
             "open": self._on_open,
             "import": self._on_import,
@@ -166,7 +170,14 @@ class Observer:
         if not (path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3))):
             self._note_file(path)
 
-    def _note_file(self, path: str) -> None:
+    def _on_look(self, path: Any) -> None:
+        """Write down that the program asked whether there is a file."""
+        if not isinstance(path, int) and path not in self._known:
+            name = _absolute(path)
+            if not name.startswith(_SYSTEM) and not _is_ours(sys._getframe(2)):
+                self._note_file(name, b"e")
+
+    def _note_file(self, path: str, kind: bytes = b"r") -> None:
         if _BYTECODE in path or path.endswith(".pyc"):
             path = _source_of(path)
         try:
@@ -175,7 +186,7 @@ class Observer:
             self.note(b"m", path)
         else:
             if stat.S_ISREG(mode):
-                self.note(b"r", path)
+                self.note(kind, path)
 
     def _look_at_program(self, path: str) -> None:
         """Write down a file that is executed, and what the kernel then loads to run it."""
@@ -185,9 +196,11 @@ class Observer:
             self._note_file(path)
             path = os.fsdecode(interpreter(os.fsencode(path)))
 
-    def _trace(self, *, children_only: bool = False, quietly: bool = False) -> bool:
+    def _trace(
+        self, *, children_only: bool = False, looks: bool = True, quietly: bool = False
+    ) -> bool:
         """Have the fork server see what no event tells of: machine code and other processes."""
-        failure = self._tracing.begin(children_only=children_only)
+        failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
             self._write(
                 os.fsencode(f"u{self._name}: its files cannot be traced on this system ({failure})")
@@ -199,14 +212,14 @@ class Observer:
             name = _absolute(path)
             self._look_at(name)
             if not name.startswith(_STDLIB):
-                self._trace(quietly=is_installed(name))
+                self._trace(looks=False, quietly=is_installed(name))
 
     def _on_library(self, path: object, *_: object) -> None:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if os.sep in text or (text and (Path.cwd() / text).is_file()):
             self._look_at(_absolute(text))
         if text:
-            self._trace()
+            self._trace(looks=False)
 
     def _on_database(self, path: object, *_: object) -> None:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
@@ -304,6 +317,7 @@ _base: list[bytes] = []
 def base_records() -> bytes:
     """List what a process had read before it saw any program; computed once, before forks."""
     if not _base:
+        libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
         records = [f"r{path}" for path in kept] + [f"v{n}" for n in variables.names_at_start()]

@@ -13,14 +13,15 @@ from functools import lru_cache
 
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
 
-READ, MISSED, LISTED, WRITTEN, MADE, VARIABLE, UNTRACKED, BASE = b"rmlwdvub"
+READ, LOOKED, MISSED, LISTED, WRITTEN, MADE, VARIABLE, UNTRACKED, BASE = b"remlwdvub"
 """A record's first byte.
 
-READ is a file, MISSED a path that was not there, LISTED a folder, WRITTEN and MADE a file and a
-folder that the program itself made, VARIABLE a name of the environment, UNTRACKED a sentence. BASE
-holds what every worker starts with: the same records, with line ends in place of the zero bytes.
+READ is a file, LOOKED one that was found but not opened, MISSED a path that was not there, LISTED a
+folder, WRITTEN and MADE a file and a folder that the program itself made, VARIABLE a name of the
+environment, UNTRACKED a sentence. BASE holds what every worker starts with: the same records, with
+line ends in place of the zero bytes.
 """
-_PATHS = (READ, MISSED, LISTED, WRITTEN, MADE)
+_PATHS = (READ, LOOKED, MISSED, LISTED, WRITTEN, MADE)
 _BYTECODE = "/__pycache__/"
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
 MAX_REPORT = 32 << 20
@@ -37,6 +38,8 @@ class Sightings:
         self._listed: set[str] = set()
         self._variables: set[str] = set()
         self._untracked: set[str] = set()
+        self._looked: set[str] = set()
+        self._written: set[str] = set()
         self._own: set[str] = set()
         self._own_folders: tuple[str, ...] = ()
         self._followed: dict[int, int] = {}
@@ -59,7 +62,8 @@ class Sightings:
         if self._made is None:
             names = self._variables
             self._made = Observation(
-                files=frozenset(self._files),
+                # A program may look for its own log and append to it, every time.
+                files=frozenset(self._files | (self._looked - self._written)),
                 missed=frozenset(p for p in self._missed if not self._is_own(p)),
                 listed=frozenset(self._listed),
                 variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
@@ -106,16 +110,20 @@ class Sightings:
         """Sort one path in; what the program made itself is no input of it."""
         if _BYTECODE in path:
             path = _source_of(path)
-        if kind == WRITTEN and path not in self._files:
-            self._own.add(path)
+        if kind == WRITTEN:
+            self._written.add(path)
+            if path not in self._files:
+                self._own.add(path)
         elif kind == MADE:
             self._own_folders = (*self._own_folders, path)
         elif kind == MISSED:
             if _BYTECODE not in path and not path.endswith("_hook__"):
                 self._missed.add(path)
-        elif kind in (READ, LISTED) and not self._is_own(path):
+        elif not self._is_own(path):
             if kind == READ:
                 self._files.add(path)
+            elif kind == LOOKED:
+                self._looked.add(path)
             elif not _INSTALLED.search(path):
                 self._listed.add(path)
 

@@ -21,6 +21,9 @@ _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 _HEAD = 256
+_MAX_BYTES = 8 << 20
+_MAX_TRACERS = 256
+_TOO_MUCH = b"uthe program used more files than are written down"
 _UNREADABLE = b"uthe files of a process that the program started with other rights cannot be traced"
 
 
@@ -47,6 +50,7 @@ class Tracer:
         self._children_only = children_only
         self._memory = Memory()
         self._written: set[bytes] = set()
+        self._left = _MAX_BYTES
         self._poll = select.poll()
         self._poll.register(receiver.fd, select.POLLIN)
 
@@ -69,12 +73,15 @@ class Tracer:
                 return True
             if not events[0][1] & select.POLLIN:
                 return False
-            notice = self._receiver.receive()
+            try:
+                notice = self._receiver.receive()
+            except OSError:  # the program sent something else
+                return False
             if notice is None:
                 continue
             try:
                 self._take(notice)
-            except (OSError, ValueError):  # the caller has gone, or names what cannot be
+            except (OSError, ValueError, OverflowError):  # the caller has gone, or names nonsense
                 pass
             finally:
                 self._receiver.go_on(notice)
@@ -104,8 +111,10 @@ class Tracer:
             self._start(path)
         elif call.name in ("create", "write"):
             self._write(b"w", path)
-        elif not os.path.lexists(path):
-            self._write(b"m" if call.name == "look" else b"d", path)
+        elif call.name == "look":
+            self._read(path, found=b"e")
+        elif call.name == "folder" and not os.path.lexists(path):
+            self._write(b"d", path)
 
     def _open(self, notice: Notice, path: bytes) -> None:
         flags = notice.arguments[notice.call.flags]
@@ -134,14 +143,14 @@ class Tracer:
             return b"/" + b"/".join(parts) if b".." in parts else os.path.normpath(path)
         return path
 
-    def _read(self, path: bytes, otherwise: bytes = b"m") -> None:
+    def _read(self, path: bytes, otherwise: bytes = b"m", *, found: bytes = b"r") -> None:
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116 - bytes, and often
         except OSError:
             self._write(otherwise, path)
         else:
             if stat.S_ISREG(mode):
-                self._write(b"r", path)
+                self._write(found, path)
 
     def _start(self, path: bytes) -> None:
         """Write down a program that is started; the kernel itself opens what interprets it."""
@@ -158,7 +167,10 @@ class Tracer:
             self._put(kind + path)
 
     def _put(self, record: bytes) -> None:
-        if record not in self._written:
+        if record not in self._written and self._left > 0:
+            self._left -= len(record)
+            if self._left <= 0:
+                record = _TOO_MUCH
             self._written.add(record)
             os.write(self._report, record + b"\0")
 
@@ -179,6 +191,7 @@ class Incoming:
         self.sock = sock
         self._report = report
         self._worker = worker
+        self._taken = 0
 
     def take(self) -> Tracer | None:
         """Return what was handed over; None when the worker has gone."""
@@ -187,6 +200,10 @@ class Incoming:
         except OSError:
             return None
         if not fds:
+            return None
+        self._taken += 1
+        if self._taken > _MAX_TRACERS:
+            os.close(fds[0])
             return None
         os.set_inheritable(fds[0], False)
         report = os.dup(self._report)

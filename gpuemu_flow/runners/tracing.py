@@ -23,14 +23,15 @@ class Tracing:
         self._server = server
         self._failure: str | None = None
 
-    def begin(self, *, children_only: bool) -> str:
+    def begin(self, *, children_only: bool, looks: bool) -> str:
         """Let this process, and what it starts from now on, be traced.
 
         Parameters
         ----------
         children_only : bool
-            The program runs in other processes: leave this one out, and tell also of files that
-            are only looked for.
+            The program runs in other processes: leave this one out.
+        looks : bool
+            Tell also of files that are only looked for, where this was not begun without.
 
         Returns
         -------
@@ -38,10 +39,10 @@ class Tracing:
             Why that is impossible; empty when it is done.
         """
         if self._failure is None:
-            self._failure = self._begin(children_only=children_only)
+            self._failure = self._begin(children_only=children_only, looks=looks)
         return self._failure
 
-    def _begin(self, *, children_only: bool) -> str:
+    def _begin(self, *, children_only: bool, looks: bool) -> str:
         try:
             if not stat.S_ISSOCK(os.fstat(self._server).st_mode):
                 return "the program closed the checker's files"
@@ -53,7 +54,7 @@ class Tracing:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
             kind = [tracer.CHILDREN_ONLY if children_only else tracer.ALL]
             try:
-                fds[0] = notices.ask(looks=children_only)
+                fds[0] = notices.ask(looks=looks)
             except notices.NoNoticesError as error:
                 return str(error)
             # Nothing in between: until the fork server has it, every opening of a file waits.

@@ -15,16 +15,9 @@ from typing import Any
 from gpuemu_flow.observed import ALL_VARIABLES
 
 _NOISE = frozenset((
-    "_", "COLUMNS", "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "GPG_AGENT_INFO", "GPG_TTY",
-    "INVOCATION_ID", "JOURNAL_STREAM", "LINES", "LS_COLORS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS",
-    "OLDPWD", "PS1", "PS2", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "STY", "TERM", "TERMCAP",
-    "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TMUX", "TMUX_PANE", "WAYLAND_DISPLAY", "WINDOW",
-    "WINDOWID", "XAUTHORITY",
+    "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
+    "TERM", "WINDOWID",
 ))  # fmt: skip
-_NOISE_PREFIXES = ("ALACRITTY_", "DIRENV_", "GITHUB_", "GNOME_TERMINAL_", "GPUEMU_", "ITERM_",
-                   "KITTY_", "KONSOLE_", "PYTEST_XDIST_", "RUNNER_", "SSH_", "VSCODE_", "WEZTERM_",
-                   "XDG_SESSION_", "ZELLIJ")  # fmt: skip
-_NOISE_ENDS = ("_SESSION_ID",)
 AT_START = (
     "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES",
     "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
@@ -38,17 +31,11 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
 def is_noise(name: str) -> bool:
-    """Tell names apart that differ from one terminal window or CI job to the next.
+    """Return True for a name whose value differs between two terminals, or is the tool's own.
 
-    They never count as an input: neither when a program reads them, nor as a part of the whole
-    environment.
+    These never count as an input, even when a program reads them.
     """
-    return name in _NOISE or name.startswith(_NOISE_PREFIXES) or name.endswith(_NOISE_ENDS)
-
-
-def whole(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what counts of a whole environment, where `ALL_VARIABLES` was observed."""
-    return {name: environment[name] for name in sorted(environment) if not is_noise(name)}
+    return name in _NOISE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
 
 
 class _Told(dict[bytes, bytes]):

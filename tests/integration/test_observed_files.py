@@ -14,7 +14,6 @@ from observed_workspace import observe, write_all
 from runner_workspace import Workspace, workspace
 
 from gpuemu_flow.observed import ALL_VARIABLES
-from gpuemu_flow.runners.variables import is_noise, whole
 
 LINUX = sys.platform == "linux"
 
@@ -76,6 +75,32 @@ def test_what_is_not_there_is_missed(ws: Workspace, miss: str) -> None:
     assert seen.files == {"program.py"}
 
 
+ASKS = {
+    "os.path.exists": "import os; os.path.exists({!r})",
+    "os.path.isfile": "import os; os.path.isfile({!r})",
+    "os.path.lexists": "import os; os.path.lexists({!r})",
+    "os.path.getmtime": "import os\ntry: os.path.getmtime({!r})\nexcept OSError: pass",
+    "Path.exists": "from pathlib import Path; Path({!r}).exists()",
+    "Path.is_file": "from pathlib import Path; Path({!r}).is_file()",
+}
+
+
+@pytest.mark.parametrize("way", ASKS)
+def test_asking_for_a_file_depends_on_it(ws: Workspace, way: str) -> None:
+    """Found or not: what is deleted or comes later changes what the program does."""
+    ws.write("there", "")
+    body = ASKS[way].format("there") + "\n" + ASKS[way].format("nowhere")
+    seen = observe(ws, ws.program("callable", _body(body)), cases=2)
+    assert seen.files == {"program.py", "there"}
+    assert "nowhere" in seen.missed
+
+
+def test_a_log_that_a_program_looks_for_and_adds_to_is_no_input(ws: Workspace) -> None:
+    ws.write("log", "old")
+    body = "import os\nif os.path.exists('log'):\n    open('log', 'a').write('1')"
+    assert observe(ws, ws.program("callable", _body(body)), cases=2).files == {"program.py"}
+
+
 WRITES = {
     "written, read": "open('n', 'w').write('1')\nopen('n').read()",
     "made, filled": "import os\nos.makedirs('f/g', exist_ok=True)\nopen('f/g/n', 'w').close()\n"
@@ -124,7 +149,10 @@ VARIABLES: dict[str, tuple[str, set[str]]] = {
     "expanduser": ("import os; os.path.expandvars('$ASKED/x')", {"ASKED"}),
     "imported name": ("from os import environ; environ.get('ASKED')", {"ASKED"}),
     "set first": ("import os; os.environ['ASKED'] = '1'; os.environ['ASKED']", set()),
-    "noise": ("import os; os.getenv('TERM'); os.getenv('PWD'); os.getenv('SSH_TTY')", set()),
+    "noise": (
+        "import os; [os.getenv(n) for n in ('TERM', 'PWD', 'SSH_TTY', 'X_SESSION_ID')]",
+        set(),
+    ),
     "iterated": ("import os; [name for name in os.environ]", {ALL_VARIABLES}),
     "copied": ("import os; os.environ.copy()", {ALL_VARIABLES}),
     "dict": ("import os; dict(os.environ)", {ALL_VARIABLES}),
@@ -171,12 +199,6 @@ def test_the_environment_behaves_as_ever(ws: Workspace) -> None:
         return x
     """
     observe(ws, ws.program("callable", source), cases=2)
-
-
-def test_noise_never_counts() -> None:
-    noise = {"TERM": "x", "PWD": "/", "SSH_TTY": "t", "TERM_SESSION_ID": "1", "_": "/bin/x"}
-    assert all(map(is_noise, noise))
-    assert whole({**noise, "B": "2", "A": "1"}) == {"A": "1", "B": "2"}
 
 
 def _compile(folder: Path, name: str, source: str, *options: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from observed_workspace import Seen, observe, write_all
-from runner_workspace import PROTOCOL, Workspace
+from runner_workspace import PROTOCOL, Workspace, make_case
 
 from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners import notices
@@ -147,7 +147,7 @@ STARTS = {
 @pytest.mark.parametrize("way", STARTS)
 def test_what_an_op_starts(ws: Workspace, way: str) -> None:
     for name in ("tool", "bin/tool"):
-        _executable(ws, name, "#!/bin/sh\nread line < data.txt\ntest -e looked\n: > out.txt\n")
+        _executable(ws, name, "#!/bin/sh\nread line < data.txt\ntest -e looked_for\n: > out.txt\n")
     ws.write("data.txt", "1\n")
     body = textwrap.indent(STARTS[way], "    ")
     seen = observe(ws, ws.program("callable", f"def op(x):\n{body}\n    return x\n"), cases=2)
@@ -155,6 +155,35 @@ def test_what_an_op_starts(ws: Workspace, way: str) -> None:
     assert seen.files == {"program.py", tool, "data.txt"}
     assert seen.untracked == set()
     assert ALL_VARIABLES in seen.variables
+    assert "looked_for" in seen.missed
+
+
+def test_an_op_that_hands_junk_to_the_tracer_disturbs_nobody(ws: Workspace) -> None:
+    """The fork server stays, and so do the other workers; the op has only itself to blame."""
+    source = """
+    import os, socket
+    def op(x):
+        for fd in sorted(map(int, os.listdir("/proc/self/fd")), reverse=True):
+            try:
+                sock = socket.socket(fileno=os.dup(fd))
+            except OSError:
+                continue
+            if fd > 100 and sock.family == socket.AF_UNIX:
+                for path in ("/dev/null", "program.py", "/dev/zero"):
+                    socket.send_fds(sock, [b"a"], [os.open(path, os.O_RDONLY)])
+                    socket.send_fds(sock, [b"a"], os.pipe())
+        return x
+    """
+    parent = "import os\nimport numpy as np\ndef op(x): return np.array(os.getppid())"
+    plain = ws.program("callable", parent, name="plain.py")
+    with ws.pool.session(plain) as other:
+        before = other.call(make_case(0))[0]["result"].item()
+        with ws.pool.session(ws.program("callable", source)) as session:
+            session.call(make_case(0))
+        outputs, outcome = other.call(make_case(1))
+        assert outcome.ok, outcome.error
+        assert outputs["result"].item() == before
+    assert observe(ws, plain).files == {"plain.py"}
 
 
 def test_spawned_workers_of_python(ws: Workspace) -> None:

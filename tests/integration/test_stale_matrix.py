@@ -21,6 +21,9 @@ from mini_workspace import Mini
 from gpuemu_flow.engine import plan
 from gpuemu_flow.engine.watch import FileWatch
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.store.discovered import Discovered
+
+pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
 
 Act = Callable[[Mini], None]
 
@@ -381,9 +384,7 @@ def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path
 
 def is_up_to_date(mini: Mini) -> bool:
     """What the front says before anything is imported."""
-    environ = mini.environment()
-    environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the front itself does
-    return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), environ) is not None
+    return plan.up_to_date(str(mini.root / ".gpuemu-cache/plan"), mini.environment()) is not None
 
 
 def watching(mini: Mini) -> FileWatch:
@@ -479,3 +480,26 @@ def test_more_cases_run_only_the_new_ones(tmp_path: Path) -> None:
     for number in range(7):
         rewrite(mini, f"d/{number}", "4")
     assert mini.run(code=None)["results"][0]["verdict"] == "failed"
+
+
+def test_what_could_not_be_seen_is_a_warning_in_the_report(tmp_path: Path) -> None:
+    row = Row("untracked", {"op.py": scale_by("3")}, lambda _: None, lambda _: None)
+    mini = make(row, tmp_path)
+    mini.run()
+    workspace = Workspace(mini.root, environ=mini.environment())
+    observed = workspace.snapshot.observed
+    names, parts = observed.sets[observed.task_sets["op:scale:float32"]]
+    blind = names | Discovered(untracked=frozenset({"it starts a program that nothing follows"}))
+    observed.record("op:scale:float32", blind, parts)
+    workspace.save(set(workspace.graph.tasks))
+    workspace.cache.close()
+    (mini.root / ".gpuemu-cache/plan").unlink()
+    (problem,) = mini.run()["problems"]
+    assert problem["slug"] == "untracked-inputs"
+    assert problem["warning"]
+    assert "op of scale: it starts a program" in problem["message"]
+    for name in ("r.json", "r.xml", "r.sarif", "r.md", "r.html"):
+        mini.command("ci", "-o", name, code=None)
+        assert "nothing follows" in (mini.root / name).read_text(), name
+    assert "untracked-inputs" in mini.command("run").stdout, "also where nothing is to be done"
+    assert "untracked-inputs" in mini.command("run").stdout

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.engine import own_code
+from gpuemu_flow.engine import own_code, plan
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.distributions import Distributions
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.runners import process
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
 
@@ -208,3 +209,10 @@ def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
     (folder,) = names.pythons
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     assert any(path.endswith(f"bin/{version}") for path in look.interpreters(folder))
+
+
+def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
+    names = Discovered(variables=frozenset({*plan.WORKER_DEFAULTS, "*"}))
+    assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
+    given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
+    assert set(plan.WORKER_DEFAULTS) == given
