@@ -36,6 +36,7 @@ class Tally:
 
     verdicts: Counter[str] = field(default_factory=Counter)
     unjudged: int = 0
+    tenth: int = 0
     share: float = 0.0
     failures: list[str] = field(default_factory=list)
 
@@ -69,6 +70,7 @@ def fuzz(pool: Pool, name: str, item: OpSubject, count: int, seed: int, tally: T
                 tally.verdicts[result.verdict.value] += 1
                 if result.stats is not None:
                     tally.unjudged += bool(result.stats.num_no_verdict)
+                    tally.tenth += result.stats.num_no_verdict > result.stats.count / 10
                     tally.share = max(tally.share, result.stats.tolerance_used or 0.0)
                 if result.failures:
                     where = f"{name}:{item.subject.dtype} seed {trial.case.seed}"
@@ -97,7 +99,9 @@ def main() -> None:
                 fuzz(pool, name, item, asked.cases, asked.seed, tally)
     print(f"{sum(tally.verdicts.values())} cases: {dict(tally.verdicts)}")
     print(f"{len(items) - len(left)} of {len(items)} implementations and dtypes looked at")
-    print(f"{tally.unjudged} passing or not with elements that have no verdict")
+    print(
+        f"{tally.unjudged} with elements that have no verdict, {tally.tenth} with a tenth of them"
+    )
     print(f"largest share of a tolerance: {tally.share:.3f}")
     print(*tally.failures, sep="\n")
 
