@@ -14,6 +14,16 @@ from gpuemu_flow.numerics.ulp import Float64Array, spacing
 FACTOR = 8.0
 """Multiple of the measured error that a right op may show."""
 
+ENOUGH = 256
+"""Elements that it takes to tell by their mean square where errors come from."""
+
+LARGER = 1.5
+"""How many times the largest mean square of the draws an op's may be. Half-precision sums of four
+tiles come to three times the mean, other orders of rounding the same operands to 1.2 at most."""
+
+FAR = 64.0
+"""Square of the distance, in standard deviations, beyond which an element counts no more."""
+
 FLOOR_SHARE = 0.125
 """How the quick bound's affine form divides two ulp into a constant and a relative part."""
 
@@ -77,6 +87,47 @@ class QuickBound:
 
 
 @dataclass(frozen=True)
+class Excuse:
+    """What an op has to look like for its operands' rounding to excuse it.
+
+    Attributes
+    ----------
+    variance : ndarray of float64, shape (n,)
+        Mean square that rounding the operands makes of the error, 0 where nothing is judged.
+    largest : float
+        Largest `size` of the errors that were drawn.
+    without : ElementBound
+        The bound of an op that is not excused.
+    """
+
+    variance: Float64Array
+    largest: float
+    without: ElementBound
+
+    def size(self, error: Float64Array) -> float:
+        """The mean of the squared errors, each divided by its variance and clipped.
+
+        A single far element is not its business: the bound sees to it.
+        """
+        known = (self.variance > 0.0) & np.isfinite(error)
+        if not known.any():
+            return 0.0
+        shares = error[known] ** 2 / self.variance[known]
+        return float(np.minimum(shares, FAR).mean())
+
+    def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
+        """Whether the errors are, over all, no larger than those of rounded operands.
+
+        Too few elements tell nothing.
+        """
+        if np.count_nonzero(self.variance) < ENOUGH:
+            return True
+        with np.errstate(all="ignore"):
+            error = np.abs(actual - expected)
+        return self.size(error) <= LARGER * self.largest
+
+
+@dataclass(frozen=True)
 class ElementBound:
     """The envelope of one output, one entry per element in C order.
 
@@ -86,10 +137,13 @@ class ElementBound:
         None = exact (integers and booleans).
     unstable : ndarray of bool, shape (n,), or None
         Elements on which a failure would mean nothing.
+    excuse : Excuse or None
+        Set where rounding on the way has made `allowed` wider.
     """
 
     allowed: Float64Array | None
     unstable: BoolArray | None
+    excuse: Excuse | None = None
 
     @property
     def proof(self) -> None:

@@ -20,6 +20,7 @@ from gpuemu_flow.numerics.perturb import (
     largest_magnitude,
     widen,
 )
+from gpuemu_flow.numerics.regroup import regrouped
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
@@ -76,7 +77,7 @@ def measure(
     -----
     With u one rounding of float32, n the longest dim and ``g = 1 + sqrt(n) / 8``::
 
-        allowed = 8 g (E + u S + least) + 4 R + 2 ulp(r)
+        allowed = 8 g (E + u S + least) + 2 R + 2 ulp(r)
 
     E is the largest change of the element over the evaluations, then the largest within the binade
     of |r|; R the same over evaluations that round on the way to a narrower type, as `rounding`
@@ -85,16 +86,16 @@ def measure(
     Numerical Algorithms", 2002, 3.1). Such a sum is finite and never shrinks as any |x| grows. The
     reference at |x| need not be one: where 1 - x becomes 1 - |x| it may have a pole that the result
     is far from. Hence S is the smallest over |x| and over magnitudes that have each grown by a
-    factor between 1 and 2 of its own, and at most ``16 sqrt(N)`` times E / u, N the largest number
-    of elements of an input: the error of a sum of N terms that are each moved by a rounding is at
-    least about ``u S / sqrt(N)``.
+    factor between 1 and 2 of its own, and at most the largest |x| or 1 unless E accounts for more,
+    up to ``16 sqrt(N) E / u``, N the largest number of elements of an input: the error of a sum of
+    N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
 
-    There is no verdict where ``8 g (E + u S) + 4 R`` is more than half of the value's scale, the
-    largest of |r|, S and the median of the results that are not 0: an op that is ten times off, or
-    gives 0, would pass there. Nor is there one where 64 units of noise move the result by more than
-    a quarter of the largest; nor where r is finite and the float32 shadow is not, or is not at
-    1024 |x| (unless the result grows exponentially). Where no evaluation succeeds there is no
-    verdict on anything.
+    There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale, the
+    largest of |r|, S as far as E accounts for it, and the median of the results that are not 0: an
+    op that is ten times off, or gives 0, would pass there. Nor is there one where 64 units of noise
+    move the result by more than a quarter of the largest; nor where r is finite and the float32
+    shadow is not, or is not at 1024 |x| (unless the result grows exponentially). Where no
+    evaluation succeeds there is no verdict on anything.
 
     A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
     own dtype. Its inputs are then moved by that dtype's rounding, and what it shows counts as R.
@@ -127,11 +128,11 @@ def measure(
             session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
         if weak and not in_float64:
             session.exclude_far_inputs()
-        floor = max(1.0, largest_magnitude(inputs64)) if weak else 0.0
+        usual = max(1.0, largest_magnitude(inputs64))
         safety = SECOND_LOOK_SAFETY if thorough else 1.0
         terms = max((array.size for array in inputs64.values()), default=1)
         bounds = {
-            name: output.bound(longest_dim, one, terms=terms, floor=floor, safety=safety)
+            name: output.bound(longest_dim, one, terms=terms, usual=usual, weak=weak, safety=safety)
             for name, output in outputs.items()
         }
     return bounds, weak and not in_float64
@@ -227,11 +228,12 @@ class _Session:
         nearest = self._evaluate(inputs, shadow=True, rounding=rounding)
         if plain is None or nearest is None or _same(plain, nearest):
             return  # nothing there that is rounded
-        self._add_rounded(nearest)
+        self._add_rounded(nearest, operands=not rounding.steps)
         first, count = (AGAIN, 3 * ROUNDED) if thorough else (0, ROUNDED)
         for draw in range(first, first + count):
             seed = self._rng.derive(f"auto/rounded/{draw}").gen_u64()
-            self._add_rounded(self._evaluate(inputs, shadow=True, rounding=rounding.drawn(seed)))
+            drawn = self._evaluate(inputs, shadow=True, rounding=rounding.drawn(seed))
+            self._add_rounded(drawn, operands=not rounding.steps)
 
     def reordered_draws(self) -> None:
         """The reference in float64 on column-major copies of moved inputs."""
@@ -264,6 +266,7 @@ class _Session:
         for draw in (2, 3, 4, 5):
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
+        self._add(self._evaluate(regrouped(as_float32(self._inputs64)), shadow=True))
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
@@ -322,9 +325,11 @@ class _Session:
             if ties_kept:
                 self._outputs[name].add_discrete(flat)
 
-    def _add_rounded(self, values: dict[str, NDArray[Any]] | None) -> None:
+    def _add_rounded(
+        self, values: dict[str, NDArray[Any]] | None, *, operands: bool = False
+    ) -> None:
         for name, flat in (values or {}).items():
-            self._outputs[name].add_rounded(flat)
+            self._outputs[name].add_rounded(flat, operands=operands)
             self._outputs[name].add_discrete(flat)
 
     def _add_noise(self, values: dict[str, NDArray[Any]] | None) -> None:

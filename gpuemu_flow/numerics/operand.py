@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
@@ -35,7 +34,7 @@ class Rounding:
     steps : bool
         Round every step, not only the operands of matrix products.
     seed : int or None
-        Up or down at random, with the probabilities that make the mean right; None = to nearest.
+        Round a random multiple of what the narrow type cannot hold; None = round it itself.
     """
 
     dtype: str
@@ -132,20 +131,24 @@ def _rounded_jax(array: Any, state: _State) -> Any:
 
 
 def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
-    """Values of a narrow format, of unlimited exponent upward; up or down at random with `rng`.
+    """Values rounded to a narrow format, of unlimited exponent upward; multiples with `rng`.
 
     Notes
     -----
-    Rounding at random with the right mean is "stochastic rounding" (Croci et al., "Stochastic
-    rounding: implementation, error analysis and applications", 2022): values that the format holds
-    stay, the others move by less than one unit in the last place.
+    A right op rounds a multiple of what the reference has there: probabilities before they are
+    divided by their sum, say. With `rng` all values are taken times one random factor between 1
+    and 2, rounded and divided by it, which draws another set of rounding errors of the same size.
+    What the format holds, inputs above all, stays as it is.
     """
     with np.errstate(all="ignore"):
-        units = spacing(values, fmt)
-        quotients = values / units
-        if rng is None:
-            whole: NDArray[np.float64] = np.rint(quotients)
-        else:
-            whole = np.floor(quotients + rng.f64(values.size).reshape(values.shape))
-        result: Float64Array = np.where(np.isfinite(values), whole * units, values)
+        result = _to_nearest(values, fmt)
+        if rng is not None:
+            factor = 1.0 + float(rng.f64(1)[0])
+            result = np.where(result == values, values, _to_nearest(values * factor, fmt) / factor)
+        return np.where(np.isfinite(values), result, values)
+
+
+def _to_nearest(values: Float64Array, fmt: FloatLimits) -> Float64Array:
+    units = spacing(values, fmt)
+    result: Float64Array = np.rint(values / units) * units
     return result

@@ -13,7 +13,6 @@ _ALL = 99
 _OPERANDS = {  # functions and methods: which of their positional arguments are multiplied
     **dict.fromkeys(("matmul", "dot", "vdot", "inner", "vecdot", "matvec", "vecmat"), (0, 2)),
     **dict.fromkeys(("tensordot", "mm", "bmm", "mv", "chain_matmul", "multi_dot"), (0, 2)),
-    **dict.fromkeys(("addmm", "baddbmm", "addbmm", "addmv"), (0, 3)),
     **dict.fromkeys(("linear", "bilinear", "convolve", "correlate"), (0, 2)),
     **dict.fromkeys(("convolve2d", "correlate2d"), (0, 2)),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv"), (0, 2)),
@@ -22,6 +21,8 @@ _OPERANDS = {  # functions and methods: which of their positional arguments are 
     **dict.fromkeys(("einsum", "contract"), (0, _ALL)),
     "scaled_dot_product_attention": (0, 3),
 }
+_ADDED = ("addmm", "baddbmm", "addbmm", "addmv")
+"""Their last two arguments are multiplied, and added to what stands before."""
 _KEYWORDS = (
     "a", "b", "x1", "x2", "v", "input", "other", "mat", "mat1", "mat2", "vec", "vec2", "batch1",
     "batch2", "tensor", "tensor1", "tensor2", "weight", "lhs", "rhs", "query", "key", "value",
@@ -80,12 +81,15 @@ def _operands(node: ast.AST) -> Iterator[ast.expr]:
         yield node.value
     elif isinstance(node, ast.Call):
         name = _name(node)
-        if name not in _OPERANDS:
+        if name in _ADDED:
+            given = node.args[-2:]
+        elif name in _OPERANDS:
+            if isinstance(node.func, ast.Attribute):
+                yield node.func.value  # x.dot(y): a module that stands there is no array, and stays
+            given = node.args[slice(*_OPERANDS[name])]
+        else:
             return
-        if isinstance(node.func, ast.Attribute):
-            yield node.func.value  # x.dot(y): a module that stands there is no array, and stays
-        first, end = _OPERANDS[name]
-        yield from (a for a in node.args[first:end] if not isinstance(a, ast.Starred))
+        yield from (a for a in given if not isinstance(a, ast.Starred))
         yield from (k.value for k in node.keywords if k.arg in _KEYWORDS)
 
 

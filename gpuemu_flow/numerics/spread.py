@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import (
     FACTOR,
     ElementBound,
+    Excuse,
     growth,
     least,
     make_quick_bound,
@@ -32,7 +34,7 @@ as much, zeros would pass."""
 NOISE_SHARE = 0.25
 """Largest change under noise, as a share of the largest value, that a verdict can rest on."""
 
-ROUNDED_FACTOR = 4.0
+ROUNDED_FACTOR = 2.0
 """Multiple of what rounding on the way has changed that a right op may show. It does not grow with
 the length of sums: each operand is rounded once, and the draws round as often as the op."""
 
@@ -69,6 +71,7 @@ class Spread:
         self.finite = np.isfinite(self._reference)
         self._error = np.zeros(flat.size)
         self._rounded = np.zeros(flat.size)
+        self._drawn: list[NDArray[np.float32]] = []
         self._flushed = np.zeros(flat.size)
         self._noise = np.zeros(flat.size)
         sizes = np.abs(self._reference)
@@ -81,11 +84,17 @@ class Spread:
             return
         self._fold(self._changed(values), self._error)
 
-    def add_rounded(self, values: NDArray[Any]) -> None:
-        """Fold in an evaluation that rounds to a narrower type on the way."""
+    def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
+        """Fold in an evaluation that rounds to a narrower type on the way.
+
+        Where it rounds operands alone, how much its errors come to over all is known as well.
+        """
         if self.fmt is None:
             return
-        self._fold(self._changed(values), self._rounded)
+        changed = self._changed(values)
+        self._fold(changed, self._rounded)
+        if operands:
+            self._drawn.append(changed.astype(np.float32))
 
     def add_flushed(self, values: NDArray[Any]) -> None:
         """Fold in the result on inputs whose subnormals were flushed: another right result."""
@@ -133,7 +142,14 @@ class Spread:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
     def bound(
-        self, longest_dim: int, one: float, *, terms: int, floor: float, safety: float
+        self,
+        longest_dim: int,
+        one: float,
+        *,
+        terms: int,
+        usual: float,
+        weak: bool,
+        safety: float,
     ) -> ElementBound:
         """The envelope from all that was folded in.
 
@@ -144,38 +160,81 @@ class Spread:
             One rounding.
         terms : int
             How many numbers a sum may have at most.
-        floor : float
-            S is at least this or the largest result, whichever is smaller.
+        usual : float
+            The largest |x|, or 1: S need not be accounted for up to this, since an intermediate
+            result may well be as large.
+        weak : bool
+            S is at least `usual` or the largest result, whichever is smaller.
         safety : float
             Factor on E.
         """
         if self.fmt is None:
             return ElementBound(None, self.unstable if self.unstable.any() else None)
         factor = FACTOR * growth(longest_dim)
-        magnitude = self._accounted(one, terms)
+        accounted = self._accounted(one, terms)
         # Below the smallest normal numbers it is `least` that decides.
-        scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
-        measured = factor * (safety * self._error + one * magnitude)
-        measured += ROUNDED_FACTOR * safety * self._rounded
+        scale = np.maximum(accounted, max(self._typical(), least(self.fmt, longest_dim)))
+        magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
+        own = factor * (safety * self._error + one * magnitude)
+        measured = own + ROUNDED_FACTOR * safety * self._rounded
         if self._largest > 0.0:
             # All zeros moved off zero would leave nothing to judge, and zero is what zero gives.
             sane = (measured <= SANE_SHARE * scale) & (self._noise <= NOISE_SHARE * self._largest)
             self.unstable |= self.finite & ~sane
         judged = self.finite & ~self.unstable
         error = _spread_over_binades(self._error, self._reference, judged)
-        magnitude = np.maximum(magnitude, min(floor, self._largest))
-        allowed = factor * (safety * error + one * magnitude)
-        if self._rounded.any():
-            rounded = _spread_over_binades(self._rounded, self._reference, judged)
-            allowed += ROUNDED_FACTOR * safety * rounded
+        if weak:
+            magnitude = np.maximum(magnitude, min(usual, self._largest))
+        spread = factor * (safety * error + one * magnitude)
+        plain = self._finish(longest_dim, spread, own, scale, judged)
+        if not self._rounded.any():
+            return plain
+        rounded = _spread_over_binades(self._rounded, self._reference, judged)
+        spread = spread + ROUNDED_FACTOR * safety * rounded
+        wider = self._finish(longest_dim, spread, measured, scale, judged)
+        if not self._drawn:
+            return wider
+        return replace(wider, excuse=self._excuse(error, judged, plain))
+
+    def _finish(
+        self,
+        longest_dim: int,
+        spread: Float64Array,
+        own: Float64Array,
+        scale: Float64Array,
+        judged: BoolArray,
+    ) -> ElementBound:
+        """The bound from what each element's peers, and it itself, have shown."""
+        assert self.fmt is not None  # noqa: S101 - asked of floats only
+        allowed = spread
         if self._largest > 0.0:
             # What its peers show must not take the verdict from an element that is stable itself.
-            allowed = np.maximum(measured, np.minimum(allowed, SANE_SHARE * scale))
-        allowed += factor * self._flushed
+            allowed = np.maximum(own, np.minimum(spread, SANE_SHARE * scale))
+        allowed = allowed + FACTOR * growth(longest_dim) * self._flushed
         allowed += 2.0 * spacing(self._reference, self.fmt) + least(self.fmt, longest_dim)
         quick = make_quick_bound(self.fmt, longest_dim, exact_op=False)
         allowed = np.where(judged, allowed, quick.tolerance(self._reference, slice(None)))
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
+
+    def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
+        """What the errors of rounded operands come to over all, as the draws show it.
+
+        The variance is the mean over an element's binade, with that of rounding the output and the
+        square of `error` on top.
+        """
+        assert self.fmt is not None  # noqa: S101 - asked of floats only
+        squares = np.zeros(error.size)
+        for drawn in self._drawn:
+            squares += np.where(np.isfinite(drawn), drawn, 0.0).astype(np.float64) ** 2
+        variance = _mean_over_binades(squares / len(self._drawn), self._reference, judged)
+        rounding = spacing(self._reference, self.fmt) ** 2 / 12.0
+        variance = np.where(judged, variance + rounding + error**2, 0.0)
+        excuse = Excuse(variance, 0.0, without)
+        # The drawn errors are of unrounded outputs.
+        sizes = [
+            excuse.size(np.sqrt(drawn.astype(np.float64) ** 2 + rounding)) for drawn in self._drawn
+        ]
+        return replace(excuse, largest=max(sizes))
 
     def _accounted(self, one: float, terms: int) -> Float64Array:
         """S, as far as the measured error accounts for it.
@@ -189,7 +248,7 @@ class Spread:
         judged = self.finite & ~self.unstable
         error = np.maximum(_spread_over_binades(self._error, self._reference, judged), self._error)
         shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / one)
-        return np.minimum(np.minimum(np.fmax(self._magnitude, 0.0), shown), self.fmt.max)
+        return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
 
     def _typical(self) -> float:
         """The median magnitude of the results that are not zero."""
@@ -219,10 +278,27 @@ def _spread_over_binades(
 
     A handful of draws misses the worst case of a single element, but hardly that of its peers.
     """
+    groups = _binades(reference, judged)
+    largest = np.zeros(int(groups.max(initial=0)) + 1)
+    np.maximum.at(largest, groups, np.where(judged, error, 0.0))
+    spread: Float64Array = largest[groups]
+    return spread
+
+
+def _mean_over_binades(
+    squares: Float64Array, reference: Float64Array, judged: BoolArray
+) -> Float64Array:
+    """Each element's value replaced by the mean among those of the same power of two of |r|."""
+    groups = _binades(reference, judged)
+    total = np.bincount(groups, np.where(judged, squares, 0.0))
+    count = np.bincount(groups, judged)
+    mean: Float64Array = (total / np.maximum(count, 1))[groups]
+    return mean
+
+
+def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
+    """A number for each power of two; one of their own for zeros and what is not judged."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
-    shifted = exponents - int(exponents.min(initial=0))
-    largest = np.zeros(int(shifted.max(initial=0)) + 1)
-    np.maximum.at(largest, shifted, np.where(judged, error, 0.0))
-    spread: Float64Array = largest[shifted]
-    return spread
+    groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)
+    return groups

@@ -11,6 +11,7 @@ import numpy as np
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.envelope import Envelope, build_envelope
+from gpuemu_flow.numerics.operand import Rounding, rounding_to
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.shadow import shadow_source
 from gpuemu_flow.types import CheckResult
@@ -80,6 +81,9 @@ class Reference:
         shadow = shadow_source(source)
         assert shadow is not None
         self.functions = [self.load(source), self.load(shadow)]
+        self.rounding = {
+            wrap: self.load(shadow_source(source, wrap) or source) for wrap in ("operands", "steps")
+        }
         self.calls = 0
 
     @staticmethod
@@ -89,10 +93,15 @@ class Reference:
         op: Op = namespace["op"]
         return op
 
-    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays:
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Arrays:
         self.calls += 1
-        with np.errstate(all="ignore"):
-            return {"y": np.asarray(self.functions[shadow](*inputs.values()))}
+        function = self.functions[shadow]
+        if rounding is not None:
+            function = self.rounding["steps" if rounding.steps else "operands"]
+        with np.errstate(all="ignore"), rounding_to(rounding):
+            return {"y": np.asarray(function(*inputs.values()))}
 
 
 class Function:
@@ -326,10 +335,20 @@ def check(
     *,
     exact_op: bool = False,
     weak: bool = False,
+    expected: Arrays | None = None,
+    rounding: Rounding | None = None,
 ) -> tuple[CheckResult, Envelope]:
-    expected = evaluate(widen(inputs))
+    if expected is None:
+        expected = evaluate(widen(inputs))
     envelope = build_envelope(
-        inputs, expected, evaluate, dtype=dtype, seed=5, exact_op=exact_op, weak=weak
+        inputs,
+        expected,
+        evaluate,
+        dtype=dtype,
+        seed=5,
+        exact_op=exact_op,
+        weak=weak,
+        rounding=rounding,
     )
     with np.errstate(all="ignore"):
         actual = np.asarray(op(*inputs.values())).astype(numpy_dtype(dtype))

@@ -289,3 +289,15 @@ def test_kernels(workspace: ConfigWorkspace) -> None:
     assert config.policies.rules == {"generic-address": "off", "atomics-in-loop": "warning"}
     empty = workspace.load('[project]\nname = "x"\n[[kernels]]\nname = "k"\n').kernel("k")
     assert "no source" in empty.skip_reason
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "precision"),
+    [
+        ("", "", "tensor-core"),
+        ("", 'precision = "float32"', "float32"),
+        ('precision = "input"\n', 'precision = "float32"', "input"),
+    ],
+)
+def test_precision(own: str, above: str, precision: str, workspace: ConfigWorkspace) -> None:
+    assert softmax(workspace, own, above).precision == precision

@@ -51,6 +51,7 @@ def changed_parts(workspace: ConfigWorkspace, keys: str, rest: str = "") -> set[
         ('tolerance = "table"', {"compare", "reference"}),
         ("tolerances = { float32 = 1 }", {"compare"}),
         ('nan_policy = "ignore"', {"compare"}),
+        ('precision = "input"', {"compare"}),
         ('invariants = ["finite"]', {"compare"}),
         ("invariants = { shape_preserved = true }", {"compare"}),
         ('mutates = ["x"]', {"op", "compare"}),

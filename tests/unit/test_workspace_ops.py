@@ -45,6 +45,28 @@ SCRIPT_FILES = sorted(probes.SCRIPT_FUNCTIONS)
 SPACINGS = 512 * 2.0**-23
 
 
+def _narrow(name: str) -> Any:
+    """The op's reference with its own text's float64 replaced by float32."""
+    file, function = probes.OPS[name].reference
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return probes.function_from(text.replace("float64", "float32"), function, f"{name} narrow")
+
+
+def _singles(wide: dict[str, NDArray]) -> dict[str, NDArray]:
+    return {n: a if a.dtype.kind in "iu" else a.astype(np.float32) for n, a in wide.items()}
+
+
+def _largest_error(in_float32: NDArray, truth: NDArray) -> float:
+    """How far float32 itself is from the formula, in the order that this machine's BLAS adds in.
+
+    Scores of 13,000 make the weights of an attention uncertain by a hundredth; one kernel of
+    OpenBLAS is nearer to the formula there than another, and no constant fits them all.
+    """
+    with np.errstate(all="ignore"):
+        error = np.abs(in_float32.astype(np.float64) - truth)
+    return float(error[np.isfinite(error)].max(initial=0.0))
+
+
 def _same_special(got: NDArray, exact: NDArray) -> bool:
     """NaN and each Inf at the same places."""
     kept = [np.where(np.isfinite(array), 0, array) for array in (got, exact)]
@@ -55,6 +77,7 @@ def _same_special(got: NDArray, exact: NDArray) -> bool:
 def test_agrees_with_its_reference(name: str, dtype: str) -> None:
     op = probes.OPS[name]
     function, reference = probes.function_of(op.op), probes.function_of(op.reference)
+    in_float32 = _narrow(name)
     for probe in probes.probes(op, (dtype,)):
         if probe.values in ("wide", "huge", "tiny", "offset"):
             continue  # float32 itself is far from the formula there
@@ -83,6 +106,7 @@ def test_agrees_with_its_reference(name: str, dtype: str) -> None:
                 continue
             size = np.fmax(np.abs(truth), np.abs(scale[key]))
             bound = SPACINGS * size + probes.ulp(truth, got[key].dtype)
+            bound += 2 * _largest_error(probes.call(op, in_float32, _singles(wide))[key], truth)
             assert np.all((np.abs(value - truth) <= bound)[np.isfinite(value)]), where
 
 
@@ -124,8 +148,7 @@ def test_reference_computes_in_float64_from_its_own_text(name: str) -> None:
         return
     names = [node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)]
     assert "float64" in names
-    narrow = text.replace("float64", "float32")
-    function = probes.function_from(narrow, op.reference[1], f"{name} narrow")
+    function = _narrow(name)
     dtype = probes.numpy_dtype("float32")
     inputs = probes.draw(op, probes.sizes_near(op, (40, 137, 70)), dtype, "normal", "contiguous")
     exact = probes.call(op, probes.function_of(op.reference), probes.as_float64(inputs))

@@ -1,0 +1,258 @@
+"""What a right op may round on the way, and that no bug hides behind it."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from envelope_ops import F32, Arrays, Reference, check
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype
+from gpuemu_flow.numerics.operand import (
+    PRECISIONS,
+    Rounding,
+    round_to,
+    rounded,
+    rounding_for,
+    rounding_to,
+)
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.shadow import shadow_source
+from gpuemu_flow.types import Verdict
+
+HALVES = ["float16", "bfloat16"]
+SIZES = [(67, 129, 64), (33, 257, 64)]
+DRAWS = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-10, 10, shape),
+    "ties": lambda rng, shape: np.rint(rng.standard_normal(shape)),
+    "sparse": lambda rng, shape: rng.standard_normal(shape) * (rng.random(shape) < 0.5),
+    "offset": lambda rng, shape: 30 + rng.standard_normal(shape),
+}
+
+
+def cases(dtype: str, seeds: range = range(2)) -> list[Arrays]:
+    found = []
+    for seed in seeds:
+        queries, keys, depth = SIZES[seed % len(SIZES)]
+        for number, draw in enumerate(DRAWS.values()):
+            rng = np.random.default_rng([seed, number])
+            shapes = {"q": (queries, depth), "k": (keys, depth), "v": (keys, depth)}
+            kind = numpy_dtype(dtype)
+            found.append({name: draw(rng, shape).astype(kind) for name, shape in shapes.items()})
+    return found
+
+
+def tensor_core_attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    block: int = 32,
+    cast: bool = True,
+    half_sums: bool = False,
+    half_total: bool = False,
+    scaled: bool = True,
+    rescale: bool = True,
+) -> np.ndarray:
+    """Flash attention that casts P to the dtype of V before it multiplies, and bugs of its kind."""
+    dtype = q.dtype
+
+    def narrow(values: np.ndarray) -> np.ndarray:
+        return values.astype(dtype).astype(F32)
+
+    q, k, v = (t.astype(F32) for t in (q, k, v))
+    scale = F32(1 / np.sqrt(q.shape[1])) if scaled else F32(1)
+    top, total = np.full(len(q), -np.inf, F32), np.zeros(len(q), F32)
+    out = np.zeros((len(q), v.shape[1]), F32)
+    for start in range(0, len(k), block):
+        scores = q @ k[start : start + block].T * scale
+        new_top = np.maximum(top, scores.max(-1))
+        weights = np.exp(scores - new_top[:, None])
+        factor = np.exp(top - new_top) if rescale else np.ones_like(top)
+        total = total * factor + weights.sum(-1)
+        total = narrow(total) if half_total else total
+        weights = narrow(weights) if cast else weights
+        out = out * factor[:, None] + weights @ v[start : start + block]
+        out = narrow(out) if half_sums else out
+        top = new_top
+    return out / total[:, None]
+
+
+def verdicts(precision: str, dtype: str, **options: bool | int) -> list[Verdict]:
+    reference = Reference("attention")
+    return [
+        check(
+            reference,
+            lambda *tensors: tensor_core_attention(*tensors, **options),  # type: ignore[arg-type]
+            inputs,
+            dtype,
+            rounding=rounding_for(precision, dtype),
+        )[0].verdict
+        for inputs in cases(dtype)
+    ]
+
+
+@pytest.mark.parametrize("block", [16, 32, 4096])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_attention_that_casts_its_weights_passes_by_default(dtype: str, block: int) -> None:
+    assert set(verdicts("tensor-core", dtype, block=block)) == {Verdict.PASSED}
+    assert Verdict.FAILED in verdicts("float32", dtype, block=block)
+    assert set(verdicts("float32", dtype, block=block, cast=False)) == {Verdict.PASSED}
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        {"half_sums": True},
+        {"half_sums": True, "block": 8},
+        {"half_sums": True, "block": 16, "cast": False},
+        {"half_total": True},
+        {"half_total": True, "cast": False},
+        {"scaled": False},
+        {"rescale": False},
+    ],
+)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_precision_bugs_fail_by_default(dtype: str, bug: dict[str, bool | int]) -> None:
+    found = verdicts("tensor-core", dtype, **bug)
+    assert Verdict.FAILED in found
+
+
+MATMUL = """
+import numpy as np
+def op(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+"""
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_product_of_inputs_is_held_to_float32_as_ever(dtype: str) -> None:
+    """Its operands are of the narrow type already: there is nothing to round."""
+    reference = Reference("matmul")
+    rng = np.random.default_rng(0)
+    kind = numpy_dtype(dtype)
+    inputs = {"a": rng.standard_normal((32, 200)), "b": rng.standard_normal((200, 32))}
+    inputs = {name: array.astype(kind) for name, array in inputs.items()}
+
+    def half_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        total = np.zeros((32, 32), kind)
+        for start in range(0, 200, 8):
+            part = a[:, start : start + 8].astype(F32) @ b[start : start + 8].astype(F32)
+            total = (total.astype(F32) + part).astype(kind)
+        return total
+
+    for precision in ("tensor-core", "float32"):
+        rounding = rounding_for(precision, dtype)
+        right, _ = check(
+            reference, lambda a, b: a.astype(F32) @ b.astype(F32), inputs, dtype, rounding=rounding
+        )
+        wrong, _ = check(reference, half_sums, inputs, dtype, rounding=rounding)
+        assert (right.verdict, wrong.verdict) == (Verdict.PASSED, Verdict.FAILED)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_step_in_half_passes_where_the_project_says_so(dtype: str) -> None:
+    reference = Reference("softmax")
+    rng = np.random.default_rng(0)
+    x = (3 * rng.standard_normal((40, 70))).astype(numpy_dtype(dtype))
+
+    def by_steps(x: np.ndarray) -> np.ndarray:
+        e = np.exp(x - x.max(-1, keepdims=True)).astype(x.dtype)
+        return e / e.astype(F32).sum(-1, keepdims=True).astype(x.dtype)
+
+    found = {
+        precision: check(
+            reference, by_steps, {"x": x}, dtype, rounding=rounding_for(precision, dtype)
+        )[0].verdict
+        for precision in PRECISIONS
+    }
+    assert found["input"] is Verdict.PASSED
+    assert found["float32"] is found["tensor-core"] is Verdict.FAILED
+    wrong, _ = check(
+        reference, lambda x: 1.2 * by_steps(x).astype(F32), {"x": x}, dtype,
+        rounding=rounding_for("input", dtype),
+    )  # fmt: skip
+    assert wrong.verdict is Verdict.FAILED
+
+
+def test_only_types_narrower_than_float32_are_rounded_to() -> None:
+    assert rounding_for("tensor-core", "float16") == Rounding("float16")
+    assert rounding_for("input", "bfloat16") == Rounding("bfloat16", steps=True)
+    for dtype in ("float32", "float64", "int32", "bool"):
+        for precision in PRECISIONS:
+            assert rounding_for(precision, dtype) is None
+    assert rounding_for("float32", "float16") is None
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_rounding_is_that_of_the_format_and_keeps_what_it_holds(name: str) -> None:
+    fmt = FLOAT_LIMITS[name]
+    kind = numpy_dtype(name)
+    values = np.random.default_rng(0).standard_normal(2000)
+    values[:3] = [0.0, np.inf, -np.inf]
+    with np.errstate(all="ignore"):
+        exact = values.astype(np.float32).astype(kind).astype(np.float64)
+    nearest = round_to(values.astype(np.float32).astype(np.float64), fmt)
+    finite = np.isfinite(values)
+    assert np.array_equal(nearest[finite], exact[finite])
+    drawn = round_to(values, fmt, SeededRng(1))
+    assert np.array_equal(round_to(nearest, fmt, SeededRng(1)), nearest)
+    moved = np.abs(drawn[finite] - values[finite])
+    assert np.all(moved <= fmt.eps * np.abs(values[finite]) + 1e-3)
+    assert np.any(drawn != nearest)
+    assert np.array_equal(drawn[~finite], values[~finite])
+
+
+def test_outside_of_a_rounded_evaluation_nothing_is_rounded() -> None:
+    value = np.float32([1.0001])
+    assert rounded(value) is value
+    with rounding_to(Rounding("bfloat16")):
+        assert rounded(value)[0] == 1.0
+        assert rounded([value, "ij", 3])[1:] == ["ij", 3]
+        assert rounded(np) is np
+        halves = np.zeros(3, ml_dtypes.bfloat16)
+        assert rounded(halves) is halves
+        whole = np.ones((2, 3), np.float32)
+        assert rounded(whole) is whole, "views of it stay views"
+    assert rounded(value) is value
+
+
+SHORT = "R"
+LONG = '__import__("gpuemu_flow.numerics.operand").numerics.operand.rounded'
+
+
+@pytest.mark.parametrize(
+    ("source", "wrapped"),
+    [
+        ("y = a @ b", "y = R(a) @ R(b)"),
+        ("y = (a + 1) @ b.T", "y = (R(a + 1)) @ R(b.T)"),
+        ("y = np.matmul(a, b, out=c)", "y = R(np).matmul(R(a), R(b), out=c)"),
+        ("y = a.dot(b)", "y = R(a).dot(R(b))"),
+        ("y = np.einsum('ij,jk', a, b)", "y = R(np).einsum(R('ij,jk'), R(a), R(b))"),
+        ("y = torch.addmm(c, a, b)", "y = torch.addmm(c, R(a), R(b))"),
+        ("y = F.conv2d(x, weight=w, bias=c)", "y = R(F).conv2d(R(x), weight=R(w), bias=c)"),
+        ("y = tensordot(a, b, axes=1)", "y = tensordot(R(a), R(b), axes=1)"),
+        ("a @= b", "a @= R(b)"),
+        ("y = np.float64(a) @ b", "y = R(np.float32(a)) @ R(b)"),
+        ("y = f'{a @ b}'", None),
+        ("def f():\n    y = (yield a) @ b", None),
+        ("y = a * b + np.exp(c)", None),
+    ],
+)
+def test_operands_are_wrapped_where_they_stand(source: str, wrapped: str | None) -> None:
+    found = shadow_source(source, "operands")
+    if wrapped is None:
+        assert found in (None, source)
+    else:
+        assert found is not None
+        assert found.replace(LONG, SHORT) == wrapped
+
+
+def test_steps_are_the_results_of_arithmetic_and_calls_but_no_targets_and_no_views() -> None:
+    source = "@deco(1)\ndef f(x):\n    g(x)[0] = np.exp(x) * 2\n    return x.reshape(3) - 1"
+    found = shadow_source(source, "steps")
+    assert found is not None
+    assert found.replace(LONG, SHORT) == (
+        "@deco(1)\ndef f(x):\n    g(x)[0] = R(R(np.exp(x)) * 2)\n    return R(x.reshape(3) - 1)"
+    )
