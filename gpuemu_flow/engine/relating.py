@@ -124,8 +124,9 @@ class Relater:
             return told
         if _is_of_outputs(relation):
             return predict(relation, seen)
-        # It says nothing of this case, such as of a swap where no two axes are of one size.
-        return not tried.failed
+        # It says nothing of this case. Where swapped axes would have to be of one size, and others
+        # pass, that they are of one size is what is wrong.
+        return not tried.failed and relation.kind != "swapped-input"
 
     def best(self) -> Relation | None:
         """The plainest of the relations that are left and missed least; None while tiles differ."""
