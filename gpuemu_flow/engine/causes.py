@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
@@ -25,6 +26,9 @@ VERSION = 1
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 8
 """Evaluations of the reference on other inputs for each case of the budget."""
+
+MOST_SECONDS = 300.0
+"""Time after which a report with many failing ops begins no more experiments."""
 
 HANG = "op-timeout"
 
@@ -78,12 +82,20 @@ def with_causes(
         if any(f.result.verdict in BAD for f in result.failures):
             by_op.setdefault(result.op, []).append(result)
     found: dict[str, tuple[Cause, ...]] = {}
+    begin = time.monotonic()
     for op, results in by_op.items():
         failing = [(f.case, f.result) for r in results for f in r.failures]
         passing = [case for r in results for case in r.passing]
         found[op] = causes_of(
-            workspace, op, failing, passing, budget=budget, known_only=known_only, cancel=cancel
+            workspace,
+            op,
+            failing,
+            passing,
+            budget=budget,
+            known_only=known_only or time.monotonic() - begin > MOST_SECONDS,
+            cancel=cancel,
         )
+    workspace.cache.close()
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
         for r in report.results

@@ -98,9 +98,9 @@ def check(
         status, timed_out = outcome.ordered_status(), outcome.timed_out
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
-    run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
     if not timed_out:
         run = with_causes(workspace, run, budget=cause_budget(workspace, confirm=request.confirm))
+    run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
     history.append(workspace.cache, run)
     partial = bool(options.words) or request.quick
     worse, shown = against(workspace, baseline, run, partial=partial)

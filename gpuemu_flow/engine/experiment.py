@@ -163,7 +163,8 @@ class Experiment:
         """Run new cases with plain values until enough have failed, or no relation is left."""
         fitted = failed = passed = 0
         for case in islice(self._variants.like(chosen), 4 * POOL):
-            if failed >= self._relater.enough or passed > 2 * self._relater.enough:
+            settled = failed >= self._relater.enough and self._relater.best() is not None
+            if settled or max(failed, passed // 2) > 2 * self._relater.enough:
                 break
             if not self._relater.is_plain(case):
                 continue

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.cases.cause import case_id
 from gpuemu_flow.cases.generate import input_values, materialise
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.named_case import records_from_words
@@ -120,9 +121,17 @@ def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
     log = FailureLog(workspace)
     for result in fresh:
         subject = op_subject(workspace, result.op, result.dtype).subject
+        stated = {each: c.text for c in reversed(result.causes) if c.stated for each in c.members}
         for failure in result.failures:
             if failure.result.verdict in BAD:
-                log.add(result.op, failure.case, failure.result, source="run", subject=subject)
+                log.add(
+                    result.op,
+                    failure.case,
+                    failure.result,
+                    source="run",
+                    subject=subject,
+                    cause=stated.get(case_id(failure.case), ""),
+                )
     workspace.cache.close()
     return [p for p in workspace.cache.problems if p.slug == INPUTS_DROPPED]
 

@@ -22,6 +22,9 @@ PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
 FIRST = 3
 """Known failing cases that relations are looked for in."""
 
+OF_TILES = ("padded", "cut", "repeated")
+"""Relations whose formula is a tile: which one it is, other cases have to tell."""
+
 FORGIVEN = 8
 """One case in so many may contradict a relation: rounding can be larger than the error."""
 
@@ -121,12 +124,22 @@ class Relater:
             return told
         if _is_of_outputs(relation):
             return predict(relation, seen)
-        # It says nothing of this case, such as of a swap where no two axes are of one size.
-        return not tried.failed
+        # It says nothing of this case. Where swapped axes would have to be of one size, and others
+        # pass, that they are of one size is what is wrong.
+        return not tried.failed and relation.kind != "swapped-input"
 
     def best(self) -> Relation | None:
-        """The plainest of the relations that are left and missed least."""
-        return min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
+        """The plainest of the relations that are left and missed least; None while tiles differ."""
+        best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
+        if best is None or best.kind not in OF_TILES:
+            return best
+        alike = [
+            other
+            for other in self.left or ()
+            if (other.kind, other.subject) == (best.kind, best.subject)
+            and self._misses[other] == self._misses[best]
+        ]
+        return best if len(alike) == 1 else None
 
     def _observation(self, tried: Tried) -> Observation | None:
         actual = _floats(tried.actual)

@@ -285,3 +285,13 @@ def test_whatever_the_values_nothing_is_raised(
             assert finding.sentence
             assert 0 <= finding.likelihood <= 1
             json.dumps(finding.to_json(), allow_nan=False)
+
+
+def test_a_scale_of_values_that_are_nearly_alike_is_no_move() -> None:
+    """Where neighbours hardly differ, a value near another place's is near its own as well."""
+    rng = np.random.default_rng(4)
+    expected = 1.0 + 1e-7 * rng.normal(size=(64, 48))
+    found = diagnose((1.0 + 5e-6) * expected, expected, Tolerance(0.0, 1e-6), limit=9)
+    assert {finding.kind for finding in found} & {"factor", "offset"}
+    moves = {"shifted", "repeated", "reversed", "transposed", "permuted", "input-copy"}
+    assert not {finding.kind for finding in found} & moves
