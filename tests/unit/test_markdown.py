@@ -131,7 +131,8 @@ def test_annotations_are_few_and_cannot_be_forged() -> None:
     cut = workflow_commands(replace(huge(50, 1000), timed_out=True))
     assert len(cut) == MAX_ANNOTATIONS
     assert cut[-2] == "::error title=gpuemu-flow::42 more; see the report"
-    assert cut[-1].startswith("::warning title=gpuemu-flow::what was cut off")
+    assert cut[-1].startswith("::error title=gpuemu-flow::FAILED: ")
+    assert "the time limit came before the last tasks" in cut[-1]
 
 
 def commands(text: str) -> list[str]:
