@@ -165,7 +165,8 @@ def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:
     values = tables.CACHE.values(table)
     folder = values["dir"]
     if folder is not None:
-        folder = workspace.resolve(folder, ("cache", "dir"), out)
+        found = workspace.resolve(folder, ("cache", "dir"), out)
+        folder = None if found is None else found.resolve()
     return model.Cache(size_limit=values["size_limit"], dir=folder)
 
 

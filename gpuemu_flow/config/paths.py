@@ -71,7 +71,10 @@ class Workspace:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """The absolute path that `text` names, links resolved; None once a problem is reported.
+        """The absolute path that `text` names; None once a problem is reported.
+
+        Links stay in it, so that one that is made to lead elsewhere is noticed; where they lead now
+        has to be inside all the same.
 
         Parameters
         ----------
@@ -82,12 +85,15 @@ class Workspace:
         if anywhere and written.parts[:1] == ("~",):
             written = self.home.joinpath(*written.parts[1:])
         try:
-            path = Path(os.path.realpath(self.base / written))
+            named = self.named(written)
+            path = Path(os.path.realpath(named))
         except (OSError, ValueError, RuntimeError) as error:
             out.add("config-value", where, f"{dotted(where)} is not a usable path: {error}")
             return None
-        if anywhere or self.allow_outside or self.inside(path):
+        if anywhere:
             return path
+        if self.allow_outside or self.inside(path):
+            return named
         link = " through a link" if self.inside(Path(os.path.normpath(self.base / written))) else ""
         out.add(
             "config-path-outside",
@@ -96,6 +102,21 @@ class Workspace:
             "move it inside, or set allow_outside = true under [project]",
         )
         return None
+
+    def named(self, written: Path) -> Path:
+        """The absolute path that a written one names, links kept, seen from the resolved root.
+
+        What comes before a ``..`` is resolved: that may lead out of a link's target.
+        """
+        path = self.base / written
+        parts = path.parts
+        if ".." in parts:
+            last = len(parts) - parts[::-1].index("..")
+            path = Path(os.path.realpath(Path(*parts[:last])), *parts[last:])
+        if path.is_relative_to(self.root):
+            return path
+        base = Path(os.path.realpath(self.base))
+        return base / path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
     def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
         """Like `resolve`, for a file that must exist."""

@@ -190,10 +190,11 @@ class Programs:
         if not argument or argument.startswith("-"):
             return None
         try:
-            path = Path(os.path.realpath(self.workspace.base / argument))
+            path = self.workspace.named(Path(argument))
+            real = Path(os.path.realpath(path))
         except (OSError, ValueError):
             return None
-        return path if self.workspace.inside(path) and is_file(path) else None
+        return path if self.workspace.inside(real) and is_file(real) else None
 
 
 def _is_name(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict
@@ -52,13 +53,17 @@ def off_limits(
     root : Path
         The workspace.
     """
-    shared = op.path is not None and op.path == reference.path
+    shared = None not in (op.path, reference.path) and _real(op.path) == _real(reference.path)
     function = reference.function if shared and reference.function != op.function else ""
     return OffLimits(
         forbidden=_forbidden(op.files, reference.files, cache, root),
         read_only=tuple(sorted(map(str, sources))),
         forbidden_function=function,
     )
+
+
+def _real(path: Path | None) -> Path:
+    return Path(os.path.realpath(path or ""))
 
 
 def _forbidden(
@@ -69,10 +74,10 @@ def _forbidden(
     Not a file that holds the op too, not a package that the op is part of, and nothing outside the
     workspace: an interpreter that runs the reference, say.
     """
-    own = set(op_files)
+    own = set(map(_real, op_files))
     found = [
         path
-        for path in reference_files
+        for path in map(_real, reference_files)
         if path not in own
         and is_workspace_path(str(path), str(root))
         and not (path.name == "__init__.py" and any(f.is_relative_to(path.parent) for f in own))
