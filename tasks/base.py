@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.runners.api import Program
 from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json
@@ -49,8 +52,8 @@ class TaskSpec:
         ``stage:op:dtype``, or ``stage:op``.
     stage : str
         ``generate``, ``op``, ``reference``, ``compare``, ``diff``, ...
-    version : int
-        Of the stage's action; a new one re-runs all of its tasks.
+    version : str
+        Digest of our own code; a new one re-runs all tasks.
     subject : str
         Name of the op or kernel.
     dtype : str
@@ -64,13 +67,13 @@ class TaskSpec:
         What the action needs and no result depends on: timeouts, absolute paths, labels.
     target : str
         The manifest it writes, relative to the cache folder.
-    packages : tuple of (str, str)
-        Versions of the packages that `sources` import.
+    packages : tuple of str
+        Import names of the packages that `sources` import.
     """
 
     name: str
     stage: str
-    version: int
+    version: str
     subject: str
     dtype: str
     sources: tuple[str, ...]
@@ -78,7 +81,7 @@ class TaskSpec:
     params: Json
     settings: Json
     target: str
-    packages: tuple[tuple[str, str], ...] = ()
+    packages: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
@@ -92,7 +95,7 @@ class TaskSpec:
                 **data,
                 "sources": tuple(data["sources"]),
                 "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
-                "packages": tuple((str(n), str(v)) for n, v in data["packages"]),
+                "packages": tuple(data["packages"]),
             }
         )
 
@@ -125,6 +128,10 @@ class StageContext:
     on_progress : callable
     force : bool
         True: the action cache is not asked.
+    inputs : Lookup
+        States of what programs were seen to use.
+    packages : mapping of str to str
+        Versions of the packages that the task's sources import, as they are now.
     unchanged : callable
         Whether the task's sources are still those of its key. An outcome is kept for other runs
         only while they are: someone may edit them while they run.
@@ -134,6 +141,8 @@ class StageContext:
     cache: WorkspaceCache
     pool: Pool
     environment: Mapping[str, str]
+    inputs: Lookup
+    packages: Mapping[str, str] = field(default_factory=dict)
     cancel: threading.Event = field(default_factory=threading.Event)
     on_progress: Callable[[Progress], None] = lambda _: None
     force: bool = False
@@ -155,12 +164,23 @@ class StageResult:
         False when every case came out of the action cache.
     values : JSON
         Small facts for reports: durations, counts. Not part of any key.
+    discovered : Discovered
+        All that the programs were seen to use whose results the manifest holds.
     """
 
     digest: str
     complete: bool = True
     executed: bool = True
     values: Mapping[str, Json] = field(default_factory=dict)
+    discovered: Discovered = field(default_factory=Discovered)
+
+
+def program_of(settings: Mapping[str, Json]) -> Program:
+    """Return the program of a task's settings, with the links to its file resolved as of now."""
+    program = Program.from_json(settings)
+    if not program.path or program.kind == "command":
+        return program  # an executable may ask by which link it was called
+    return replace(program, path=os.path.realpath(program.path))
 
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error

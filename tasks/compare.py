@@ -1,12 +1,13 @@
 """Stage ``compare``: hold the op's outputs against the reference's and give each case a verdict.
 
-Reads the manifests of ``generate``, ``op`` and ``reference``: a comparison depends on the
-digests of outputs, not on the scripts that made them. Writes a verdict, the failures and the
-error statistics per case, and their summary.
+Reads the manifests of ``generate``, ``op`` and ``reference``, and the reference's source where the
+tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict,
+the failures and the error statistics per case, and their summary.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +15,10 @@ from typing import Any
 
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.runners.api import Program, error_from_json
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
+from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -25,6 +28,7 @@ from gpuemu_flow.tasks.base import (
     StageContext,
     StageResult,
     TaskSpec,
+    program_of,
     read_manifest,
     write_manifest,
 )
@@ -49,7 +53,7 @@ OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
 
 
-def run(spec: TaskSpec, context: StageContext) -> StageResult:
+def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Judge every case of one op and dtype that has no verdict yet."""
     begin = time.perf_counter()
     cases = read_cases(spec, context)
@@ -59,26 +63,35 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     }
     expected_dtypes = manifests["reference"]["expected_dtypes"]
     pairs = _pairs(cases, manifests["op"]["outcomes"], manifests["reference"]["outcomes"])
-    shared = digest_json(
+    static = digest_json(
         [
             STAGE,
-            VERSION,
+            spec.version,
             spec.params,
+            dict(code),
             expected_dtypes,
-            context.environment.get("numpy"),
+            {**context.environment, **context.packages},
             [case.identity() for case in sample_cases(cases)],  # they say what kind of op it is
         ]
     )
+    sources = frozenset(str(context.root / path) for path in spec.sources)
+    inputs = SeenInputs(
+        context.cache.actions,
+        static,
+        context.inputs,
+        context.inputs.discover(Observation(files=sources), {}),
+        force=context.force,
+    )
     results: dict[int, CheckResult] = {}
-    keys: dict[int, str] = {}
+    parts: dict[int, list[Json]] = {}
     todo: list[dict[str, Json]] = []
     for case, op, reference in pairs:
         early = _without_values(op, reference)
         if early is not None:
             results[case.index] = early
             continue
-        keys[case.index] = key = digest_json([shared, case.identity(), op, reference])
-        known = None if context.force else cached_verdict(context.cache, key)
+        parts[case.index] = about = [case.identity(), op, reference]
+        known = inputs.find(functools.partial(_known, context.cache, about))
         if known is not None:
             results[case.index] = known
         else:
@@ -90,7 +103,8 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         todo,
         cases=cases,
         expected_dtypes=expected_dtypes,
-        keys=keys,
+        parts=parts,
+        inputs=inputs,
         results=results,
     )
     verdicts = [(case, results[case.index]) for case in cases]
@@ -111,6 +125,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
             "executed": len(todo),
             "duration_s": time.perf_counter() - begin,
         },
+        discovered=inputs.used,
     )
 
 
@@ -141,6 +156,10 @@ def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
         return None
 
 
+def _known(cache: WorkspaceCache, about: list[Json], shared: str) -> CheckResult | None:
+    return cached_verdict(cache, digest_json([shared, *about]))
+
+
 def _judge(
     spec: TaskSpec,
     context: StageContext,
@@ -148,7 +167,8 @@ def _judge(
     *,
     cases: Sequence[Case],
     expected_dtypes: Mapping[str, Json],
-    keys: Mapping[int, str],
+    parts: Mapping[int, list[Json]],
+    inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
@@ -163,12 +183,14 @@ def _judge(
         if context.cancel.is_set():
             raise Interrupted
         batch = heal_missing(spec, context, todo[start : start + BATCH])
-        for item, judged in zip(batch, _ask(spec, context, common, batch), strict=True):
+        answers = _ask(spec, context, common, batch, inputs)
+        shared = inputs.key() if context.unchanged() else None
+        for item, judged in zip(batch, answers, strict=True):
             index = item["case"]["index"]
             violations = [failure_from_json(v) for v in item["op"]["violations"]]
             result = with_violations(judged, violations)
-            if result.verdict is not Verdict.ERROR:
-                context.cache.actions.put(keys[index], result.to_json())
+            if result.verdict is not Verdict.ERROR and shared is not None:
+                context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
             results[index] = result
         fresh += len(batch)
         context.on_progress(Progress(spec.name, len(results), len(cases), fresh))
@@ -179,9 +201,10 @@ def _ask(
     context: StageContext,
     common: Mapping[str, Json],
     batch: Sequence[dict[str, Json]],
+    inputs: SeenInputs,
 ) -> list[CheckResult]:
     """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
-    program = Program.from_json(spec.settings["reference"])
+    program = program_of(spec.settings["reference"])
     # The envelope evaluates the reference some 16 times per case.
     seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.timeout
     try:
@@ -191,12 +214,13 @@ def _ask(
             {**common, "cases": list(batch)},
             seconds=seconds,
             cancel=context.cancel,
+            on_observed=lambda seen: inputs.learn("reference", seen, program.env),
         )
         return [CheckResult.from_json(answer) for answer in answers]
     except CancelledRunError:
         raise Interrupted from None
     except JobFailedError as failed:
         if len(batch) > 1:
-            return [r for item in batch for r in _ask(spec, context, common, [item])]
+            return [r for item in batch for r in _ask(spec, context, common, [item], inputs)]
         error = replace(failed.error, message=f"while comparing: {failed.error.message}")
         return [run_error_result(FailureKind.REFERENCE, error)]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.store.discovered import Discovered, KnownInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.base import Interrupted, Progress, StageContext, TaskSpec
 from gpuemu_flow.types import Json
@@ -25,12 +27,15 @@ class Execution:
         How many were really run; the others came out of the action cache.
     duration_s : float
         Wall time of the batch in seconds.
+    used : Discovered
+        All that the program was seen to use for one of these cases.
     """
 
     requests: list[Request]
     outcomes: list[Outcome]
     executed: int
     duration_s: float
+    used: Discovered = field(default_factory=Discovered)
 
     def records(self) -> list[dict[str, Json]]:
         """The outcomes as a manifest holds them."""
@@ -76,36 +81,116 @@ def execute(
         "stage": f"{spec.stage}/{spec.version}",
         "code": dict(code),
         "params": spec.params,
-        "env": {**context.environment, **dict(spec.packages)},
+        "env": {**context.environment, **context.packages},
         "checks": asdict(checks),
     }
-    shared = digest_json(base)
-    keys = [_case_key(shared, request) for request in requests]
-    found: dict[int, Outcome] = {}
+    known = KnownInputs(context.cache.actions, digest_json(base), context.inputs)
+    batch = _Batch(spec, context, program, requests, known)
     if not context.force:
-        for n, key in enumerate(keys):
-            outcome = _cached(context, key, requests[n])
-            if outcome is not None:
-                found[n] = outcome
-    missing = [n for n in range(len(requests)) if n not in found]
-    context.on_progress(Progress(spec.name, len(found), len(requests), 0))
+        batch.look_up()
+    missing = [n for n in range(len(requests)) if n not in batch.found]
+    context.on_progress(Progress(spec.name, len(batch.found), len(requests), 0))
     if missing:
-        _run_missing(
-            spec,
-            context,
-            program,
-            requests,
-            checks=checks,
-            keys=keys,
-            missing=missing,
-            found=found,
-        )
+        batch.run(missing, checks)
     return Execution(
         list(requests),
-        [found[n] for n in range(len(requests))],
+        [batch.found[n] for n in range(len(requests))],
         len(missing),
         time.perf_counter() - begin,
+        batch.used,
     )
+
+
+class _Batch:
+    """The cases of one call of `execute`: what came of them, and under which inputs."""
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        context: StageContext,
+        program: Program,
+        requests: Sequence[Request],
+        known: KnownInputs,
+    ) -> None:
+        self._spec = spec
+        self._context = context
+        self._program = program
+        self._requests = requests
+        self._known = known
+        sources = frozenset(str(context.root / path) for path in spec.sources)
+        self._static = context.inputs.discover(Observation(files=sources), {})
+        self._kept_under: dict[int, Discovered] = {}
+        self.found: dict[int, Outcome] = {}
+        self.used = Discovered()
+
+    def look_up(self) -> None:
+        """Take what the action cache holds for the inputs as they are now."""
+        for names, shared in self._known.candidates():
+            for n, request in enumerate(self._requests):
+                if n in self.found:
+                    continue
+                outcome = _cached(self._context, _case_key(shared, request), request)
+                if outcome is not None:
+                    self.found[n] = outcome
+                    self._kept_under[n] = names
+                    self.used |= names
+            if len(self.found) == len(self._requests):
+                return
+
+    def run(self, missing: Sequence[int], checks: Checks) -> None:
+        """Run the other cases, and keep each result with the inputs that were seen until then."""
+        context, requests = self._context, self._requests
+        place = {requests[n].case.index: n for n in missing}
+        cached, fresh = len(self.found), 0
+        begun = context.inputs.now()
+        names, shared = self._static, ""
+
+        def on_observed(seen: Observation) -> None:
+            nonlocal names, shared
+            more = names | context.inputs.discover(seen, self._program.env)
+            if not shared or more != names:
+                names, shared = more, self._known.add(more)
+
+        def on_outcome(outcome: Outcome) -> None:
+            nonlocal fresh
+            fresh += 1
+            n = place[outcome.index]
+            if outcome.ok and context.unchanged() and not context.inputs.moved(names, begun):
+                self._keep(n, outcome, names, shared)
+            context.on_progress(Progress(self._spec.name, cached + fresh, len(requests), fresh))
+
+        outcomes = context.pool.run(
+            self._program,
+            [requests[n] for n in missing],
+            checks=checks,
+            on_outcome=on_outcome,
+            on_observed=on_observed,
+            publish=context.cache.blobs.publish,
+            cancel=context.cancel,
+        )
+        for outcome in outcomes:
+            self.found[place[outcome.index]] = outcome
+        self.used |= names
+        if any(n not in self.found for n in missing):
+            raise Interrupted
+        if self._kept_under and any(kept != self.used for kept in self._kept_under.values()):
+            self._join(begun)
+
+    def _keep(self, n: int, outcome: Outcome, names: Discovered, shared: str) -> None:
+        self._context.cache.actions.put(_case_key(shared, self._requests[n]), outcome.to_json())
+        self._kept_under[n] = names
+
+    def _join(self, begun: int) -> None:
+        """Keep all results under the one set that holds whatever any of the cases used."""
+        context = self._context
+        if not context.unchanged() or context.inputs.moved(self.used, begun):
+            return
+        shared = self._known.add(self.used)
+        context.cache.actions.put_many(
+            (_case_key(shared, self._requests[n]), self.found[n].to_json())
+            for n, names in self._kept_under.items()
+            if names != self.used
+        )
 
 
 def _case_key(shared: str, request: Request) -> str:
@@ -122,40 +207,3 @@ def _cached(context: StageContext, key: str, request: Request) -> Outcome | None
     except (KeyError, TypeError, ValueError):
         return None
     return outcome if context.cache.blobs.has(outcome.blob) else None
-
-
-def _run_missing(
-    spec: TaskSpec,
-    context: StageContext,
-    program: Program,
-    requests: Sequence[Request],
-    *,
-    checks: Checks,
-    keys: Sequence[str],
-    missing: Sequence[int],
-    found: dict[int, Outcome],
-) -> None:
-    place = {requests[n].case.index: n for n in missing}
-    cached = len(found)
-    fresh = 0
-
-    def on_outcome(outcome: Outcome) -> None:
-        nonlocal fresh
-        fresh += 1
-        n = place[outcome.index]
-        if outcome.ok and context.unchanged():
-            context.cache.actions.put(keys[n], outcome.to_json())
-        context.on_progress(Progress(spec.name, cached + fresh, len(requests), fresh))
-
-    outcomes = context.pool.run(
-        program,
-        [requests[n] for n in missing],
-        checks=checks,
-        on_outcome=on_outcome,
-        publish=context.cache.blobs.publish,
-        cancel=context.cancel,
-    )
-    for outcome in outcomes:
-        found[place[outcome.index]] = outcome
-    if any(n not in found for n in missing):
-        raise Interrupted

@@ -19,7 +19,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners import blobs
+from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Case, Json
@@ -88,6 +90,8 @@ class ExpectedStore:
     reference_key : str
         Digest of all that decides what the reference computes: its code, its part of the
         configuration, the environment and the dtype that it is asked for.
+    inputs : SeenInputs, optional
+        What the reference was seen to use besides: it belongs to the key.
     force : bool
         True: nothing is found, whatever is kept.
     limit : int
@@ -104,9 +108,11 @@ class ExpectedStore:
         cache: WorkspaceCache,
         reference_key: str,
         *,
+        inputs: SeenInputs | None = None,
         force: bool = False,
         limit: int = STORE_LIMIT,
     ) -> None:
+        self.inputs = inputs
         self._cache = cache
         self._reference_key = reference_key
         self._force = force
@@ -116,6 +122,11 @@ class ExpectedStore:
         self._keeps_some = self.fact(_KEEPS_SOME) is not None
         self._lock = threading.Lock()
         self.found = self.kept = 0
+
+    def learn(self, seen: Observation, given: Mapping[str, str]) -> None:
+        """Add what the reference was seen to use so far to the key of what is kept from now on."""
+        if self.inputs is not None:
+            self.inputs.learn("reference", seen, given)
 
     @property
     def full(self) -> bool:
@@ -164,7 +175,7 @@ class ExpectedStore:
             if not self._keeps_some:
                 self.remember(_KEEPS_SOME, True)
                 self._keeps_some = True
-            self._cache.actions.put(self._key("outputs", case.identity()), digest)
+            self._put("outputs", case.identity(), digest)
         except StoreError:
             return False  # a full disk: the verdict does not need it, and those that do will say so
         with self._lock:
@@ -177,10 +188,23 @@ class ExpectedStore:
 
     def remember(self, name: str, value: Json) -> None:
         """Keep a small fact about the reference that takes evaluations to find out."""
-        self._cache.actions.put(self._key("fact", name), value)
+        self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:
-        return None if self._force else self._cache.actions.get(self._key(kind, what))
+        if self._force:
+            return None
 
-    def _key(self, kind: str, what: Json) -> str:
-        return digest_json(["expected", VERSION, self._reference_key, kind, what])
+        def get(base: str) -> Json | None:
+            return self._cache.actions.get(_key(base, kind, what))
+
+        return get(self._reference_key) if self.inputs is None else self.inputs.find(get)
+
+    def _put(self, kind: str, what: Json, value: Json) -> None:
+        """Keep a value, unless something that it depends on was written to meanwhile."""
+        base = self._reference_key if self.inputs is None else self.inputs.key()
+        if base is not None:
+            self._cache.actions.put(_key(base, kind, what), value)
+
+
+def _key(base: str, kind: str, what: Json) -> str:
+    return digest_json(["expected", VERSION, base, kind, what])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Program, Request
+from gpuemu_flow.runners.api import Checks, Request
 from gpuemu_flow.tasks import run_op
-from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec
+from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.execute import outcome_record
 from gpuemu_flow.types import Case, Json
 
@@ -37,7 +37,7 @@ def _run_again(
 ) -> None:
     requests = [Request(Case.from_json(item["case"]), item[role]["input_dtype"]) for item in lost]
     outcomes = context.pool.run(
-        Program.from_json(maker),
+        program_of(maker),
         requests,
         # An op is watched as before: it may have damaged the file to be run without.
         checks=run_op.CHECKS if role == "op" else Checks(inputs_unchanged=False),

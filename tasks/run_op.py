@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.runners.api import Checks, Program, Request
+from gpuemu_flow.runners.api import Checks, Request
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import execute
 from gpuemu_flow.tasks.generate import read_cases
 
@@ -28,7 +28,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     execution = execute(
         spec,
         context,
-        program=Program.from_json(spec.settings),
+        program=program_of(spec.settings),
         code=code,
         requests=[Request(case) for case in read_cases(spec, context)],
         checks=CHECKS,
@@ -43,4 +43,5 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             "executed": execution.executed,
             "duration_s": execution.duration_s,
         },
+        discovered=execution.used,
     )

@@ -8,11 +8,14 @@ its own dtype tells which dtypes the outputs should have.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.api import Checks, Outcome, Request
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases
 from gpuemu_flow.types import DTYPES, Json
@@ -24,7 +27,7 @@ WIDE = "float64"
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
-    program = Program.from_json(spec.settings)
+    program = program_of(spec.settings)
     cases = read_cases(spec, context)
 
     def execute_all(requests: Sequence[Request]) -> Execution:
@@ -71,6 +74,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             "executed": sum(r.executed for r in runs),
             "duration_s": sum(r.duration_s for r in runs),
         },
+        discovered=functools.reduce(operator.or_, (r.used for r in runs), Discovered()),
     )
 
 

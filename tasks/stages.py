@@ -8,4 +8,4 @@ BUILD, LINT, KERNEL_DIFF = "build", "lint", "kernel-diff"
 VERSIONS: dict[str, int] = {
     GENERATE: 2, OP: 2, REFERENCE: 2, COMPARE: 4, DIFF: 2, BUILD: 2, LINT: 1, KERNEL_DIFF: 1,
 }  # fmt: skip
-"""A new version of a stage's action re-runs all of its tasks."""
+"""Versions of the manifests. What re-runs tasks is the digest of our own code, not these."""

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
@@ -195,6 +196,13 @@ class Trials:
             self._opened_op = self._session(self.subject.op)
         return self._opened_op
 
+    def observed(self) -> dict[str, Observation]:
+        """Return all that each program was seen to use so far, by ``op`` and ``reference``."""
+        found = {"reference": self._reference.observed()}
+        if self._opened_op is not None:
+            found["op"] = self._opened_op.observed()
+        return found
+
     def _session(self, program: Program) -> ProgramSession:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
@@ -322,6 +330,7 @@ class Trials:
         self._setup.facts = question.facts
         if self._kept is None:
             return
+        self._kept.learn(self._reference.observed(), self.subject.reference.env)
         if news:
             self._kept.remember("facts", question.facts)
         about = question.about

@@ -85,8 +85,10 @@ def run(
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
     own_seed = seed is None and not workspace.settings["random_seed"]
     everything = outcome.everything and outcome.all_current(workspace)
-    if code == 0 and not report.problems and own_seed and everything:
-        workspace.save_plan(text.up_to_date_line(report))
+    standing = [p for p in report.problems if p.slug == "untracked-inputs"]
+    if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
+        lines = [text.up_to_date_line(report), *(text.printable(str(p)) for p in standing)]
+        workspace.save_plan("\n".join(lines))
     if output_format == "json":
         click.echo(json_writer.dumps(json_writer.run_to_json(report)))
     else:

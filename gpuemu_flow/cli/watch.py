@@ -146,7 +146,6 @@ class _Watch:
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
         from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
-        from gpuemu_flow.engine.environment import package_version  # noqa: PLC0415
         from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
         from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
@@ -156,7 +155,6 @@ class _Watch:
             raise ConfigError(
                 Problem("config-not-found", "it is gone", "save it again", file=str(self.config))
             )
-        package_version.cache_clear()
         workspace = Workspace(self.files.root, overrides=Overrides(seed=self.seed))
         if self._environment and self._environment != workspace.environment:
             self._start_again()
@@ -167,6 +165,7 @@ class _Watch:
         pool = self._workers(workspace)
         with make_listener(live=wants_color()) as listener:
             _, report = run_and_report(workspace, self.options, listener, pool)
+        self.files.follow(workspace, selected)
         record_run(workspace, report)
         self.warn_threshold = float(workspace.settings["warn_threshold"])
         return report

@@ -20,6 +20,7 @@ from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.fuzz import checks_for
 from gpuemu_flow.engine.wire_ops import Asked, WireSubject
+from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict
 
@@ -109,10 +110,7 @@ class _Run:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
         subject = self._configured.subjects.make(Asked(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
-        key = digest_json(
-            ["wire-fuzz", VERSION, subject.judged_by, checks.to_json(), case.identity()]
-        )
-        result = self._known(key)
+        result = self._known(_key(subject, checks, case))
         shapes: dict[str, Shape] = {}
         inputs: Mapping[str, NDArray[Any]] | None = None
         if result is None:
@@ -121,8 +119,9 @@ class _Run:
                 result, inputs = trial.result, trial.inputs
                 shapes = {name: array.shape for name, array in trial.actual.items()}
             self._job.check()
-            if result.verdict is not Verdict.ERROR:
-                self._service.cache.actions.put(key, result.to_json())
+            # The key knows by now what the programs used; it is void when that was edited.
+            if result.verdict is not Verdict.ERROR and subject.seen.hold():
+                self._service.cache.actions.put(_key(subject, checks, case), result.to_json())
         if result.verdict not in BAD:
             return _Judged(case, result, None)
         return _Judged(case, result, self._failed(subject, case, result, inputs, shapes, begin))
@@ -203,3 +202,7 @@ def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
         "inconclusive": len(judged) - passed - len(failures),
         "failures": failures,
     }
+
+
+def _key(subject: WireSubject, checks: Checks, case: Case) -> str:
+    return digest_json(["wire-fuzz", VERSION, subject.judged_by, checks.to_json(), case.identity()])

@@ -73,6 +73,7 @@ class References:
         try:
             with job.linked(warm.cancel):
                 yield warm.trials
+            subject.learn(warm.trials.observed())
             healthy = not warm.cancel.is_set()
         finally:
             self._give_back(warm, healthy)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
-from gpuemu_flow.engine.environment import package_version
+from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.runners.api import Program
@@ -79,11 +79,16 @@ class Compiler:
     cache : WorkspaceCache
         Only its layout of paths is used.
     overrides : Overrides
+    version : str
+        Digest of our own code, for the tasks' keys.
     """
 
-    def __init__(self, config: Config, cache: WorkspaceCache, overrides: Overrides) -> None:
+    def __init__(
+        self, config: Config, cache: WorkspaceCache, overrides: Overrides, version: str
+    ) -> None:
         self._config = config
         self._cache = cache
+        self._version = version
         self.random_seed = False
         self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
@@ -120,7 +125,7 @@ class Compiler:
             return
         from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
 
-        kernels = kernel_tasks(self._config, self._cache, self.sources)
+        kernels = kernel_tasks(self._config, self._cache, self.sources, self._version)
         self.kernel_basis = kernels.basis
         self._skips += kernels.skips
         self._tasks.update((spec.name, spec) for spec in kernels.tasks)
@@ -162,7 +167,11 @@ class Compiler:
                     dtype,
                     files=self._program_files(op, ref),
                     inputs=(cases,),
-                    params={**parts[stage], **self._what_it_computes(parts["program"])},
+                    params={
+                        **parts[stage],
+                        **self._what_it_computes(parts["program"]),
+                        **self._interpreter(),
+                    },
                     settings=self._program(op, ref, kept_from),
                 )
                 for stage, ref, kept_from in (
@@ -174,6 +183,8 @@ class Compiler:
                 stages.COMPARE,
                 op.name,
                 dtype,
+                # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
+                files=self._program_files(op, op.reference),
                 inputs=(cases, _reads(stages.OP, ran), _reads(stages.REFERENCE, expected)),
                 params=parts["compare"],
                 settings={"op": ran.settings, "reference": expected.settings},
@@ -198,6 +209,11 @@ class Compiler:
         limits = ("timeout", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 
+    def _interpreter(self) -> dict[str, Json]:
+        """Another interpreter than ours, where one is configured."""
+        python = self._config.execution.python_path
+        return {"python": self.sources.relative(Path(python))} if python else {}
+
     def _spec(
         self,
         stage: str,
@@ -210,11 +226,10 @@ class Compiler:
         inputs: tuple[TaskInput, ...] = (),
     ) -> TaskSpec:
         target = self._cache.manifest_path(stage, op, dtype).relative_to(self._cache.folder)
-        versions = ((name, package_version(name)) for name in files.packages)
         return TaskSpec(
             name=f"{stage}:{op}:{dtype}" if dtype else f"{stage}:{op}",
             stage=stage,
-            version=stages.VERSIONS[stage],
+            version=self._version,
             subject=op,
             dtype=dtype,
             sources=files.files,
@@ -222,7 +237,7 @@ class Compiler:
             params=params,
             settings=settings,
             target=target.as_posix(),
-            packages=tuple((name, version) for name, version in versions if version),
+            packages=files.packages,
         )
 
     def _program_files(self, op: OpConfig, program: ProgramRef) -> Closure:
@@ -238,6 +253,9 @@ class Compiler:
             packages.add(program.module.partition(".")[0])
         for pattern in op.depends:
             files.update(self.matches(pattern))
+        python = self._config.execution.python_path
+        if python and "/" in python:
+            files.add(self.sources.relative(Path(python)))
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
 
     def matches(self, pattern: str) -> list[str]:
@@ -291,6 +309,22 @@ class Compiler:
 
         expanded = {name: members(name) for name in targets}
         self._groups.update(expanded)
+
+
+def links_on_the_way(config: Config) -> list[list[str]]:
+    """Return every link that leads to a program of the configuration, and its target.
+
+    When one leads elsewhere, the configuration is read anew: it may lead out of the workspace.
+    """
+    paths = {
+        path
+        for op in config.ops
+        for ref in (op.op, op.reference)
+        if ref is not None
+        for path in (*ref.files, *([ref.path] if ref.path is not None else ()))
+    }
+    found = {link for path in paths for link in links_of(str(path))}
+    return sorted([link, str(Path(link).readlink())] for link in found)
 
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:

@@ -60,9 +60,11 @@ class KernelTasks:
     basis: dict[str, Json] = field(default_factory=dict)
 
 
-def kernel_tasks(config: Config, cache: WorkspaceCache, sources: SourceIndex) -> KernelTasks:
-    """Tasks of all kernels of a configuration."""
-    return _KernelCompiler(config, cache, sources).compile()
+def kernel_tasks(
+    config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
+) -> KernelTasks:
+    """Tasks of all kernels of a configuration; `version` is the digest of our own code."""
+    return _KernelCompiler(config, cache, sources, version).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
@@ -122,7 +124,10 @@ def triton_version(python: str) -> str:
 
 
 class _KernelCompiler:
-    def __init__(self, config: Config, cache: WorkspaceCache, sources: SourceIndex) -> None:
+    def __init__(
+        self, config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
+    ) -> None:
+        self._version = version
         self._config = config
         self._root = config.root
         self._cache = cache
@@ -324,12 +329,11 @@ class _KernelCompiler:
         inputs: tuple[TaskInput, ...] = (),
     ) -> TaskSpec:
         target = self._cache.manifest_path(stage, kernel.name, arch)
-        versions = ((package, package_version(package)) for package in packages)
         default = f"{stage}:{kernel.name}:{arch}" if arch else f"{stage}:{kernel.name}"
         return TaskSpec(
             name=name or default,
             stage=stage,
-            version=stages.VERSIONS[stage],
+            version=self._version,
             subject=kernel.name,
             dtype="",
             sources=tuple(sources),
@@ -337,5 +341,5 @@ class _KernelCompiler:
             params=params,
             settings=settings,
             target=target.relative_to(self._cache.folder).as_posix(),
-            packages=tuple((package, version) for package, version in versions if version),
+            packages=tuple(packages),
         )

@@ -45,6 +45,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
             result["digest"],
             result["complete"],
             result["values"],
+            result["discovered"],
         )
 
     def remove_success(self, task: Task) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import sys
-from functools import lru_cache
 from pathlib import Path
 
 from gpuemu_flow.store.keys import digest_bytes
@@ -13,7 +12,6 @@ from gpuemu_flow.store.keys import digest_bytes
 NUMERIC_PACKAGES = ("numpy", "ml_dtypes")
 
 
-@lru_cache(maxsize=256)
 def package_version(name: str) -> str:
     """Installed version of a distribution, empty when it is not installed under that name."""
     try:

@@ -19,7 +19,6 @@ from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.reports.model import RunReport
 from gpuemu_flow.runners import blobs
-from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
 from gpuemu_flow.store.failures import (
@@ -29,6 +28,7 @@ from gpuemu_flow.store.failures import (
     FailureStore,
     inputs_dropped_problem,
 )
+from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Subject, open_trials
 from gpuemu_flow.types import BAD, Case, CheckResult, Json
 
@@ -209,8 +209,8 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         Subject(
             record.op,
             record.dtype,
-            Program.from_json(maker["op"]),
-            Program.from_json(maker["reference"]),
+            program_of(maker["op"]),
+            program_of(maker["reference"]),
             maker["compare"],
             [case],
             maker["reference_dtype"],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuemu_flow.store.keys import digest_bytes
-
 ABSENT = ""
+_BLOCK = 1 << 20
 
 Stamp = tuple[int, int, int, int]
 """(mtime_ns, ctime_ns, size, inode). ctime cannot be set back, so restored mtimes are noticed."""
@@ -52,9 +53,8 @@ class FileTable:
         known = self.entries.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        try:
-            digest = digest_bytes(Path(full).read_bytes())
-        except OSError:
+        digest = _digest_file(full)
+        if digest is None:
             self.entries.pop(path, None)
             return ABSENT
         self.entries[path] = (stamp, digest)
@@ -75,3 +75,19 @@ class FileTable:
             if self.digest(path) != before:
                 changed.add(path)
         return changed
+
+
+def _digest_file(path: str) -> str | None:
+    """The sha256 of a regular file however large it is; None where there is none to be read."""
+    found = hashlib.sha256()
+    try:
+        # A pipe that somebody put there must not be waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError:
+        return None
+    return found.hexdigest()

@@ -17,6 +17,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks.compare import cached_verdict
@@ -31,7 +32,7 @@ from gpuemu_flow.tasks.trial import (
 )
 from gpuemu_flow.types import BAD, Case, Json, Verdict
 
-VERSION = 1
+VERSION = 2
 FULL_CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 WRITE_BATCH = 50  # verdicts per transaction of the action cache
@@ -83,6 +84,12 @@ def expected_key(subject: OpSubject) -> str:
     return digest_json([subject.reference_key, *asked])
 
 
+def verdict_key(subject: OpSubject) -> str:
+    """What decides the verdicts on an op, as far as it is known before it runs."""
+    keys = [subject.op_key, subject.reference_key, subject.judge_key]
+    return digest_json(["fuzz", VERSION, *keys])
+
+
 class _Lane:
     """One thread's programs of one subject, and the cases that wait to go to them together."""
 
@@ -93,9 +100,12 @@ class _Lane:
         stack: ExitStack,
         cancel: threading.Event,
         kept: ExpectedStore,
+        inputs: SeenInputs,
     ) -> None:
         self.subject = subject
-        self.waiting: list[tuple[int, str, Case]] = []
+        self.inputs = inputs
+        self._kept = kept
+        self.waiting: list[tuple[int, list[Json], Case]] = []
         self.waiting_bytes = 0
         self._stack = stack
         self._opening = open_trials(pool, subject.subject, cancel, kept=kept)
@@ -104,6 +114,14 @@ class _Lane:
     def trials(self) -> Trials:
         """Opened when a verdict is not known yet."""
         return self._stack.enter_context(self._opening)
+
+    def learn(self) -> None:
+        """Add what the programs were seen to use to the key of the verdicts."""
+        for who, seen in self.trials.observed().items():
+            program = getattr(self.subject.subject, who)
+            self.inputs.learn(f"{who} {id(self)}", seen, program.env)
+        if self._kept.inputs is not None:
+            self.inputs.join(self._kept.inputs.used)
 
 
 class Fuzzer:
@@ -143,13 +161,18 @@ class Fuzzer:
             op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
         self._size_limit = int(workspace.settings["size_limit"])
-        self._kept = [
-            ExpectedStore(self._cache, expected_key(subject), force=options.force)
-            for subject in self.subjects
-        ]
+        actions, force = self._cache.actions, options.force
+        self._inputs, self._kept = [], []
+        for subject in self.subjects:
+            sources = subject.op_sources | subject.reference_sources
+            key, lookup = expected_key(subject), workspace.inputs
+            about = SeenInputs(actions, key, lookup, subject.reference_sources, force=force)
+            self._kept.append(ExpectedStore(self._cache, key, inputs=about, force=force))
+            about = SeenInputs(actions, verdict_key(subject), lookup, sources, force=force)
+            self._inputs.append(about)
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
         self._lock = threading.Lock()
-        self._unwritten: list[tuple[str, Json]] = []
+        self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
         self._errors: list[BaseException] = []
 
     def run(self) -> FuzzOutcome:
@@ -209,7 +232,14 @@ class Fuzzer:
                     number, which, case = item
                     if which not in lanes:
                         kept = self._kept[which]
-                        lanes[which] = _Lane(self.subjects[which], pool, stack, self._cancel, kept)
+                        lanes[which] = _Lane(
+                            self.subjects[which],
+                            pool,
+                            stack,
+                            self._cancel,
+                            kept,
+                            self._inputs[which],
+                        )
                     for judged in self._judged(lanes[which], number, case):
                         self._tell(judged, source, outcome)
                 for lane in lanes.values():
@@ -230,8 +260,8 @@ class Fuzzer:
 
     def _judged(self, lane: _Lane, number: int, case: Case) -> Iterator[Judged]:
         """What is known once a case has been taken up: nothing while it waits for others."""
-        key = self._key(lane.subject, number, case)
-        known = None if self._options.force else cached_verdict(self._cache, key)
+        key: list[Json] = [checks_for(number) is FULL_CHECKS, case.identity()]
+        known = lane.inputs.find(lambda b: cached_verdict(self._cache, digest_json([b, *key])))
         if known is not None:
             yield Judged(number, case, known, cached=True)
             return
@@ -252,25 +282,30 @@ class Fuzzer:
             for (number, key, _), trial in zip(waiting, trials, strict=True):
                 yield self._keep(lane, number, key, trial)
 
-    def _keep(self, lane: _Lane, number: int, key: str, trial: Trial) -> Judged:
+    def _keep(self, lane: _Lane, number: int, key: list[Json], trial: Trial) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
         verdict = trial.result.verdict
         if verdict in BAD:
             with self._lock:
                 self._on_failure(lane.subject, trial)
+        lane.learn()
         if verdict is not Verdict.ERROR:
-            self._write((key, trial.result.to_json()))
+            self._write((lane.inputs, key, trial.result.to_json()))
         return Judged(number, trial.case, trial.result)
 
-    def _key(self, subject: OpSubject, number: int, case: Case) -> str:
-        full = checks_for(number) is FULL_CHECKS
-        keys = [subject.op_key, subject.reference_key, subject.judge_key]
-        return digest_json(["fuzz", VERSION, *keys, full, case.identity()])
+    def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
+        """Keep verdicts, some at a time: one transaction costs more than judging a tiny case.
 
-    def _write(self, *records: tuple[str, Json], force: bool = False) -> None:
-        """Keep verdicts, some at a time: one transaction costs more than judging a tiny case."""
+        Those are dropped whose programs, or what they read, were edited meanwhile.
+        """
         with self._lock:
             self._unwritten += records
-            if len(self._unwritten) >= WRITE_BATCH or (force and self._unwritten):
-                self._cache.actions.put_many(self._unwritten)
-                self._unwritten = []
+            if len(self._unwritten) < WRITE_BATCH and not (force and self._unwritten):
+                return
+            unwritten, self._unwritten = self._unwritten, []
+            bases = {id(inputs): inputs.key() for inputs, _, _ in unwritten}
+            self._cache.actions.put_many(
+                (digest_json([base, *key]), result)
+                for inputs, key, result in unwritten
+                if (base := bases[id(inputs)]) is not None
+            )

@@ -12,8 +12,10 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
-from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
 from gpuemu_flow.types import Json
+
+_SYSTEM = ("<", "/usr/", "/lib")
 
 
 def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, Json]]:
@@ -42,11 +44,27 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
                 "key": parts.key(),
                 "changes": changes,
                 "because": _roots(workspace, states, name, stale),
-                "reads": [*spec.sources, *(states.manifest(i.path) for i in spec.inputs)],
+                "reads": [
+                    *spec.sources,
+                    *_observed(workspace, spec),
+                    *(states.manifest(i.path) for i in spec.inputs),
+                ],
             }
         )
     workspace.cache.close()
     return found
+
+
+def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
+    """What the task's program was seen to use besides its sources, but for the system's libraries.
+
+    These count, too, and are alike for all programs.
+    """
+    names = workspace.snapshot.observed.names([spec.name])
+    files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
+    packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
+    variables = [f"environment variable {name}" for name in names.variables]
+    return [*sorted(files), *sorted(packages), *sorted(variables)]
 
 
 def _roots(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.engine import plan, snapshot
+from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
@@ -74,6 +75,7 @@ def _outdated(known: Snapshot, cache: WorkspaceCache) -> set[str]:
     before = dict(known.files.entries)
     changed = known.files.refresh(sorted(before))
     tasks = known.graph.tasks
+    used_otherwise = known.observed.changed(Discovery(known.files, ignored=[cache.folder]))
     config = any(
         known.files.digest(path) != digest for path, digest in known.basis.get("config", ())
     )
@@ -84,6 +86,7 @@ def _outdated(known: Snapshot, cache: WorkspaceCache) -> set[str]:
         or name not in known.current
         or states.manifest(spec.target) in changed
         or not changed.isdisjoint(spec.sources)
+        or name in used_otherwise
     }
     return {tasks[name].subject for name in known.graph.downstream(moved)}
 

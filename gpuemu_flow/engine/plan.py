@@ -15,13 +15,55 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-FORMAT = "gpuemu-flow plan 1"
+FORMAT = "gpuemu-flow plan 2"
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
 PLAN_NAME = "plan"
 _VARIABLES = ("GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 
+ALL_VARIABLES = "*"
+VOLATILE = frozenset({
+    "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
+    "TERM", "WINDOWID",
+})  # fmt: skip
+"""Variables that differ from one terminal to the next; as in `runners.variables`."""
+UNSET = "unset"
+WORKER_DEFAULTS = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+}
+"""What programs are given where the environment says nothing; as in `runners.process`."""
+_FEW = 4
+_BITS = 16
+
 Stamp = tuple[int, int, int, int]
+
+
+def _is_volatile(name: str) -> bool:
+    return name in VOLATILE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
+
+
+def variable_digest(environ: Mapping[str, str], name: str) -> str:
+    """Return a digest of a variable's value, or `UNSET`; of all that are not `VOLATILE` for ``*``.
+
+    The value itself, which may be a secret, is never kept.
+    """
+    if name == ALL_VARIABLES:
+        merged = {**WORKER_DEFAULTS, **environ}
+        value = repr(sorted((n, v) for n, v in merged.items() if not _is_volatile(n)))
+    else:
+        given = environ.get(name, WORKER_DEFAULTS.get(name))
+        if given is None:
+            return UNSET
+        value = given
+    try:
+        from _blake2 import blake2b  # noqa: PLC0415 - hashlib costs the front a millisecond
+    except ImportError:
+        from hashlib import blake2b  # noqa: PLC0415
+    data = value.encode("utf-8", "surrogateescape")
+    return blake2b(data, digest_size=_BITS).hexdigest()
 
 
 def identity(environ: Mapping[str, str]) -> str:
@@ -44,6 +86,8 @@ def render(
     files: Mapping[str, Stamp],
     absent: Iterable[str],
     folders: Mapping[str, Stamp],
+    links: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> bytes | None:
     """The plan file's content.
 
@@ -59,23 +103,39 @@ def render(
         Files whose appearance would change the configuration.
     folders : mapping of absolute path to stamp
         Folders whose listing matters.
+    links : mapping of absolute path to str
+        Links on the way to files, and what they lead to.
+    variables : mapping of str to str
+        `variable_digest` of the environment variables that programs read.
 
     Returns
     -------
     bytes or None
         None when a path holds a character that the format cannot, and so no plan can be kept.
     """
-    by_folder: dict[str, list[str]] = {}
+    links, variables = links or {}, variables or {}
+    by_folder: dict[str, dict[str, Stamp]] = {}
     for path, stamp in files.items():
         folder, _, name = path.rpartition("/")
-        by_folder.setdefault(folder, []).append("\t".join((name, *map(str, stamp))))
+        by_folder.setdefault(folder, {})[name] = stamp
     lines = [f"identity {identity_text}", f"summary {summary!r}"]
     lines += [f"absent {path}" for path in absent]
     lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in folders.items()]
-    sections = ["\n".join(lines)]
-    sections += ["\n".join((folder, *entries)) for folder, entries in sorted(by_folder.items())]
+    lines += [f"link {path}\t{target}" for path, target in links.items()]
+    lines += [f"variable {name}\t{digest}" for name, digest in variables.items()]
+    sections = []
+    for folder, entries in sorted(by_folder.items()):
+        if _is_worth_listing(folder, len(entries)):
+            shown = ("\t".join((name, *map(str, stamp))) for name, stamp in entries.items())
+            sections.append("\n".join((folder, *shown)))
+        else:
+            lines += [
+                "\t".join((f"file {folder}/{name}", *map(str, stamp)))
+                for name, stamp in entries.items()
+            ]
+    sections.insert(0, "\n".join(lines))
     text = "\f".join(sections)
-    paths = (*files, *absent, *folders)
+    paths = (*files, *absent, *folders, *links, *links.values(), *variables)
     if any(c in path for path in paths for c in "\n\t\f"):
         return None
     try:
@@ -93,7 +153,7 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
         if head != f"{FORMAT} {_checksum(body)}".encode():
             return None
         sections = body.decode().split("\f")
-        summary = _check_head(sections[0].split("\n"), identity(environ))
+        summary = _check_head(sections[0].split("\n"), environ)
         if summary is None:
             return None
         for section in sections[1:]:
@@ -115,6 +175,16 @@ def is_damaged(plan_path: str) -> bool:
     return head != f"{FORMAT} {_checksum(body)}".encode()
 
 
+def _is_worth_listing(folder: str, wanted: int) -> bool:
+    """Whether listing a folder costs less than asking for each of a few files in it."""
+    if wanted < _FEW:
+        return False
+    try:
+        return len(os.listdir(folder or "/")) <= 2 * wanted + 2 * _FEW  # noqa: PTH208
+    except OSError:
+        return True
+
+
 def _listing(folder: str) -> set[str]:
     found = set()
     # By descriptor: the kernel then need not walk the whole path again for every file.
@@ -131,22 +201,27 @@ def _listing(folder: str) -> set[str]:
     return found
 
 
-def _check_head(lines: list[str], identity_text: str) -> str | None:
-    if lines[0] != f"identity {identity_text}":
+def _check_head(lines: list[str], environ: Mapping[str, str]) -> str | None:
+    if lines[0] != f"identity {identity(environ)}":
         return None
-    for line in lines[2:]:
-        kind, _, rest = line.partition(" ")
-        if kind == "absent":
-            if os.path.lexists(rest):
-                return None
-        elif kind == "folder":
-            path, *stamp = rest.split("\t")
-            s = os.stat(path)  # noqa: PTH116
-            if [int(v) for v in stamp] != [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]:
-                return None
-        else:
-            return None
+    if not all(_holds(line, environ) for line in lines[2:]):
+        return None
     return _unquote(lines[1].partition(" ")[2])
+
+
+def _holds(line: str, environ: Mapping[str, str]) -> bool:
+    """Whether one line of the plan's head is still true."""
+    kind, _, rest = line.partition(" ")
+    if kind == "absent":
+        return not os.path.lexists(rest)
+    if kind in ("file", "folder"):
+        path, *stamp = rest.split("\t")
+        s = os.stat(path)  # noqa: PTH116
+        return [int(v) for v in stamp] == [s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino]
+    path, _, known = rest.rpartition("\t")
+    if kind == "link":
+        return os.readlink(path) == known  # noqa: PTH115
+    return kind == "variable" and variable_digest(environ, path) == known
 
 
 def _unquote(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -101,12 +102,32 @@ def build_report(workspace: Workspace, outcome: RunOutcome) -> RunReport:
             *(Problem(**w) for w in workspace.settings["warnings"]),
             *outcome.problems,
             *kernel_problems,
+            *untracked_inputs(workspace, outcome.selected),
         ),
         changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
     )
+
+
+def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
+    """Return a warning for each program that may have used more than could be seen."""
+    chosen, observed = set(tasks), workspace.snapshot.observed
+    found: dict[tuple[str, str, str], None] = {}
+    for name, spec in workspace.graph.tasks.items():
+        if name in chosen and spec.stage in (stages.OP, stages.REFERENCE):
+            reasons = sorted(observed.names([name]).untracked)
+            found.update(dict.fromkeys((spec.stage, spec.subject, reason) for reason in reasons))
+    return [
+        Problem(
+            "untracked-inputs",
+            f"{stage} of {subject}: {reason}",
+            "name what else it reads with `depends`",
+            warning=True,
+        )
+        for stage, subject, reason in found
+    ]
 
 
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import io
 import queue
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.signals import WAKE_SECONDS, on_signals
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
 from gpuemu_flow.tasks import (
     build_kernel,
@@ -45,7 +46,7 @@ ACTIONS: Mapping[str, Action] = {
     generate.STAGE: lambda spec, context, _: generate.run(spec, context),
     run_op.STAGE: lambda spec, context, parts: run_op.run(spec, context, parts.code),
     run_reference.STAGE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
-    compare.STAGE: lambda spec, context, _: compare.run(spec, context),
+    compare.STAGE: lambda spec, context, parts: compare.run(spec, context, parts.code),
     diff.STAGE: lambda spec, context, _: diff.run(spec, context),
     build_kernel.STAGE: lambda spec, context, _: build_kernel.run(spec, context),
     lint.STAGE: lambda spec, context, _: lint.run(spec, context),
@@ -157,6 +158,11 @@ class _Failed(TaskFailed):  # type: ignore[misc]
         self.flow_problems = problems
 
 
+def _written_meanwhile(names: Discovered, moved: Sequence[str]) -> Discovered:
+    reasons = {f"{name} is written to whenever it runs" for name in moved}
+    return replace(names, untracked=names.untracked | reasons)
+
+
 class Executor:
     """Executes a set of tasks of one graph.
 
@@ -244,7 +250,7 @@ class Executor:
             verdict = result.values.get("verdict", Verdict.PASSED.value)
             if verdict in (Verdict.FAILED.value, Verdict.ERROR.value):
                 self._runner.stop()
-        return asdict(result)
+        return dict(vars(result))
 
     def _act_on_one_state(self, spec: TaskSpec) -> StageResult:
         """Run the action until no source changed meanwhile: a result is recorded under their key.
@@ -254,14 +260,25 @@ class Executor:
         RunnerError
             ``sources-changing`` when they changed during each of several attempts.
         """
-        for _ in range(_ATTEMPTS):
-            parts = self._dependency.parts[spec.name]
-            unchanged = functools.partial(self._unchanged, spec, parts)
-            context = replace(self._context, unchanged=unchanged)
+        for left in reversed(range(_ATTEMPTS)):
+            begun = self._context.inputs.now()
+            parts = self._states.static_parts(spec)
+            unchanged = functools.partial(self._unchanged, spec, parts, begun)
+            context = replace(
+                self._context, unchanged=unchanged, packages=self._states.packages(spec)
+            )
             result = ACTIONS[spec.stage](spec, context, parts)
-            if unchanged():
-                return result
-            self._dependency.parts[spec.name] = self._states.parts(spec)
+            if not unchanged():
+                continue
+            moved = self._context.inputs.moved(result.discovered, begun)
+            if moved and left:
+                continue
+            if moved:  # its own doing, most likely: the sources themselves are as they were
+                result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
+            self._dependency.parts[spec.name] = replace(
+                parts, observed=self._context.inputs.parts(result.discovered)
+            )
+            return result
         raise RunnerError(
             Problem(
                 "sources-changing",
@@ -270,8 +287,11 @@ class Executor:
             )
         )
 
-    def _unchanged(self, spec: TaskSpec, parts: KeyParts) -> bool:
-        return self._states.parts(spec).code == parts.code
+    def _unchanged(self, spec: TaskSpec, parts: KeyParts, begun: int) -> bool:
+        names = Discovered(files=frozenset(spec.sources))
+        return self._states.static_parts(
+            spec
+        ).code == parts.code and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
         """End what runs and start nothing more; from any thread."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine.events import Listener, Quiet
 from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.states import inputs_of
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.failures import FailureStore
@@ -271,6 +272,7 @@ def _context(
             cache=workspace.cache,
             pool=pool,
             environment=workspace.environment,
+            inputs=workspace.inputs,
             on_progress=listener.on_progress,
             force=options.force,
         )
@@ -282,6 +284,11 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
     ended = {name for name, status in outcome.status.items() if status in ("ran", "restored")}
     current = workspace.snapshot.current - workspace.graph.downstream(ended)
     current -= {name for name, status in outcome.status.items() if status == "failed"}
+    for name in ended:
+        record = states.record(name)
+        if record is not None and record["inputs"]:
+            workspace.snapshot.observed.record(name, inputs_of(record), record["parts"]["observed"])
+    workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
     for name in workspace.graph.downstream(ended):
         spec = workspace.graph.tasks[name]
         if not states.reasons(spec, states.parts(spec)):

@@ -9,11 +9,12 @@ from pathlib import Path
 from gpuemu_flow import __version__
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.types import Json
 
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Snapshot:
     current : set of str
         Tasks that were current when the snapshot was taken; they still are if no file that they
         read or write changed.
+    observed : ObservedSets
+        What the tasks' programs were seen to use.
     """
 
     graph: Graph
@@ -39,6 +42,7 @@ class Snapshot:
     basis: dict[str, Json]
     files: FileTable
     current: set[str] = field(default_factory=set)
+    observed: ObservedSets = field(default_factory=ObservedSets)
 
 
 def save(path: Path, snapshot: Snapshot) -> None:
@@ -52,6 +56,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "basis": snapshot.basis,
         "files": entries,
         "current": sorted(snapshot.current),
+        "observed": snapshot.observed.to_json(),
     }
     write_atomic(path, seal(content))
 
@@ -81,6 +86,7 @@ def load(
             content["basis"],
             FileTable(root, _entries(content["files"])),
             set(content["current"]),
+            ObservedSets.from_json(content["observed"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         set_aside(path, f"damaged graph: {error}")

@@ -67,7 +67,7 @@ class SourceIndex:
                 if not found and level == 0 and top and top not in _STDLIB:
                     packages.add(top)
         closure = Closure(
-            tuple(sorted(self._relative(path) for path in files)), tuple(sorted(packages))
+            tuple(sorted(self.relative(path) for path in files)), tuple(sorted(packages))
         )
         self._closures[script] = closure
         return closure
@@ -87,14 +87,15 @@ class SourceIndex:
 
         When one of them appears, the same import may mean another module.
         """
-        return sorted(self._relative(path) for path in self._absent)
+        return sorted(self.relative(path) for path in self._absent)
 
     def module_file(self, name: str) -> Path | None:
         """The workspace file that ``import name`` would run, or None when it is not local."""
         found = self._module_files(self.root, name)
         return found[-1] if found else None
 
-    def _relative(self, path: Path) -> str:
+    def relative(self, path: Path) -> str:
+        """Return a path without the place of the workspace, where it lies inside."""
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.as_posix()

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.files import FileTable
-from gpuemu_flow.store.keys import TRIGGERS, KeyParts, changed_parts, digest_json
+from gpuemu_flow.store.discovered import Discovered, Lookup
+from gpuemu_flow.store.keys import TRIGGERS, KeyParts, changed_parts, digest_json, trigger_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+OBSERVED_STAGES = (stages.OP, stages.REFERENCE, stages.COMPARE)
+"""Stages that run programs of the user's."""
+
+
+def inputs_of(record: Mapping[str, Json]) -> Discovered:
+    """Return what a task's program was seen to use, by the record of its last success."""
+    try:
+        return Discovered.from_json(record["inputs"])
+    except (KeyError, ValueError):
+        return Discovered()
 
 
 class TaskStates:
@@ -25,6 +40,8 @@ class TaskStates:
         The machine's fingerprint.
     triggers : iterable of str
         Which parts of a key may make a task run: ``code``, ``params``, ``input``, ``env``.
+    inputs : Lookup, optional
+        States of what programs were seen to use.
     """
 
     def __init__(
@@ -33,11 +50,14 @@ class TaskStates:
         files: FileTable,
         environment: Mapping[str, str],
         triggers: Iterable[str] = TRIGGERS,
+        inputs: Lookup | None = None,
     ) -> None:
         self._cache = cache
         self._files = files
         self._environment = dict(environment)
         self._triggers = tuple(triggers)
+        self._inputs: Lookup = inputs or Discovery(files)
+        self._versions: dict[str, str] = {}
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
         self._manifests = below.as_posix() + "/"
@@ -48,14 +68,32 @@ class TaskStates:
 
     def parts(self, spec: TaskSpec) -> KeyParts:
         """What decides, now, whether `spec` must run."""
+        record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
+        static = self.static_parts(spec)
+        if record is None:
+            return static
+        return replace(static, observed=self._inputs.parts(inputs_of(record)))
+
+    def static_parts(self, spec: TaskSpec) -> KeyParts:
+        """The parts that are known without what its program was seen to use."""
         runs_program = bool(spec.sources or spec.packages)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
             params=spec.params,
             input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
-            env={**self._environment, **dict(spec.packages)} if runs_program else {},
+            env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
+
+    def packages(self, spec: TaskSpec) -> dict[str, str]:
+        """Versions, now, of the packages that a task's sources import."""
+        versions = ((name, self._version(name)) for name in spec.packages)
+        return {name: version for name, version in versions if version}
+
+    def _version(self, name: str) -> str:
+        if name not in self._versions:
+            self._versions[name] = package_version(name)
+        return self._versions[name]
 
     def record(self, name: str) -> dict[str, Json] | None:
         """The stored record of a task's last success."""
@@ -74,7 +112,7 @@ class TaskStates:
         found = [
             change
             for change in changed_parts(record["parts"], parts.to_json())
-            if change[0].partition(".")[0] in (*self._triggers, "stage")
+            if trigger_of(change[0]) in (*self._triggers, "stage")
         ]
         digest = self._files.digest(self.manifest(spec.target))
         if digest != record["digest"]:
@@ -82,7 +120,13 @@ class TaskStates:
         return found
 
     def save(
-        self, spec: TaskSpec, parts: KeyParts, digest: str, complete: bool, values: Json
+        self,
+        spec: TaskSpec,
+        parts: KeyParts,
+        digest: str,
+        complete: bool,
+        values: Json,
+        discovered: Discovered,
     ) -> None:
         """Record a success; it is on disk when this returns."""
         self._files.record(self.manifest(spec.target), digest)
@@ -95,6 +139,7 @@ class TaskStates:
                 "digest": digest,
                 "complete": complete,
                 "values": values,
+                "inputs": discovered.to_json(),
             },
         )
 

@@ -10,8 +10,10 @@ from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.generate import schema_from_json
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Json
@@ -29,9 +31,12 @@ class OpSubject:
         The workspace's master seed.
     strategies, layouts : tuple of str
     op_key, reference_key : str
-        Digests of all that decides what the two programs compute.
+        Digests of all that decides what the two programs compute, as far as it is known before they
+        run.
     judge_key : str
         Digest of all that decides a verdict besides outputs.
+    op_sources, reference_sources : Discovered
+        The files that the two programs are known to consist of before they run.
     """
 
     subject: Subject
@@ -42,6 +47,8 @@ class OpSubject:
     op_key: str
     reference_key: str
     judge_key: str
+    op_sources: Discovered
+    reference_sources: Discovered
 
 
 def op_names(workspace: Workspace) -> list[str]:
@@ -101,8 +108,12 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
     states = workspace.states()
 
     def key(part: Json, task: str) -> str:
-        parts = states.parts(tasks[task])
-        return digest_json([part, dict(parts.code), parts.params, dict(parts.env)])
+        parts = states.static_parts(tasks[task])
+        return digest_json([part, parts.stage, dict(parts.code), parts.params, dict(parts.env)])
+
+    def sources(spec: TaskSpec) -> Discovered:
+        paths = frozenset(str(workspace.root / path) for path in spec.sources)
+        return workspace.inputs.discover(Observation(files=paths), {})
 
     cases = plan_cases(
         schema,
@@ -116,8 +127,8 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         Subject(
             name=op,
             dtype=dtype,
-            op=Program.from_json(program.settings),
-            reference=Program.from_json(reference.settings),
+            op=program_of(program.settings),
+            reference=program_of(reference.settings),
             compare=compare.params,
             samples=sample_cases(cases),
             reference_dtype=reference.params["dtype"],
@@ -129,4 +140,6 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         op_key=key("op", program.name),
         reference_key=key("reference", reference.name),
         judge_key=digest_json([compare.version, compare.params, [c.identity() for c in cases]]),
+        op_sources=sources(program),
+        reference_sources=sources(reference),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuemu_flow.engine.compile import glob_files
+from gpuemu_flow.engine.discovery import names_in
 from gpuemu_flow.engine.files import Stamp, stamp_of
 from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
@@ -49,6 +50,7 @@ class FileWatch:
     _files: dict[str, Stamp | None] = field(default_factory=dict)
     _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
     _globs: dict[str, list[str]] = field(default_factory=dict)
+    _listed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(stamp is not None for stamp in self._files.values())
@@ -57,21 +59,30 @@ class FileWatch:
     def folders(self) -> frozenset[str]:
         """Every folder in which something watched lies."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
-        return frozenset(f for f in (*parents, *self._folders) if os.path.isdir(f))  # noqa: PTH112
+        all_folders = (*parents, *self._folders, *self._listed)
+        return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
         """Take what is there now as known. Before a run, so that nothing saved later is missed."""
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
         self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
+        self._listed = {folder: names_in(folder) for folder in self._listed}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
-        """Watch what decides the given tasks; what was watched already keeps its known state."""
+        """Watch what decides the given tasks; what was watched already keeps its known state.
+
+        To be called again after a run, which may have seen programs use more.
+        """
+        tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
         paths |= {path for path, _ in basis["config"]}
+        observed, listed = _observed(workspace, tasks)
         self.anything = False
-        self._files = {p: self._files[p] if p in self._files else stamp_of(p) for p in paths}
+        known = {**observed, **self._files}
+        self._files = {p: known[p] if p in known else stamp_of(p) for p in (*paths, *observed)}
+        self._listed = {f: self._listed.get(f, names) for f, names in listed.items()}
         self._globs = dict(basis["globs"])
         self._follow_folders()
 
@@ -92,6 +103,7 @@ class FileWatch:
     def saved(self) -> set[str]:
         """Paths that changed, came or went since `refresh`, relative to the workspace."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
+        found |= {folder for folder, names in self._listed.items() if names_in(folder) != names}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
         appeared = set()
         for folder, (stamp, names) in self._folders.items():
@@ -113,6 +125,22 @@ class FileWatch:
         found |= appeared
         prefix = f"{self.root}/"
         return {path.removeprefix(prefix) for path in found}
+
+
+def _observed(
+    workspace: Workspace, tasks: Iterable[str]
+) -> tuple[dict[str, Stamp | None], dict[str, frozenset[str]]]:
+    """What programs were seen to use: files as the engine last read them, and listed folders."""
+    names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
+    entries = workspace.snapshot.files.entries
+    found: dict[str, Stamp | None] = {}
+    for member in names.files:
+        path, known = lookup.path(member), entries.get(lookup.key(member))
+        found[path] = stamp_of(path) if known is None else known[0]
+    found.update({lookup.path(member): None for member in names.missed})
+    for package in names.packages:
+        found.update({record: stamp_of(record) for record in lookup.records(package)})
+    return found, {path: names_in(path) for path in map(lookup.path, names.listed)}
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:

@@ -12,10 +12,13 @@ from gpuemu_flow.config.read import read_source
 from gpuemu_flow.engine.compile import Compiler, Overrides
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
@@ -54,6 +57,53 @@ class Asked:
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names)
 
 
+class WireInputs:
+    """What the programs of one op were seen to use while they were warm. Thread-safe.
+
+    Parameters
+    ----------
+    known : KnownInputs
+        Where it is kept for the next process.
+    lookup : Lookup
+    names : Discovered
+        What was seen before.
+
+    Attributes
+    ----------
+    begun : int
+        Programs that were loaded since then are as their files were, if none was written to.
+    parts : dict of str to str
+        States of all inputs.
+    """
+
+    def __init__(self, known: KnownInputs, lookup: Lookup, names: Discovered) -> None:
+        self._known = known
+        self._lookup = lookup
+        self._last: dict[str, Observation] = {}
+        self._lock = threading.Lock()
+        self._moved = False
+        self.begun = lookup.now()
+        self.names = names
+        self.parts = lookup.parts(names)
+
+    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+        """Add what one program was seen to use so far."""
+        with self._lock:
+            if self._last.get(who) is seen:
+                return
+            self._last[who] = seen
+            names = self.names | self._lookup.discover(seen, given)
+            self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
+            if names != self.names and not self._moved:
+                self.names, self.parts = names, self._lookup.parts(names)
+                self._known.add(names)
+
+    def hold(self) -> bool:
+        """Whether all inputs are still as they were when the programs were loaded."""
+        with self._lock:
+            return not self._moved and self._lookup.parts(self.names) == self.parts
+
+
 @dataclass(frozen=True)
 class WireSubject:
     """A subject and what it was made from.
@@ -63,13 +113,27 @@ class WireSubject:
     subject : Subject
     key : str
         Subjects that share it can share warm programs.
-    judged_by : str
-        Digest of all that decides a verdict beside the case: code, configuration, environment.
+    base : str
+        Digest of what decides a verdict and is known before a program runs: code, configuration,
+        environment.
+    seen : WireInputs
+        What the programs were seen to use besides.
     """
 
     subject: Subject
     key: str
-    judged_by: str
+    base: str
+    seen: WireInputs
+
+    @property
+    def judged_by(self) -> str:
+        """Digest of all that decides a verdict beside the case, as far as it is known by now."""
+        return digest_json([self.base, self.seen.parts])
+
+    def learn(self, observed: Mapping[str, Observation]) -> None:
+        """Add what the programs were seen to use, by ``op`` and ``reference``."""
+        for who, seen in observed.items():
+            self.seen.learn(who, seen, getattr(self.subject, who).env)
 
     @property
     def output_name(self) -> str:
@@ -88,6 +152,7 @@ class _Compiled:
     reference_dtype: str | None
     stamps: tuple[tuple[str, Stamp | None], ...]
     digests: tuple[str, ...]
+    seen: WireInputs
     made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
 
 
@@ -106,7 +171,9 @@ class Subjects:
         self._config = workspace.config
         self._cache = workspace.cache
         self._root = workspace.root
+        self._lookup = workspace.inputs
         self._environment = dict(workspace.environment)
+        self._version = str(workspace.snapshot.basis["own_code"])
         self._auto = (
             _ops_that_say_auto(self._config)
             if protocol_v1
@@ -145,15 +212,23 @@ class Subjects:
 
     def judged_by(self, asked: Asked) -> str:
         """See `WireSubject`."""
-        return self._judged_by(asked, self._as_asked(asked, self._current(asked.op, asked.dtype)))
+        compiled = self._current(asked.op, asked.dtype)
+        return digest_json(
+            [self._base(asked, self._as_asked(asked, compiled)), compiled.seen.parts]
+        )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
         """The files that `judged_by` depends on, and their state when it was last computed."""
-        return dict(self._current(op, dtype).stamps)
+        compiled = self._current(op, dtype)
+        names, lookup = compiled.seen.names, self._lookup
+        paths = [lookup.path(member) for member in (*names.files, *names.missed)]
+        return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
-    def _judged_by(self, asked: Asked, compiled: _Compiled) -> str:
+    def _base(self, asked: Asked, compiled: _Compiled) -> str:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
-        return digest_json([repr(asked.key()), *parts, compiled.digests, self._environment])
+        return digest_json(
+            [repr(asked.key()), *parts, compiled.digests, self._environment, self._version]
+        )
 
     def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
         """An op with what a request changes of it."""
@@ -188,13 +263,20 @@ class Subjects:
             [sample],
             changed.reference_dtype,
         )
-        judged_by = self._judged_by(asked, changed)
-        return WireSubject(subject, digest_json([repr(key), judged_by]), judged_by)
+        base = self._base(asked, changed)
+        # Programs that were loaded before something was edited are not used again, whatever it is
+        # edited to: hence the time.
+        loaded = digest_json([repr(key), base, compiled.seen.begun])
+        return WireSubject(subject, loaded, base, compiled.seen)
 
     def _current(self, name: str, dtype: str) -> _Compiled:
         with self._lock:
             known = self._compiled.get((name, dtype))
-            if known is None or any(stamp_of(path) != stamp for path, stamp in known.stamps):
+            if (
+                known is None
+                or any(stamp_of(path) != stamp for path, stamp in known.stamps)
+                or not known.seen.hold()
+            ):
                 known = self._compiled[name, dtype] = self._compile(self._config.op(name), dtype)
             return known
 
@@ -207,22 +289,30 @@ class Subjects:
             op, op=op.op or op.reference, dtypes=(dtype,), tolerance=tolerance, skip_reason=""
         )
         config = replace(self._config, ops=(stand_in,), targets={})
-        tasks = Compiler(config, self._cache, Overrides()).graph().tasks
+        tasks = Compiler(config, self._cache, Overrides(), self._version).graph().tasks
         program, reference, compare = (
             tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
         )
-        made = Program.from_json(program.settings)
+        made = program_of(program.settings)
         if op.op is None:
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
         files = sorted({*program.sources, *reference.sources})
         table = FileTable(self._root)
+        digests = tuple(table.digest(path) for path in files)
+        static = digest_json(["wire", op.name, dtype, files, digests, self._version])
+        inputs = KnownInputs(self._cache.actions, static, self._lookup)
+        earlier = self._compiled.get((op.name, dtype))
+        names = Discovered() if earlier is None else earlier.seen.names
+        for known in inputs.sets()[:1]:
+            names |= known
         return _Compiled(
             made,
-            Program.from_json(reference.settings),
+            program_of(reference.settings),
             compare.params,
             reference.params["dtype"],
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
-            tuple(table.digest(path) for path in files),
+            digests,
+            WireInputs(inputs, self._lookup, names),
         )
 
 

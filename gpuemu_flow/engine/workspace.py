@@ -6,22 +6,30 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 from gpuemu_flow.config.load import find_config, load_config
 from gpuemu_flow.config.model import Config
-from gpuemu_flow.engine import plan, snapshot
-from gpuemu_flow.engine.compile import Compiler, Overrides, glob_files, samplings
-from gpuemu_flow.engine.environment import fingerprint
+from gpuemu_flow.engine import own_code, plan, snapshot
+from gpuemu_flow.engine.compile import (
+    Compiler,
+    Overrides,
+    glob_files,
+    links_on_the_way,
+    samplings,
+)
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
-from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json
 
 SNAPSHOT_NAME = "graph.json"
@@ -101,7 +109,20 @@ class Workspace:
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
         """States and keys of the tasks."""
-        return TaskStates(self.cache, self.snapshot.files, self.environment, triggers)
+        return TaskStates(self.cache, self.snapshot.files, self.environment, triggers, self.inputs)
+
+    @cached_property
+    def inputs(self) -> Discovery:
+        """What programs were seen to use, as it is now."""
+        return self._discovery(self.snapshot.files)
+
+    def _discovery(self, files: FileTable) -> Discovery:
+        return Discovery(
+            files,
+            self._environ,
+            ignored=(self.cache.folder, self._snapshot_path.parent),
+            staging=self.cache.folder / "staging",
+        )
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
         """Those of `names` that may have to run: changed themselves, or downstream of one.
@@ -110,12 +131,15 @@ class Workspace:
         """
         states = self.states(triggers)
         changed = self.snapshot.files.refresh(sorted(self.snapshot.files.entries))
+        moved_sets = self.snapshot.observed.changed(self.inputs)
         touched = {
             name
             for name, spec in self.graph.tasks.items()
             if name not in self.snapshot.current
             or states.manifest(spec.target) in changed
             or not changed.isdisjoint(spec.sources)
+            or name in moved_sets
+            or (spec.packages and spec.stage not in OBSERVED_STAGES)  # which may be upgraded
         }
         suspects = {n for t in touched for n in (t, *self.graph.readers(t))}
         self.snapshot.current -= suspects
@@ -151,16 +175,25 @@ class Workspace:
                 files[name] = stamp
             else:
                 absent.append(name)
-        for path in _package_files():
+        unseen = {
+            package
+            for spec in self.graph.tasks.values()
+            if spec.stage not in OBSERVED_STAGES
+            for package in spec.packages
+        }
+        for path in (*_package_files(), *filter(None, map(_record_file, sorted(unseen)))):
             stamp = stamp_of(path)
             if stamp is not None:
                 files[path] = stamp
+        needed = self.snapshot.observed.needed(self.inputs)
+        absent += needed.absent
         tools = self.snapshot.basis["kernels"].get("tool_files", ())
         seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
         seen.update(self.watched)
         absent += [path for path, stamp in seen.items() if stamp is None]
         files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
-        folders = {}
+        folders = dict(needed.folders)
+        links = {**needed.links, **dict(self.snapshot.basis["links"])}
         for pattern, _ in self.snapshot.basis["globs"]:
             for folder in _glob_folders(self.root, pattern):
                 stamp = stamp_of(folder)
@@ -173,6 +206,8 @@ class Workspace:
             files=files,
             absent=absent,
             folders=folders,
+            links=links,
+            variables=needed.variables,
         )
         if content is not None:
             write_atomic(self._plan_path, content)
@@ -203,7 +238,8 @@ class Workspace:
         return bool(
             not known.settings["random_seed"]
             and basis["overrides"] == self._changes(known.settings["samplings"])
-            and basis["stages"] == stages.VERSIONS
+            and basis["own_code"] == own_code.digest(known.files)
+            and all(_target(path) == target for path, target in basis["links"])
             and basis["environment"] == self.environment
             and basis["variables"] == plan.identity(self._environ)
             and all(_digest(Path(path)) == digest for path, digest in basis["config"])
@@ -243,7 +279,11 @@ class Workspace:
         config = self.config
         if config.cache.dir is not None:
             self.cache = WorkspaceCache(config.cache.dir)
-        compiler = Compiler(config, self.cache, self._overrides)
+        files = FileTable(self.root)
+        if old is not None:
+            files.entries.update(old.files.entries)
+        version = own_code.digest(files)
+        compiler = Compiler(config, self.cache, self._overrides, version)
         graph = compiler.graph()
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         globs = sorted({pattern for op in config.ops for pattern in op.depends})
@@ -253,7 +293,8 @@ class Workspace:
         }
         basis = {
             "overrides": self._changes(sampled),
-            "stages": stages.VERSIONS,
+            "own_code": version,
+            "links": links_on_the_way(config),
             "environment": self.environment,
             "variables": plan.identity(self._environ),
             "config": [[str(f.path), f.digest] for f in config.files],
@@ -273,16 +314,24 @@ class Workspace:
             "random_seed": compiler.random_seed,
             "warnings": [asdict(problem) for problem in config.warnings],
         }
-        files, current = FileTable(self.root), set[str]()
+        current, observed = set[str](), ObservedSets()
         if old is not None:
-            files.entries.update(old.files.entries)
+            observed = old.observed.of(graph.tasks)
             same = basis["environment"] == old.basis["environment"]
             current = {
                 name
                 for name in old.current
                 if same and graph.tasks.get(name) == old.graph.tasks[name]
             }
-        return Snapshot(graph, settings, basis, files, current)
+        return Snapshot(graph, settings, basis, files, current, observed)
+
+
+def _target(path: str) -> str:
+    """What a link leads to; empty when it is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
+    except OSError:
+        return ""
 
 
 def _digest(path: Path) -> str:
@@ -297,18 +346,26 @@ def _scanned(index: SourceIndex, path: Path) -> list[str]:
 
 
 def _package_files() -> list[str]:
-    """Files that change when the tool, or a package that results depend on, is installed anew."""
+    """Files that change when a package that all results depend on is installed anew."""
     import importlib.util  # noqa: PLC0415
 
     found = []
-    for name in ("numpy", "ml_dtypes"):
+    for name in NUMERIC_PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
             found.append(spec.origin)
-    package = Path(__file__).resolve().parent.parent
-    for part in ("tasks", "cases", "numerics"):
-        found += [str(path) for path in (package / part).resolve().glob("*.py")]
     return found
+
+
+def _record_file(package: str) -> str:
+    """The file that is written anew when a package is installed anew; empty when there is none."""
+    import importlib.metadata  # noqa: PLC0415
+
+    try:
+        files = importlib.metadata.distribution(package).files or ()
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""
+    return next((str(file.locate()) for file in files if file.name == "RECORD"), "")
 
 
 def _glob_folders(root: Path, pattern: str) -> set[Path]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpuemu_flow.reports.causes import causes
 from gpuemu_flow.reports.model import CaseFailure, KernelResult, OpResult, RunReport
+from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.tasks.verdicts import STDERR
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
@@ -364,7 +365,7 @@ def reason_line(what: str, old: Json, new: Json) -> str:
         "input": "input changed",
         "env": "environment changed",
         "output": "its output is not what it wrote",
-        "stage": "new version of the stage",
+        "stage": "another version of gpuemu-flow",
         "state": "",
     }
     if kind == "state":
@@ -373,6 +374,8 @@ def reason_line(what: str, old: Json, new: Json) -> str:
         return f"{new} was asked for"
     if kind == "follows":
         return f"may follow from {new}, which would run"
+    if kind == "observed":
+        return observed_line(rest, old, new)
     label = f"{names.get(kind, kind)}{': ' + rest if rest else ''}"
     return f"{label}: {shown(old)} -> {shown(new)}"
 

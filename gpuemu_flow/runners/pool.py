@@ -229,7 +229,8 @@ class Pool:
         cancel : threading.Event, optional
             When set, the workers are killed and the remaining cases have no outcome.
         on_observed : callable, optional
-            Called once at the end with all that the program was seen to use.
+            Called with all that the program was seen to use so far whenever that has grown: before
+            `on_outcome`, and at the end.
 
         Returns
         -------
@@ -243,6 +244,15 @@ class Pool:
         """
         outcomes: list[Outcome] = []
         sightings = Sightings()
+        told: Observation | None = None
+
+        def tell_observed() -> None:
+            nonlocal told
+            seen = sightings.observation()
+            if on_observed is not None and seen is not told:
+                told = seen
+                on_observed(seen)
+
         try:
             with self._slot(cancel):
                 supervisor = self._supervisor(program, cancel, sightings)
@@ -250,14 +260,14 @@ class Pool:
                     for request in requests:
                         outcome = self._one(supervisor, request, checks, publish)
                         outcomes.append(outcome)
+                        tell_observed()
                         if on_outcome is not None:
                             on_outcome(outcome)
                 finally:
                     supervisor.close()
         except CancelledRunError:
             pass
-        if on_observed is not None:
-            on_observed(sightings.observation())
+        tell_observed()
         return outcomes
 
     def call(

@@ -10,6 +10,19 @@ from dataclasses import dataclass, field
 from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
+OBSERVED = "observed"
+_OF_CODE = ("file", "link", "missing", "folder")
+
+
+def trigger_of(change: str) -> str:
+    """Return which of `TRIGGERS` a part named by `changed_parts` belongs to, or ``stage``.
+
+    Observed files count as code, variables and packages as environment.
+    """
+    part, _, rest = change.partition(".")
+    if part != OBSERVED:
+        return part
+    return "code" if rest.partition(" ")[0] in _OF_CODE else "env"
 
 
 def canonical(value: Json) -> bytes:
@@ -49,6 +62,9 @@ class KeyParts:
         Manifests of the stages before this one, by role, not by path: a renamed op keeps its key.
     env : mapping of str to str
         Interpreter, package versions, CPU features.
+    observed : mapping of str to str
+        State of every input that the program was seen to use, by a name such as
+        ``file lib/table.npy`` or ``variable SCALE``.
     """
 
     stage: str
@@ -56,6 +72,7 @@ class KeyParts:
     params: Json = None
     input: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    observed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """As kept in the task's state, so that ``explain`` can name what changed."""
@@ -65,6 +82,7 @@ class KeyParts:
             "params": self.params,
             "input": dict(self.input),
             "env": dict(self.env),
+            "observed": dict(self.observed),
         }
 
     def key(self) -> str:
@@ -82,7 +100,7 @@ def changed_parts(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[tupl
         for absent.
     """
     found: list[tuple[str, Json, Json]] = []
-    for part in ("stage", *TRIGGERS):
+    for part in ("stage", *TRIGGERS, OBSERVED):
         _differences(part, old.get(part), new.get(part), found)
     return found
 

@@ -68,10 +68,11 @@ def test_an_edit_of_a_shared_helper_runs_exactly_the_ops_that_import_it(done: Mi
     assert report["tasks"]["restored"] == 0
 
 
-def test_a_comment_in_a_reference_runs_no_comparison(done: Mini) -> None:
+def test_an_edited_reference_is_compared_anew_for_the_tolerance_follows_from_it(done: Mini) -> None:
     done.edit("scripts/total_ref.py", "import numpy as np", "import numpy as np  # plain")
     report = done.run()
-    assert executed(report) == {"reference:total:float32", "reference:total:float16"}
+    stages, dtypes = ("reference", "compare"), ("float32", "float16")
+    assert executed(report) == {f"{stage}:total:{dtype}" for stage in stages for dtype in dtypes}
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,52 @@ def test_another_process_environment_is_noticed(folder: Path) -> None:
     assert plan.up_to_date(str(path), {**ENVIRON, "PATH": "/elsewhere"}) == SUMMARY
 
 
+def with_head(folder: Path, **more: object) -> Path:
+    content = plan.render(
+        identity_text=plan.identity(ENVIRON),
+        summary=SUMMARY,
+        files={str(folder / "a.py"): stamp_of(folder / "a.py")},  # type: ignore[dict-item]
+        absent=(),
+        folders={},
+        **more,  # type: ignore[arg-type]
+    )
+    assert content is not None
+    (folder / "plan").write_bytes(content)
+    return folder / "plan"
+
+
+def test_a_link_that_leads_elsewhere_is_noticed(folder: Path) -> None:
+    link = folder / "link"
+    link.symlink_to("a.py")
+    path = with_head(folder, links={str(link): "a.py"})
+    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    link.unlink()
+    assert plan.up_to_date(str(path), ENVIRON) is None
+    link.symlink_to("b.py")
+    assert plan.up_to_date(str(path), ENVIRON) is None
+
+
+@pytest.mark.parametrize("name", ["SCALE", plan.ALL_VARIABLES])
+def test_a_variable_that_programs_read_is_noticed_and_not_stored(name: str, folder: Path) -> None:
+    before = {**ENVIRON, "SCALE": "hunter2"}
+    path = with_head(folder, variables={name: plan.variable_digest(before, name)})
+    assert b"hunter2" not in path.read_bytes()
+    assert plan.up_to_date(str(path), before) == SUMMARY
+    assert plan.up_to_date(str(path), {**before, "SHLVL": "7"}) == SUMMARY
+    assert plan.up_to_date(str(path), {**before, "SCALE": "3"}) is None
+    assert plan.up_to_date(str(path), ENVIRON) is None
+
+
+def test_few_files_of_a_large_folder_are_asked_for_one_by_one(folder: Path) -> None:
+    for number in range(50):
+        (folder / f"other{number}").touch()
+    path = written(folder)
+    assert f"file {folder}/a.py\t".encode() in path.read_bytes()
+    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    (folder / "a.py").write_text("b.py")
+    assert plan.up_to_date(str(path), ENVIRON) is None
+
+
 def test_damage_is_never_believed(folder: Path) -> None:
     path = written(folder)
     content = path.read_bytes()

@@ -13,7 +13,7 @@ import pytest
 
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.expected_store import ExpectedStore, load, stage, worth_keeping
+from gpuemu_flow.tasks.expected_store import ExpectedStore, _key, load, stage, worth_keeping
 from gpuemu_flow.types import Case, InputSpec
 
 CASE = Case(3, 7, "float32", "contiguous", "normal", (InputSpec("x", (2, 5), "float32"),))
@@ -136,7 +136,7 @@ def test_damage_and_deletion_only_cost_a_run(store: ExpectedStore, cache: Worksp
 def test_a_record_of_someone_else_is_no_answer(
     store: ExpectedStore, cache: WorkspaceCache, record: object
 ) -> None:
-    cache.actions.put(store._key("outputs", CASE.identity()), record)
+    cache.actions.put(_key("reference 1", "outputs", CASE.identity()), record)
     assert store.find(CASE) is None
 
 

@@ -1,0 +1,328 @@
+"""From what programs were seen to use to parts of keys: what each input holds now."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpuemu_flow.engine import own_code
+from gpuemu_flow.engine.distributions import Distributions
+from gpuemu_flow.engine.files import ABSENT, FileTable
+from gpuemu_flow.engine.plan import variable_digest
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.atomic import disk_errors
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import digest_json
+
+_STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
+_PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
+_NO_FILES = ("/dev/", "/proc/", "/sys/")
+_MOST_LINKS = 40
+_numbers = itertools.count()
+_NOT_LISTED = re.compile(r"__pycache__|.*\.py[co]|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
+"""Names that editors and interpreters make beside sources."""
+
+
+class Discovery:
+    """Inputs of the programs of one workspace.
+
+    Parameters
+    ----------
+    files : FileTable
+    environ : mapping
+        Variables that programs inherit.
+    ignored : iterable of Path
+        Folders that are the tool's own: the cache.
+    staging : Path, optional
+        Folder for a file whose time of change says what time it is.
+    """
+
+    def __init__(
+        self,
+        files: FileTable,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        ignored: Iterable[Path] = (),
+        staging: Path | None = None,
+    ) -> None:
+        self._files = files
+        self._environ = environ
+        self._root = str(files.root)
+        self._ignored = tuple(f"{path}/" for path in ignored)
+        self._staging = staging
+        self._distributions = Distributions()
+        self._stdlibs: dict[str, bool] = {}
+        self._prefixes = [(self._root + "/", "")]
+        for token, prefix in (("<prefix>/", sys.prefix), ("<base>/", sys.base_prefix)):
+            if len(prefix) > 1:
+                self._prefixes.append((prefix + "/", token))
+        self._memo: dict[str, str] | None = None
+
+    def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
+        """Return the set of an observation.
+
+        Parameters
+        ----------
+        given : mapping of str to str
+            Variables that the configuration sets; they are part of the key already.
+        """
+        files: set[str] = set()
+        links: set[str] = set()
+        packages: set[str] = set()
+        pythons: set[str] = set()
+        linked: dict[str, bool] = {}
+        for path in map(_source_of, seen.files):
+            if self._is_ours(path):
+                continue
+            if _has_link(path, linked):
+                links.update(map(self._encode, links_of(path)))
+            stdlib = self._stdlib_of(path)
+            if stdlib:
+                pythons.add(self._encode(stdlib))
+                continue
+            owner = self._distributions.owner(path)
+            if owner is not None:
+                packages.add(f"{self._encode(owner[0])}|{owner[1]}")
+            else:
+                files.add(self._encode(path))
+        missed = {
+            self._encode(path)
+            for path in seen.missed
+            if not self._is_ours(path) and not self._stdlib_of(path) and not path.endswith(".pyc")
+        }
+        listed = {
+            self._encode(path)
+            for path in seen.listed
+            if not self._is_ours(path) and not self._stdlib_of(path)
+        }
+        return Discovered(
+            files=frozenset(files),
+            links=frozenset(links),
+            missed=frozenset(missed - files),
+            listed=frozenset(listed),
+            packages=frozenset(packages),
+            pythons=frozenset(pythons),
+            variables=frozenset(seen.variables - set(given)),
+            untracked=seen.untracked,
+        )
+
+    def parts(self, names: Discovered) -> dict[str, str]:
+        """Return the state of each input by its name."""
+        found: dict[str, str] = {}
+        for kind, members in (
+            ("file", names.files),
+            ("link", names.links),
+            ("missing", names.missed),
+            ("folder", names.listed),
+            ("package", names.packages),
+            ("python", names.pythons),
+            ("variable", names.variables),
+        ):
+            for member in sorted(members):
+                shown = member.rpartition("|")[2] if kind == "package" else member
+                name = f"{kind} {shown}"
+                state = self._state(kind, member)
+                found[name] = f"{found[name]}, {state}" if name in found else state
+        return found
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Look at each input once however often it is asked for, while this lasts."""
+        self._memo = {}
+        try:
+            yield
+        finally:
+            self._memo = None
+
+    def _state(self, kind: str, member: str) -> str:
+        memo = self._memo
+        if memo is None:
+            return _STATES[kind](self, member)
+        name = f"{kind} {member}"
+        if name not in memo:
+            memo[name] = _STATES[kind](self, member)
+        return memo[name]
+
+    def _file(self, member: str) -> str:
+        path = self.key(member)
+        if os.path.isdir(os.path.join(self._root, path)):  # noqa: PTH112, PTH118 - hot
+            return "folder"
+        return self._files.digest(path)
+
+    def _link(self, member: str) -> str:
+        try:
+            return os.readlink(self.path(member))  # noqa: PTH115 - hot
+        except OSError:
+            return ABSENT
+
+    def _missing(self, member: str) -> str:
+        return "there" if os.path.lexists(self.path(member)) else ABSENT
+
+    def _folder(self, member: str) -> str:
+        path = self.path(member)
+        if not os.path.isdir(path):  # noqa: PTH112
+            return ABSENT
+        return digest_json(sorted(names_in(path)))
+
+    def _package(self, member: str) -> str:
+        found = []
+        for record in self.records(member):
+            version = record.rsplit("/", 2)[1].removesuffix(".dist-info").rpartition("-")[2]
+            found.append(f"{version} {self._files.digest(record)[:16]}")
+        return ", ".join(found)
+
+    def _python(self, member: str) -> str:
+        return digest_json([self._files.digest(path) for path in self.interpreters(member)])
+
+    def _variable(self, name: str) -> str:
+        return variable_digest(self._environ, name)
+
+    def records(self, member: str) -> list[str]:
+        """Return the RECORD files of a member of `Discovered.packages`."""
+        site, _, name = member.rpartition("|")
+        return self._distributions.records(self.path(site), name)
+
+    def interpreters(self, member: str) -> list[str]:
+        """Return the executable and library of a member of `Discovered.pythons`."""
+        folder = Path(self.path(member))
+        prefix, version = folder.parent.parent, folder.name
+        found = [prefix / "bin" / version, *sorted(folder.parent.glob(f"lib{version}.so*"))]
+        return [str(path) for path in found if path.is_file()]
+
+    def moved(self, names: Discovered, since: int) -> list[str]:
+        """Return the inputs that something was written to since a time of `now`.
+
+        A time of change cannot be set back: who writes a file and restores it is noticed.
+        """
+        found = []
+        for name in names.files | names.listed:
+            with contextlib.suppress(OSError):
+                if os.stat(self.path(name)).st_ctime_ns >= since:  # noqa: PTH116 - hot
+                    found.append(name)
+        for name in names.links:
+            with contextlib.suppress(OSError):
+                if os.lstat(self.path(name)).st_ctime_ns >= since:
+                    found.append(name)
+        found += [name for name in names.missed if self._missing(name)]
+        for member in names.packages:
+            for record in self.records(member):
+                with contextlib.suppress(OSError):
+                    if os.stat(record).st_ctime_ns >= since:  # noqa: PTH116
+                        found.append(member)
+        return sorted(found)
+
+    def now(self) -> int:
+        """Return the file system's time in ns."""
+        if self._staging is None:
+            return 0
+        probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
+        with disk_errors(probe):
+            self._staging.mkdir(parents=True, exist_ok=True)
+            with probe.open("wb") as file:
+                time_ns = os.fstat(file.fileno()).st_mtime_ns
+            probe.unlink(missing_ok=True)
+        return time_ns
+
+    def path(self, member: str) -> str:
+        """Return the absolute path of a member of a set."""
+        return os.path.join(self._root, self.key(member))  # noqa: PTH118 - hot
+
+    def _encode(self, path: str) -> str:
+        for prefix, token in self._prefixes:
+            if path.startswith(prefix):
+                return token + path[len(prefix) :]
+        return "." if path == self._root else path
+
+    def key(self, member: str) -> str:
+        """Return the path of a member of a set as the file table knows it."""
+        if member.startswith("<"):
+            for prefix, token in self._prefixes[1:]:
+                if member.startswith(token):
+                    return prefix + member[len(token) :]
+        return member
+
+    def _is_ours(self, path: str) -> bool:
+        return (
+            path.startswith(_NO_FILES)
+            or path.startswith(self._ignored)
+            or f"{path}/" in self._ignored
+            or own_code.covers(path)
+        )
+
+    def _stdlib_of(self, path: str) -> str:
+        """The folder of the standard library that a path lies in; empty when in none."""
+        match = _STDLIB.fullmatch(path)
+        if match is None:
+            return ""
+        folder = match[1]
+        if folder not in self._stdlibs:
+            self._stdlibs[folder] = os.path.isfile(f"{folder}/os.py")  # noqa: PTH113
+        return folder if self._stdlibs[folder] else ""
+
+
+_STATES = {
+    "file": Discovery._file,
+    "link": Discovery._link,
+    "missing": Discovery._missing,
+    "folder": Discovery._folder,
+    "package": Discovery._package,
+    "python": Discovery._python,
+    "variable": Discovery._variable,
+}
+
+
+def names_in(folder: str) -> frozenset[str]:
+    """Return the names in a folder, without those that editors and interpreters make."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if not _NOT_LISTED.fullmatch(name))
+
+
+def _source_of(path: str) -> str:
+    """The source that compiled code was made from, where it is there."""
+    match = _PYC.fullmatch(path)
+    source = f"{match[1]}/{match[2]}.py" if match is not None else path
+    return source if match is None or os.path.exists(source) else path  # noqa: PTH110
+
+
+def _has_link(path: str, known: dict[str, bool]) -> bool:
+    """Whether a path as it is named leads through a link; folders are looked at once."""
+    if len(path) <= 1:
+        return False
+    found = known.get(path)
+    if found is None:
+        folder = os.path.dirname(path)  # noqa: PTH120 - hot
+        found = os.path.islink(path) or _has_link(folder, known)  # noqa: PTH114
+        known[path] = found
+    return found or "/../" in path
+
+
+def links_of(path: str) -> Iterator[str]:
+    """Every link on the way from a path as it is named to the file behind it."""
+    for _ in range(_MOST_LINKS):
+        place, rest = "", path.strip("/").split("/")
+        for n, part in enumerate(rest):
+            if part == "..":
+                place = os.path.dirname(place)  # noqa: PTH120
+                continue
+            if part in ("", "."):
+                continue
+            place = f"{place}/{part}"
+            try:
+                target = os.readlink(place)  # noqa: PTH115
+            except OSError:
+                continue
+            yield place
+            head = target if target.startswith("/") else f"{os.path.dirname(place)}/{target}"  # noqa: PTH120
+            path = "/".join((head, *rest[n + 1 :]))
+            break
+        else:
+            return

@@ -1,0 +1,80 @@
+"""Which installed distribution a file belongs to, read from the RECORD files beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from gpuemu_flow.engine.files import Stamp, stamp_of
+
+_SUFFIX = ".dist-info"
+_SEPARATORS = re.compile(r"[-_.]+")
+
+
+def normal_name(name: str) -> str:
+    """Return a distribution's name as all its spellings share it."""
+    return _SEPARATORS.sub("-", name).lower()
+
+
+class Distributions:
+    """Finds distributions in any folder that holds ``*.dist-info/RECORD``.
+
+    A folder is read again when its stamp moved, so that a long-lived process sees what was
+    installed since.
+    """
+
+    def __init__(self) -> None:
+        self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
+        self._records: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
+
+    def owner(self, path: str) -> tuple[str, str] | None:
+        """Return the site folder and normal name of the distribution that lists a file."""
+        folder = os.path.dirname(path)  # noqa: PTH120 - for every module of a program
+        while len(folder) > 1:
+            names = self._site(folder)
+            if names:
+                relative = path[len(folder) + 1 :]
+                top = normal_name(relative.partition("/")[0].partition(".")[0])
+                # Most are named as what they install; the others are looked through.
+                for name in sorted(names, key=lambda n: n != top):
+                    if any(relative in self._files(record) for record in names[name]):
+                        return folder, name
+                return None
+            folder = os.path.dirname(folder)  # noqa: PTH120
+        return None
+
+    def records(self, site: str, name: str) -> list[str]:
+        """Return the RECORD files of a distribution in a site folder; none when it is gone."""
+        return self._site(site).get(name, [])
+
+    def _site(self, folder: str) -> dict[str, list[str]]:
+        stamp = stamp_of(folder)
+        known = self._sites.get(folder)
+        if known is None or known[0] != stamp:
+            found: dict[str, list[str]] = {}
+            try:
+                entries = sorted(os.listdir(folder))  # noqa: PTH208
+            except OSError:
+                entries = []
+            for entry in entries:
+                if entry.endswith(_SUFFIX):
+                    record = f"{folder}/{entry}/RECORD"
+                    if os.path.isfile(record):  # noqa: PTH113
+                        name = entry[: -len(_SUFFIX)].rpartition("-")[0]
+                        found.setdefault(normal_name(name), []).append(record)
+            known = self._sites[folder] = stamp, found
+        return known[1]
+
+    def _files(self, record: str) -> frozenset[str]:
+        stamp = stamp_of(record)
+        known = self._records.get(record)
+        if known is None or known[0] != stamp:
+            try:
+                text = Path(record).read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                text = ""
+            files = frozenset(line.rpartition(",")[0].rpartition(",")[0].strip('"')
+                              for line in text.splitlines())  # fmt: skip
+            known = self._records[record] = stamp, files
+        return known[1]

@@ -1,0 +1,152 @@
+"""Which task was seen to use what, for all tasks at once: the long way and the plan look here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import Json
+
+
+@dataclass
+class Needed:
+    """What must be unchanged for all sets to hold, besides files.
+
+    Attributes
+    ----------
+    absent : list of str
+        Absolute paths.
+    folders : dict of str to Stamp
+    links, variables : dict of str to str
+    """
+
+    absent: list[str] = field(default_factory=list)
+    folders: dict[str, Stamp] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class ObservedSets:
+    """Sets of inputs, each kept once, with the state that they had when their tasks were current.
+
+    Attributes
+    ----------
+    sets : dict of str to (Discovered, dict)
+        By a digest of both.
+    task_sets : dict of str to str
+        Task to a key of `sets`.
+    """
+
+    sets: dict[str, tuple[Discovered, dict[str, str]]] = field(default_factory=dict)
+    task_sets: dict[str, str] = field(default_factory=dict)
+
+    def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
+        """Remember what a task used, in the state that its key holds."""
+        key = digest_json([names.to_json(), dict(parts)])
+        self.sets[key] = names, dict(parts)
+        self.task_sets[task] = key
+
+    def of(self, tasks: Iterable[str]) -> ObservedSets:
+        """Return what is known of these tasks only."""
+        kept = {task: self.task_sets[task] for task in tasks if task in self.task_sets}
+        return ObservedSets({key: self.sets[key] for key in set(kept.values())}, kept)
+
+    def names(self, tasks: Iterable[str]) -> Discovered:
+        """Return all that these tasks were seen to use."""
+        found = Discovered()
+        for key in {self.task_sets[task] for task in tasks if task in self.task_sets}:
+            found |= self.sets[key][0]
+        return found
+
+    def changed(self, lookup: Discovery) -> set[str]:
+        """Return the tasks of whose inputs one is in another state than when they were recorded."""
+        with lookup.at_once():
+            moved = {
+                key for key, (names, parts) in self.sets.items() if lookup.parts(names) != parts
+            }
+        return {task for task, key in self.task_sets.items() if key in moved}
+
+    def needed(self, lookup: Discovery) -> Needed:
+        """Return what the plan must hold besides the files that the lookup has digested."""
+        found = Needed()
+        names = self.names(self.task_sets)
+        missing = {_first_missing(lookup.path(member)) for member in names.missed}
+        # A folder is watched as a whole: much is looked for in each.
+        beside = {os.path.dirname(path) for path in missing}  # noqa: PTH120
+        for folder in {*beside, *map(lookup.path, names.listed)}:
+            stamp = stamp_of(folder)
+            if stamp is None:
+                found.absent.append(folder)
+            else:
+                found.folders[folder] = stamp
+        for member in names.links:
+            path = lookup.path(member)
+            try:
+                found.links[path] = os.readlink(path)  # noqa: PTH115
+            except OSError:
+                found.absent.append(path)
+        with lookup.at_once():
+            states = lookup.parts(Discovered(variables=names.variables))
+        found.variables = {name.partition(" ")[2]: state for name, state in states.items()}
+        return found
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, each text once: thousands of programs share most of what they use."""
+        texts: dict[str, int] = {}
+
+        def number(text: str) -> int:
+            return texts.setdefault(text, len(texts))
+
+        sets = {
+            key: [
+                {kind: [*map(number, members)] for kind, members in names.to_json().items()},
+                [number(text) for part in parts.items() for text in part],
+            ]
+            for key, (names, parts) in self.sets.items()
+        }
+        return {"texts": list(texts), "sets": sets, "tasks": dict(self.task_sets)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
+        """Rebuild from `to_json`'s form.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            When it is not that.
+        """
+        texts = data["texts"]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a text is none")
+
+        def text_of(number: Json) -> str:
+            if not isinstance(number, int) or not 0 <= number < len(texts):
+                raise ValueError("a text is missing")
+            return str(texts[number])
+
+        sets = {}
+        for key, (kinds, parts) in data["sets"].items():
+            names = {kind: [*map(text_of, numbers)] for kind, numbers in kinds.items()}
+            flat = [*map(text_of, parts)]
+            states = dict(zip(flat[::2], flat[1::2], strict=True))
+            sets[key] = Discovered.from_json(names), states
+        tasks = {str(task): str(key) for task, key in data["tasks"].items()}
+        if not set(tasks.values()) <= set(sets):
+            raise ValueError("a task without its set of inputs")
+        return cls(sets, tasks)
+
+
+def _first_missing(path: str) -> str:
+    """The uppermost part of a path that is not there."""
+    while len(path) > 1:
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if os.path.isdir(folder):  # noqa: PTH112
+            break
+        path = folder
+    return path

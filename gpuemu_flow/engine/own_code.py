@@ -1,0 +1,84 @@
+"""The digest of our own code that can change a verdict: an upgrade retires what it judged."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.store.keys import digest_json
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_FOLDERS = (
+    "tasks",
+    "cases",
+    "numerics",
+    "runners",
+    "artifacts",
+    "artifacts/ptx",
+    "artifacts/rules",
+)
+_FILES = (
+    "types.py",
+    "observed.py",
+    "syntax.py",
+    "errors.py",
+    "store/keys.py",
+    "store/discovered.py",
+    "engine/compile.py",
+    "engine/compile_kernels.py",
+    "engine/discovery.py",
+    "engine/distributions.py",
+    "engine/environment.py",
+    "engine/own_code.py",
+    "engine/sources.py",
+    "config/slices.py",
+)
+_LENGTH = 16
+
+
+@cache
+def _folders() -> dict[str, str]:
+    """Absolute folder to its name, as it is named and as it is behind links."""
+    found = {}
+    for name in _FOLDERS:
+        folder = _PACKAGE / name
+        found[str(folder)] = found[os.path.realpath(folder)] = name
+    return found
+
+
+@cache
+def _single() -> frozenset[str]:
+    return frozenset(str(_PACKAGE / name) for name in _FILES)
+
+
+def covers(path: str) -> bool:
+    """Whether a file is part of what `digest` is made of."""
+    return os.path.dirname(path) in _folders() or path in _single()  # noqa: PTH120 - hot
+
+
+def paths() -> list[str]:
+    """Return the files that `digest` is made of, absolute and sorted."""
+    found = set(_single())
+    for folder, name in _folders().items():
+        if folder == os.path.realpath(_PACKAGE / name):
+            with os.scandir(folder) as entries:
+                found.update(e.path for e in entries if e.name.endswith(".py"))
+    return sorted(found)
+
+
+def digest(files: FileTable) -> str:
+    """Return one value for all of our code that can change a verdict.
+
+    Parameters
+    ----------
+    files : FileTable
+        Remembers digests by stamps, so that unchanged files are not read.
+    """
+    named = []
+    for path in paths():
+        folder, _, name = path.rpartition("/")
+        known = _folders().get(folder, path.removeprefix(f"{_PACKAGE}/").rpartition("/")[0])
+        named.append([f"{known}/{name}", files.digest(path)])
+    return digest_json(sorted(named))[:_LENGTH]

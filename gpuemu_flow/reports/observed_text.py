@@ -1,0 +1,66 @@
+"""Words for a changed input that a program was seen to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpuemu_flow.types import Json
+
+UNSET = "unset"
+
+
+def observed_line(name: str, old: Json, new: Json) -> str:
+    """Return what changed, for a name such as ``file lib/table.npy`` and its two states.
+
+    None stands for an input that was not in the set, an empty state for one that is not there.
+    """
+    kind, _, rest = name.partition(" ")
+    words = _WORDS.get(kind)
+    return f"observed {name} changed" if words is None else words(rest, old, new)
+
+
+def _file(path: str, old: Json, new: Json) -> str:
+    if not new:
+        return f"observed file {path} is gone"
+    return f"observed file {path} {'changed' if old else 'is there now'}"
+
+
+def _link(path: str, _old: Json, new: Json) -> str:
+    return f"link {path} now leads to {new}" if new else f"{path} is no link any more"
+
+
+def _missing(path: str, _old: Json, _new: Json) -> str:
+    return f"{path}, which was looked for in vain, is there now"
+
+
+def _folder(path: str, _old: Json, new: Json) -> str:
+    return f"the names in folder {path} changed" if new else f"folder {path} is gone"
+
+
+def _package(name: str, old: Json, new: Json) -> str:
+    was, now = (str(state or "").partition(",")[0].partition(" ")[0] for state in (old, new))
+    if not new:
+        return f"package {name} {was} is not installed any more"
+    return f"package {name} {was} -> {now}" if was != now else f"package {name} {now}: other files"
+
+
+def _python(folder: str, _old: Json, _new: Json) -> str:
+    return f"the interpreter of {folder} changed"
+
+
+def _variable(name: str, old: Json, new: Json) -> str:
+    label = "the environment" if name == "*" else f"environment variable {name}"
+    if UNSET in (old, new):
+        return f"{label}: {'unset' if new == UNSET else 'set'}"
+    return f"{label}: changed"
+
+
+_WORDS: dict[str, Callable[[str, Json, Json], str]] = {
+    "file": _file,
+    "link": _link,
+    "missing": _missing,
+    "folder": _folder,
+    "package": _package,
+    "python": _python,
+    "variable": _variable,
+}

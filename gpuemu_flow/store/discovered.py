@@ -1,0 +1,225 @@
+"""What programs were seen to use, in a form that can be kept and compared, and results under it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
+
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import Json
+
+T = TypeVar("T")
+VERSION = 1
+MAX_SETS = 8
+"""Sets of inputs that are kept per program: each branch that is switched back to needs one."""
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """Names of all that a program was seen to depend on, without what they hold.
+
+    Paths below the workspace are relative to it, others absolute or below a prefix of the
+    interpreter; see `engine.discovery`.
+
+    Attributes
+    ----------
+    files, links, missed, listed : frozenset of str
+        Paths: read; found to be links on the way to a file; looked for in vain; listed.
+    packages : frozenset of str
+        ``SITE|NAME`` of distributions that files belong to.
+    pythons : frozenset of str
+        Folders of standard libraries.
+    variables : frozenset of str
+        Names of environment variables.
+    untracked : frozenset of str
+        Why more may have been used than is named here.
+    """
+
+    files: frozenset[str] = frozenset()
+    links: frozenset[str] = frozenset()
+    missed: frozenset[str] = frozenset()
+    listed: frozenset[str] = frozenset()
+    packages: frozenset[str] = frozenset()
+    pythons: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+    untracked: frozenset[str] = frozenset()
+
+    def __or__(self, other: Discovered) -> Discovered:
+        """Join two sets; one that holds the other is given back as it is."""
+        if other.within(self):
+            return self
+        return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
+
+    def within(self, other: Discovered) -> bool:
+        """Whether `other` names all that this set names."""
+        return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse. Empty parts are left out."""
+        return {
+            f.name: sorted(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Discovered:
+        """Rebuild from `to_json`'s form.
+
+        Raises
+        ------
+        ValueError
+            When it is not that.
+        """
+        if not isinstance(data, dict):
+            raise ValueError("no set of inputs")
+        known = {f.name for f in fields(cls)}
+        for name, values in data.items():
+            sound = isinstance(values, list) and all(isinstance(v, str) for v in values)
+            if name not in known or not sound:
+                raise ValueError(f"no set of inputs: {name}")
+        return cls(**{name: frozenset(values) for name, values in data.items()})
+
+
+class Lookup(Protocol):
+    """Says what the inputs that a set names hold now."""
+
+    def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
+        """Return the set of an observation; `given` variables belong to the configuration."""
+
+    def parts(self, names: Discovered) -> dict[str, str]:
+        """Return the state of each input by a name such as ``file lib/table.npy``."""
+
+    def moved(self, names: Discovered, since: int) -> list[str]:
+        """Return the inputs that something was written to since a time of `now`."""
+
+    def now(self) -> int:
+        """Return the file system's time in ns."""
+
+
+class KnownInputs:
+    """The sets of inputs that are known for one static key, newest first. Not thread-safe.
+
+    A result is kept under the static key together with the state of all inputs in the set that was
+    seen when it was computed. It is found again whenever these inputs are in that state, whatever
+    came between.
+
+    Parameters
+    ----------
+    actions : JsonStore
+        The action cache.
+    static : str
+        Digest of all that is known before a program runs.
+    lookup : Lookup
+    """
+
+    def __init__(self, actions: JsonStore, static: str, lookup: Lookup) -> None:
+        self._actions = actions
+        self._static = static
+        self._lookup = lookup
+        self._place = digest_json(["inputs", VERSION, static])
+        self._sets: list[Discovered] | None = None
+
+    def sets(self) -> list[Discovered]:
+        """Return the known sets, newest first."""
+        if self._sets is None:
+            found = self._actions.get(self._place)
+            try:
+                self._sets = [Discovered.from_json(d) for d in found] if found else []
+            except (TypeError, ValueError):
+                self._sets = []
+        return self._sets
+
+    def candidates(self) -> list[tuple[Discovered, str]]:
+        """Return each known set with the key of results that hold as its inputs are now."""
+        return [(names, self.key(names)) for names in self.sets()]
+
+    def key(self, names: Discovered) -> str:
+        """Return the key of results that were computed from inputs as they are now."""
+        return digest_json([self._static, self._lookup.parts(names)])
+
+    def add(self, names: Discovered) -> str:
+        """Remember a set as the newest one; its key as the inputs are now."""
+        known = self.sets()
+        if not known or known[0] != names:
+            self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
+            self._actions.put(self._place, [k.to_json() for k in self._sets])
+        return self.key(names)
+
+
+class SeenInputs:
+    """The inputs of programs that run now, and the keys of results that they give. Thread-safe.
+
+    Parameters
+    ----------
+    actions : JsonStore
+        The action cache.
+    static : str
+        Digest of all that is known before a program runs.
+    lookup : Lookup
+    start : Discovered
+        What belongs to the set whatever is seen.
+    force : bool
+        True: no earlier result is found.
+
+    Attributes
+    ----------
+    used : Discovered
+        All that the results depend on that were found or computed.
+    """
+
+    def __init__(
+        self,
+        actions: JsonStore,
+        static: str,
+        lookup: Lookup,
+        start: Discovered | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        self._lookup = lookup
+        self._known = KnownInputs(actions, static, lookup)
+        self._names = start or Discovered()
+        self._begun = lookup.now()
+        self._earlier = [] if force else self._known.candidates()
+        self._last: dict[str, Observation] = {}
+        self._lock = threading.Lock()
+        self.used = Discovered()
+
+    def find(self, get: Callable[[str], T | None]) -> T | None:
+        """Return the first of the results that `get` has under a key that holds now."""
+        for names, shared in self._earlier:
+            found = get(shared)
+            if found is not None:
+                self.join(names)
+                return found
+        return None
+
+    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+        """Add what one program was seen to use so far; nothing is done when that is not new."""
+        with self._lock:
+            if self._last.get(who) is seen:
+                return
+            self._last[who] = seen
+            names = self._lookup.discover(seen, given)
+            self._names |= names
+            self.used |= names
+
+    def join(self, names: Discovered) -> None:
+        """Add the inputs of an earlier result that new ones build on."""
+        if not names.within(self.used) or not names.within(self._names):
+            with self._lock:
+                self._names |= names
+                self.used |= names
+
+    def key(self) -> str | None:
+        """Return the key of results that were computed until now; None when one cannot be trusted.
+
+        That is so when something was written to an input since this object was made.
+        """
+        with self._lock:
+            if self._lookup.moved(self._names, self._begun):
+                return None
+            return self._known.add(self._names)

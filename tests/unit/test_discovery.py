@@ -1,0 +1,219 @@
+"""What a program was seen to use, as parts of a key: each change shows, nothing else does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuemu_flow.engine import own_code, plan
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.distributions import Distributions
+from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.runners import process, variables
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "ws"
+    for name, text in {
+        "op.py": "1",
+        "v1/op.py": "one",
+        "v2/op.py": "two",
+        "site/foo/__init__.py": "F = 1",
+        "site/foo/hand_made.py": "",
+        "site/Foo_Bar-1.0.dist-info/RECORD": "foo/__init__.py,sha256=x,5\n",
+        "names/a": "",
+        ".gpuemu-cache/blob": "",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "current").symlink_to("v1")
+    return folder
+
+
+def discovery(root: Path, **environ: str) -> Discovery:
+    return Discovery(FileTable(root), environ, ignored=[root / ".gpuemu-cache"],
+                     staging=root / ".gpuemu-cache/staging")  # fmt: skip
+
+
+def seen(root: Path, *files: str, **more: frozenset[str]) -> Observation:
+    return Observation(files=frozenset(str(root / name) for name in files), **more)
+
+
+def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> None:
+    look = discovery(root, SCALE=SECRET)
+    names = look.discover(
+        seen(root, "op.py", "current/op.py", "site/foo/__init__.py", "site/foo/hand_made.py",
+             ".gpuemu-cache/blob", "/dev/null", os.__file__, own_code.__file__,
+             variables=frozenset({"SCALE", "GIVEN", "NONE"})),
+        {"GIVEN": "by the configuration"},
+    )  # fmt: skip
+    assert names.files == {"op.py", "current/op.py", "site/foo/hand_made.py"}
+    assert names.links == {"current"}
+    assert names.packages == {"site|foo-bar"}
+    assert len(names.pythons) == 1
+    parts = look.parts(names)
+    assert parts["link current"] == "v1"
+    assert parts["package foo-bar"].startswith("1.0 ")
+    assert parts["variable NONE"] == "unset"
+    assert "variable GIVEN" not in parts
+    assert SECRET not in str(parts)
+    assert Discovered.from_json(names.to_json()) == names
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "file op.py": lambda r: (r / "op.py").write_text("2"),
+    "link current": lambda r: [(r / "current").unlink(), (r / "current").symlink_to("v2")],
+    "missing new.py": lambda r: (r / "new.py").touch(),
+    "folder names": lambda r: (r / "names/b").touch(),
+    "package foo-bar": lambda r: (r / "site/Foo_Bar-1.0.dist-info").rename(
+        r / "site/foo_bar-1.1.dist-info"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_each_change_shows_in_its_part(what: str, root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(
+        seen(root, "op.py", "current/op.py", "site/foo/__init__.py",
+             missed=frozenset({str(root / "new.py")}), listed=frozenset({str(root / "names")})),
+        {},
+    )  # fmt: skip
+    (root / "names/__pycache__").mkdir()
+    (root / "names/.op.py.swp").touch()
+    before = look.parts(names)
+    assert look.parts(names) == before
+    begun = look.now()
+    assert look.moved(names, begun + 1) == [] or what == "missing new.py"
+    CHANGES[what](root)
+    after = look.parts(names)
+    differ = {name for name in before if before[name] != after[name]}
+    assert what in differ
+    assert differ <= {what, "file current/op.py"}
+    assert observed_line(what, before[what], after[what])
+
+
+def test_a_file_that_was_put_back_has_moved_all_the_same(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(seen(root, "op.py"), {})
+    begun = look.now()
+    before = (root / "op.py").stat()
+    (root / "op.py").write_text("2")
+    (root / "op.py").write_text("1")
+    os.utime(root / "op.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert look.parts(names) == look.parts(names)
+    assert look.moved(names, begun) == ["op.py"]
+
+
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(seen(root, "op.py"), {})
+    (root / "op.py").unlink()
+    os.mkfifo(root / "op.py")
+    assert look.parts(names) == {"file op.py": ""}
+
+
+def test_variables_count_by_their_values_and_the_environment_as_a_whole(root: Path) -> None:
+    one, all_of_them = Discovered(variables=frozenset({"A"})), Discovered(variables=frozenset("*"))
+    parts = [discovery(root, A=value).parts(one) for value in ("1", "2", "1")]
+    assert parts[0] == parts[2] != parts[1]
+    parts = [discovery(root, A="1", SHLVL=level).parts(all_of_them) for level in "12"]
+    assert parts[0] == parts[1], "which shell it is says nothing"
+    assert discovery(root, A="2", SHLVL="1").parts(all_of_them) != parts[0]
+
+
+def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: Path) -> None:
+    actions = JsonStore(tmp_path / "actions", lambda *_: None)
+    look = discovery(root)
+
+    def use(*files: str) -> SeenInputs:
+        inputs = SeenInputs(actions, "static", look)
+        inputs.learn("op", seen(root, *files), {})
+        return inputs
+
+    def found() -> str | None:
+        inputs = SeenInputs(actions, "static", look)
+        return inputs.find(lambda key: None if actions.get(key) is None else str(actions.get(key)))
+
+    look.moved = lambda *_: []  # type: ignore[method-assign]
+    for text, file in (("one", "v1/op.py"), ("two", "v2/op.py")):
+        key = use("op.py", file).key()
+        assert key is not None
+        actions.put(key, text)
+    assert found() == "two", "the newest comes first"
+    (root / "v2/op.py").write_text("edited")
+    assert found() == "one"
+    (root / "op.py").write_text("edited")
+    assert found() is None
+    (root / "op.py").write_text("1")
+    (root / "v2/op.py").write_text("two")
+    assert found() == "two"
+    known = KnownInputs(actions, "static", look)
+    for number in range(2 * MAX_SETS):
+        known.add(Discovered(files=frozenset({f"f{number}"})))
+    assert len(KnownInputs(actions, "static", look).sets()) == MAX_SETS
+    actions.close()
+
+
+def test_a_distribution_is_found_by_what_it_lists(root: Path) -> None:
+    installed = Distributions()
+    assert installed.owner(str(root / "site/foo/__init__.py")) == (str(root / "site"), "foo-bar")
+    assert installed.owner(str(root / "site/foo/hand_made.py")) is None
+    assert installed.owner(str(root / "op.py")) is None
+    record = root / "site/Foo_Bar-1.0.dist-info/RECORD"
+    record.write_text("foo/__init__.py,,\nfoo/hand_made.py,,\n")
+    assert installed.owner(str(root / "site/foo/hand_made.py")) is not None, "installed since"
+
+
+def test_damaged_sets_are_refused(root: Path) -> None:
+    look, sets = discovery(root), ObservedSets()
+    names = look.discover(seen(root, "op.py", "current/op.py"), {})
+    sets.record("op:a", names, look.parts(names))
+    data = sets.to_json()
+    again = ObservedSets.from_json(data)
+    assert again.sets == sets.sets
+    assert again.task_sets == sets.task_sets
+    for damage in ({"texts": []}, {"texts": [1] * 9}, {"sets": {}}, {"tasks": {"op:a": "none"}}):
+        with pytest.raises((ValueError, KeyError, TypeError)):
+            ObservedSets.from_json({**data, **damage})
+
+
+def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:
+    paths = own_code.paths()
+    for name in ("tasks/judge.py", "numerics/compare.py", "cases/plan.py", "runners/worker.py",
+                 "gpuemu_flow/types.py", "engine/discovery.py"):  # fmt: skip
+        assert any(path.endswith(name) for path in paths)
+    first = own_code.digest(FileTable(tmp_path))
+    table = FileTable(tmp_path)
+    own_code.digest(table)
+    stamp, _ = table.entries[paths[0]]
+    table.entries[paths[0]] = (stamp, "another")
+    assert own_code.digest(table) != first
+
+
+def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(seen(root, os.__file__), {})
+    (folder,) = names.pythons
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert any(path.endswith(f"bin/{version}") for path in look.interpreters(folder))
+
+
+def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
+    names = Discovered(variables=frozenset({*plan.WORKER_DEFAULTS, "*"}))
+    assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
+    given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
+    assert set(plan.WORKER_DEFAULTS) == given
+    assert plan.VOLATILE == variables._NOISE
