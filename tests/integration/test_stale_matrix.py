@@ -366,6 +366,8 @@ def verdict_of(mini: Mini, command: str) -> tuple[str, Any]:
 def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path) -> None:
     mini = make(row, tmp_path)
     assert verdict_of(mini, "run")[0] == "passed", "the row itself is right"
+    # An interpreter of its own may leave bytecode behind: then the long way has to look once.
+    assert is_up_to_date(mini) or verdict_of(mini, "run") == ("passed", [])
     assert is_up_to_date(mini), "and stays so while nothing changes"
     assert verdict_of(mini, "fuzz")[0] == "passed"
     watch = watching(mini)
