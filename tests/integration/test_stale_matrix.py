@@ -362,7 +362,9 @@ def verdict_of(mini: Mini, command: str) -> tuple[str, Any]:
     return report["results"][0]["verdict"], report["executed"]
 
 
-@pytest.mark.parametrize(("number", "row"), [*enumerate(ROWS)], ids=lambda v: getattr(v, "name", ""))
+@pytest.mark.parametrize(
+    ("number", "row"), [*enumerate(ROWS)], ids=lambda v: getattr(v, "name", "")
+)
 def test_what_a_program_depends_on_is_seen(number: int, row: Row, tmp_path: Path) -> None:
     mini = make(row, tmp_path)
     assert verdict_of(mini, "run")[0] == "passed", "the row itself is right"
