@@ -1,7 +1,7 @@
 """Triton kernels in this process: host functions run by Triton's interpreter, and judged.
 
-Best for kernels that lie in files of their own: `load` imports them with the interpreter switched
-on. Functions that were imported already work, too, as long as their kernels are found in modules.
+Functions of files of their own, which `load` imports, and functions that were imported already work
+alike.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
 from gpuemu_flow.frameworks.local import compare, outputs_by_name
 from gpuemu_flow.frameworks.local_fuzz import widened
 from gpuemu_flow.frameworks.pytorch_adapter import PyTorchAdapter
-from gpuemu_flow.runners.triton_device import patched
-from gpuemu_flow.runners.triton_interpreter import Interpreter, modules_with_kernels
-from gpuemu_flow.runners.triton_runner import plain_error, unwritten
+from gpuemu_flow.runners.triton_interpreter import Interpreter
+from gpuemu_flow.runners.triton_runner import plain_error
+from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
 from gpuemu_flow.types import Failure
 
 _ADAPTER = PyTorchAdapter()
@@ -118,17 +118,27 @@ class TritonOp:
         interpreter = _interpreter()
         given = [_tensor(value) for value in args]
         by_name = {name: _tensor(value) for name, value in kwargs.items()}
-        kernels = modules_with_kernels(interpreter)
+        copies = [_copied(value) for value in given]
+        named_copies = {name: _copied(value) for name, value in by_name.items()}
         try:
-            with patched(kernels), interpreter.running(seed):
+            with interpreter.running(seed):
                 returned = self.function(*given, **by_name)
         except Exception as error:
             raise plain_error(error) from None
         found = interpreter.failures()
         if interpreter.device.made_uninitialised:
-            for name, array in outputs_by_name(returned).items():
-                found += unwritten(name, array)
+            outputs = outputs_by_name(returned)
+            if suspicious(outputs):
+                found += unwritten(outputs, self._again(seed, copies, named_copies))
         return returned, found
+
+    def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Outputs of the same call with other values in new memory; None where it fails."""
+        try:
+            with _interpreter().running(seed, run=1):
+                return outputs_by_name(self.function(*args, **kwargs))
+        except Exception:
+            return None
 
     def check(
         self,
@@ -186,6 +196,16 @@ def _tensor(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _tensor(member) for name, member in value.items()}
     return value
+
+
+def _copied(value: Any) -> Any:
+    """Tensors as copies, also in mappings; anything else as it is."""
+    if isinstance(value, Mapping):
+        return {name: _copied(member) for name, member in value.items()}
+    if not hasattr(value, "detach"):
+        return value
+    copy = value.detach().clone()
+    return copy.requires_grad_() if value.requires_grad else copy
 
 
 def load(program: Callable[..., Any] | str, *, relative_to: str | Path = ".") -> TritonOp:

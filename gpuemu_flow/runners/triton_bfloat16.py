@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype, to_float32
-from gpuemu_flow.runners.triton_device import Patch
+from gpuemu_flow.runners.triton_cuda import Patch
 
 _OPERATIONS = ("binary_op", "unary_op", "ternary_op", "create_fma", "create_rsqrt", "create_erf")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.runners.triton_device import Patch
+from gpuemu_flow.runners.triton_cuda import Patch
 from gpuemu_flow.runners.triton_memory import READ, WRITE, Memory, OutOfBoundsError
 
 _MAX_SHUFFLED = 1 << 22

@@ -1,30 +1,30 @@
 """A GPU that is none: what torch and Triton ask on the host is answered so that all stays here.
 
 While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
-``cuda``; memory that nobody has written holds NaN.
+``cuda``; memory that nobody has written shows, as `triton_unwritten` says.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-NAN_BYTE = 0xFF  # NaN in every float format but float8's fnuz ones
-INT_BYTE = 0xA5
-MULTIPROCESSORS = 4
-"""Few, so that a persistent kernel's programs take several tiles each."""
-CAPABILITY = (9, 0)
-SHARED_BYTES = 227 << 10
+from gpuemu_flow.runners.triton_cuda import (
+    MULTIPROCESSORS,
+    SHARED_BYTES,
+    Patch,
+    cuda_patches,
+)
+from gpuemu_flow.runners.triton_unwritten import fill_uninitialised
+
 _DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
 _UNINITIALISED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
                   "new_empty_strided")  # fmt: skip
 _FACTORY_ONLY = ("pin_memory",)
 _MISSING = object()
-
-Patch = tuple[Any, str, Any]
 
 
 @contextmanager
@@ -43,17 +43,6 @@ def patched(patches: list[Patch]) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def fill_uninitialised(torch: Any, tensor: Any) -> None:
-    """Give memory that nobody has written values that show: NaN, or a rare integer."""
-    if tensor.device.type != "cpu" or not tensor.numel():
-        return
-    if tensor.dtype == torch.bool:
-        tensor.fill_(True)
-        return
-    floats = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    tensor.untyped_storage().fill_(NAN_BYTE if floats else INT_BYTE)
-
-
 class CpuDevice:
     """The stand-in for a GPU.
 
@@ -67,13 +56,15 @@ class CpuDevice:
     def __init__(self, torch: Any, on_address: Callable[[Any], None]) -> None:
         self._torch = torch
         self._mode = _mode_class(torch)(self, on_address)
+        self._patches = cuda_patches(torch)
         self.made_uninitialised = False
+        self.run = 0
 
     @contextmanager
     def on(self) -> Iterator[None]:
         """Host code in this thread sees a GPU."""
         with ExitStack() as stack:
-            stack.enter_context(patched(_cuda_patches(self._torch)))
+            stack.enter_context(patched(self._patches))
             stack.enter_context(self._mode)
             yield
 
@@ -124,91 +115,13 @@ def _mode_class(torch: Any) -> Any:
             kwargs = {key: owner.moved(value) for key, value in kwargs.items()}
             result = func(*args, **kwargs)
             if name in _UNINITIALISED and isinstance(result, tensor):
-                fill_uninitialised(torch, result)
+                fill_uninitialised(torch, result, owner.run)
                 owner.made_uninitialised = True
             elif name == "data_ptr":
                 self._on_address(args[0])
             return result
 
     return Mode
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
-
-
-def _no_context(*_: Any, **__: Any) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-class _Stream:
-    """A stream on which everything is done at once."""
-
-    cuda_stream = 0
-    device = "cuda:0"
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> _Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    synchronize = wait_stream = wait_event = record_event = _nothing
-
-
-class _Event:
-    """An event that has always happened."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    record = wait = synchronize = _nothing
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, _: object) -> float:
-        return 0.0
-
-
-def _cuda_patches(torch: Any) -> list[Patch]:
-    properties = SimpleNamespace(
-        name="CPU",
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
-        multi_processor_count=MULTIPROCESSORS,
-        total_memory=1 << 34,
-        shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=SHARED_BYTES,
-        warp_size=32,
-        max_threads_per_multi_processor=2048,
-        regs_per_multiprocessor=65536,
-        gcnArchName="",
-    )
-    stream = _Stream()
-    answers: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": _nothing,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": _nothing,
-        "synchronize": _nothing,
-        "empty_cache": _nothing,
-        "manual_seed": _nothing,
-        "manual_seed_all": _nothing,
-        "get_device_capability": lambda *_: CAPABILITY,
-        "get_device_name": lambda *_: properties.name,
-        "get_device_properties": lambda *_: properties,
-        "current_stream": lambda *_: stream,
-        "default_stream": lambda *_: stream,
-        "device": _no_context,
-        "device_of": _no_context,
-        "stream": _no_context,
-        "Stream": _Stream,
-        "Event": _Event,
-    }
-    return [(torch.cuda, name, value) for name, value in answers.items()]
 
 
 class CpuDriver:

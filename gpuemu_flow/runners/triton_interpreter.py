@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners.triton_arithmetic import Arithmetic
 from gpuemu_flow.runners.triton_bfloat16 import Bfloat16
 from gpuemu_flow.runners.triton_builder import CheckedBuilder, Language
-from gpuemu_flow.runners.triton_device import CAPABILITY, CpuDevice, CpuDriver, Patch, patched
+from gpuemu_flow.runners.triton_compiled import Compiled
+from gpuemu_flow.runners.triton_cuda import CAPABILITY, Patch
+from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
 from gpuemu_flow.runners.triton_libdevice import Libdevice
 from gpuemu_flow.runners.triton_memory import ZONE, Memory, Region
+from gpuemu_flow.runners.triton_types import Values
 from gpuemu_flow.types import Failure
 
 SWITCH = "TRITON_INTERPRET"
@@ -42,11 +47,19 @@ def _package(name: str) -> ModuleType:
         ) from None
 
 
+def _dot_sizes() -> Callable[..., Any] | None:
+    """The least blocks of ``tl.dot``, as the compiler for NVIDIA's GPUs has them."""
+    try:
+        return importlib.import_module("triton.backends.nvidia.compiler").min_dot_size(None)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, TypeError):  # another version of Triton
+        return None
+
+
 class Interpreter:
     """Runs host functions of Triton kernels on the CPU.
 
-    Kernels of modules that are imported inside `running` are interpreted ones. Where Triton itself
-    was imported before, without `SWITCH`, see `modules_with_kernels`.
+    Inside `running`, kernels stay what they are on a machine with a GPU, so that wrappers of them
+    find what they look for; only launching or calling one interprets it instead.
 
     Raises
     ------
@@ -63,30 +76,45 @@ class Interpreter:
         self.device = CpuDevice(self.torch, self._share)
         self._builder = CheckedBuilder(self._interpreter, self.memory)
         self._bfloat16 = Bfloat16(self._interpreter)
+        self._arithmetic = Arithmetic(self._interpreter, _dot_sizes())
         self._libdevice = Libdevice(self._interpreter)
+        self.values = Values(self._interpreter, self.torch)
+        self.options: dict[str, Any] = {}
         self._language = Language(self._interpreter._patch_lang)
+        self._parts = (
+            self._arithmetic.patches,
+            self._bfloat16.patches,
+            self._builder.patches,
+            self._libdevice.patches,
+            self.values.patches,
+            self._patches,
+        )
         self._executor = _executor_class(self)
         self._serial = itertools.count()
         self._seed = 0
         self._alive: list[Any] = []
+        self._forms: dict[Any, Any] = {}
 
     @contextmanager
-    def running(self, seed: int = 0) -> Iterator[None]:
+    def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
         """Host code, and the import of its modules, sees a GPU; kernels are interpreted.
 
         Parameters
         ----------
         seed : int
             Decides the order in which the programs of a grid run.
+        run : int
+            1 gives new memory other values, so that what nobody writes differs from run 0.
         """
         self.memory.forget()
         self._alive.clear()
-        self.device.made_uninitialised = False
+        self.device.made_uninitialised, self.device.run = False, run
         self._seed, self._serial = seed, itertools.count()
         with ExitStack() as stack:
-            stack.enter_context(_switched_on())
+            stack.enter_context(_switched_off())
             stack.enter_context(np.errstate(all="ignore"))
-            stack.enter_context(patched(self._patches()))
+            for part in self._parts:  # each one calls what the ones before it put in place
+                stack.enter_context(patched(part()))
             stack.enter_context(self._driver())
             stack.enter_context(self.device.on())
             yield
@@ -95,14 +123,13 @@ class Interpreter:
         """What kernels touched outside of all tensors in the latest `running`."""
         return self.memory.failures()
 
-    def is_kernel(self, value: object) -> bool:
-        """Whether a value is a kernel that was compiled for a GPU instead of interpreted."""
-        # Not isinstance, which asks the value for its class: some have surprising answers.
-        return issubclass(type(value), self._compiled)
-
     def interpreted(self, kernel: Any) -> Any:
         """The interpreted form of a compiled kernel."""
-        return self._interpreter.InterpretedFunction(kernel.fn)
+        form = self._forms.get(kernel.fn)
+        if form is None:
+            form = self._interpreter.InterpretedFunction(kernel.fn)
+            self._forms[kernel.fn] = form
+        return form
 
     def _share(self, tensor: Any) -> None:
         storage = tensor.untyped_storage()
@@ -128,10 +155,30 @@ class Interpreter:
         function = self._interpreter.InterpretedFunction
         original = function.run
 
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            if warmup:
-                return _Compiled(kernel, kwargs)
-            return original(kernel, *args, grid=grid, warmup=False, **kwargs)
+        def run(form: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            return launch(form, form.kwargs, *args, grid=grid, warmup=warmup, **kwargs)
+
+        def run_compiled(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            options = {"do_not_specialize": kernel.do_not_specialize}
+            form = self.interpreted(kernel)
+            form.pre_run_hooks = kernel.pre_run_hooks
+            return launch(form, options, *args, grid=grid, warmup=warmup, **kwargs)
+
+        def launch(
+            form: Any, options: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any
+        ) -> Any:
+            if not warmup:
+                self.options = options
+                original(form, *args, grid=grid, warmup=False, **kwargs)
+            return Compiled(form, args, kwargs)
+
+        def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.interpreted(kernel)(*args, **kwargs)
+
+        def bind(kernel: Any, instance: Any, owner: Any = None) -> Any:
+            if isinstance(instance, self._interpreter.tl.core.base_value):
+                return functools.partial(self.interpreted(kernel), instance)
+            return kernel
 
         def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
             wanted = int(os.environ.get(CONFIGURATION, "0")) % len(tuner.configs)
@@ -141,11 +188,11 @@ class Interpreter:
         return [
             (self._interpreter, "GridExecutor", self._executor),
             (function, "run", run),
+            (self._compiled, "run", run_compiled),
+            (self._compiled, "__call__", call),
+            (self._compiled, "__get__", bind),
             (self._interpreter, "_patch_lang", self._language.patch),
             (autotuner, "_bench", bench),
-            *self._builder.patches(),
-            *self._bfloat16.patches(),
-            *self._libdevice.patches(),
         ]
 
     @contextmanager
@@ -163,38 +210,14 @@ class Interpreter:
 
 
 @contextmanager
-def _switched_on() -> Iterator[None]:
-    before = os.environ.get(SWITCH)
-    os.environ[SWITCH] = "1"
+def _switched_off() -> Iterator[None]:
+    """Triton's own switch would replace kernels by objects that wrappers do not take for them."""
+    before = os.environ.pop(SWITCH, None)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[SWITCH]
-        else:
+        if before is not None:
             os.environ[SWITCH] = before
-
-
-class _Compiled:
-    """What `warmup` gives: a kernel of modest needs."""
-
-    n_regs = 32
-    n_spills = 0
-
-    def __init__(self, kernel: Any, kwargs: dict[str, Any]) -> None:
-        self._kernel = kernel
-        self._constants = {k: v for k, v in kwargs.items() if k in kernel.arg_names}
-        self.metadata = type("Metadata", (), {"shared": 1024, "num_warps": 4, "name": "kernel"})()
-
-    def _init_handles(self) -> None: ...
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        def launch(*args: Any, **kwargs: Any) -> None:
-            given = self._kernel.arg_names[: len(args)]
-            left = {k: v for k, v in self._constants.items() if k not in given}
-            self._kernel.run(*args, grid=grid, warmup=False, **{**left, **kwargs})
-
-        return launch
 
 
 def _span(tensor: Any) -> tuple[int, int]:
@@ -210,9 +233,15 @@ def _executor_class(owner: Interpreter) -> Any:
         """Runs a grid on copies of its tensors that have room round them."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            names = inspect.signature(self.fn).parameters
+            kwargs = {name: value for name, value in kwargs.items() if name in names}
+            given = inspect.getcallargs(self.fn, *args, **kwargs)
+            # The grid is the host's own code: it gets what the host gave.
+            grid: Any = self.grid
+            self.grid: Any = tuple(grid(given) if callable(grid) else grid)
             self._stack = ExitStack()
             with self._stack:
-                return super().__call__(*args, **kwargs)
+                return super().__call__(**owner.values.typed(self.fn, owner.options, given))
 
         def _init_args_hst(self, args_dev: Any, kwargs: Any) -> Any:
             # Entered only now, for the grid and the hooks before are the host's own code.
@@ -253,24 +282,3 @@ def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None
         copies[start] = between
     moved = copies[start].untyped_storage()
     tensor.set_(moved, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def modules_with_kernels(interpreter: Interpreter) -> list[Patch]:
-    """Kernels of imported modules that were compiled for a GPU, with their interpreted forms."""
-    found: list[Patch] = []
-    for module in list(sys.modules.values()):
-        for name, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
-            if interpreter.is_kernel(value):
-                found.append((module, name, interpreter.interpreted(value)))
-            elif type(value).__module__ == "triton.runtime.autotuner":
-                found += _inside(value, interpreter)
-    return found
-
-
-def _inside(wrapper: Any, interpreter: Interpreter) -> list[Patch]:
-    """The kernel in an autotuner, or in heuristics round one."""
-    while hasattr(wrapper, "fn"):
-        if interpreter.is_kernel(wrapper.fn):
-            return [(wrapper, "fn", interpreter.interpreted(wrapper.fn))]
-        wrapper = wrapper.fn
-    return []

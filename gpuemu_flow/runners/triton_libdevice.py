@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.runners.triton_device import Patch
+from gpuemu_flow.runners.triton_cuda import Patch
 
+_BUILTIN = "__triton_builtin__"
 MODULES = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
 _SAME_NAME = (
     "floor", "ceil", "trunc", "exp2", "sqrt", "rint", "copysign", "nextafter", "sin", "cos",
@@ -98,6 +99,8 @@ class Libdevice:
                 raise NotImplementedError(f"libdevice.{name} cannot be interpreted on the CPU")
             return self._apply(name, function, [self._data(name, value) for value in args], args)
 
+        call.__name__ = call.__qualname__ = name
+        call.__dict__[_BUILTIN] = True  # kernels that name it are read by Triton for their keys
         return call
 
     def _data(self, name: str, value: Any) -> NDArray[Any]:

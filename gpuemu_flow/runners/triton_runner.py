@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.errors import RunnerError
-from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, ML_DTYPES_NAMES, dtype_name
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.imports import load_function
-from gpuemu_flow.runners.triton_device import INT_BYTE, NAN_BYTE
 from gpuemu_flow.runners.triton_interpreter import SWITCH, Interpreter
+from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
 from gpuemu_flow.runners.watch import Watch
-from gpuemu_flow.types import DTYPES, Failure, FailureKind
+from gpuemu_flow.types import DTYPES, Failure
 
 Inputs = Mapping[str, np.ndarray]
-_LEAST_INTEGER_BYTES = 4  # narrower ones may hold the fill byte by right
+_MOST_COPIED = 1 << 26
+"""Bytes of inputs that are copied, so that a call can be repeated."""
 
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
@@ -41,25 +42,6 @@ def with_torch(torch: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: with_torch(torch, member) for name, member in value.items()}
     return value
-
-
-def unwritten(name: str, array: np.ndarray) -> list[Failure]:
-    """Elements of an output that still hold what new memory is filled with."""
-    dtype = dtype_name(array.dtype) or ""
-    known = DTYPES.get(dtype)
-    if known is None or known.kind == "bool":
-        return []
-    if dtype not in FLOAT_LIMITS and known.itemsize < _LEAST_INTEGER_BYTES:
-        return []
-    byte = NAN_BYTE if dtype in FLOAT_LIMITS else INT_BYTE
-    word = np.dtype(f"u{known.itemsize}")
-    fill = int.from_bytes(bytes([byte]) * known.itemsize, "little")
-    places = np.argwhere(np.ascontiguousarray(array).view(word).reshape(array.shape) == fill)
-    if not len(places):
-        return []
-    index = tuple(int(i) for i in places[0])
-    message = f"{len(places)} of {array.size} elements of output {name!r} were never written"
-    return [Failure(FailureKind.UNWRITTEN, message, name, index)]
 
 
 def plain_error(error: BaseException) -> BaseException:
@@ -85,13 +67,15 @@ class TritonRunner(CallableRunner):
     """
 
     def __init__(self, program: Program) -> None:
-        os.environ[SWITCH] = "1"  # this process is the program's, and has not imported triton yet
+        # This process is the program's, and has not imported triton yet.
+        os.environ.pop(SWITCH, None)
         try:
             self._interpreter = Interpreter()
         except RunnerError as failed:
             problem = failed.problems[0]
             raise OpError(RunError(problem.slug, problem.message, problem.hint)) from None
-        self._unwritten: list[Failure] = []
+        self._found: list[Failure] = []
+        self._run = 0
         with self._interpreter.running():
             host = load_function(program)
         super().__init__(program, self._on_torch(host))
@@ -103,7 +87,7 @@ class TritonRunner(CallableRunner):
             given = [with_torch(torch, value) for value in args]
             named = {name: with_torch(torch, value) for name, value in kwargs.items()}
             try:
-                with self._interpreter.running(seed_of_call()):
+                with self._interpreter.running(seed_of_call(), self._run):
                     return host(*given, **named)
             except Exception as error:
                 raise plain_error(error) from None
@@ -112,12 +96,33 @@ class TritonRunner(CallableRunner):
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """See `CallableRunner.call`."""
-        self._unwritten = []
+        self._found, self._run = [], 0
+        copies = _copied(inputs)
         outputs = super().call(inputs, watch)
-        if self._interpreter.device.made_uninitialised:
-            self._unwritten = [f for name, a in outputs.items() for f in unwritten(name, a)]
+        self._found = self._interpreter.failures()
+        if self._interpreter.device.made_uninitialised and suspicious(outputs):
+            again = self._again(copies, watch) if copies is not None else None
+            self._found += unwritten(outputs, again)
         return outputs
+
+    def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
+        """Outputs of the same call with other values in new memory; None where it fails."""
+        self._run = 1
+        try:
+            return super().call(copies, watch)
+        except Exception:
+            return None
 
     def violations(self) -> list[Failure]:
         """What the kernels of the latest call touched or left out, and must not have."""
-        return [*self._interpreter.failures(), *self._unwritten]
+        return self._found
+
+
+def _copied(inputs: Inputs) -> Inputs | None:
+    arrays = [value for value in inputs.values() if isinstance(value, np.ndarray)]
+    if sum(array.nbytes for array in arrays) > _MOST_COPIED:
+        return None
+    return {
+        name: value.copy(order="K") if isinstance(value, np.ndarray) else value
+        for name, value in inputs.items()
+    }

@@ -37,9 +37,9 @@ BESIDE = {
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
     "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),
     "frameworks": (
-        "gpuemu_flow.runners.triton_device",
         "gpuemu_flow.runners.triton_interpreter",
         "gpuemu_flow.runners.triton_runner",
+        "gpuemu_flow.runners.triton_unwritten",
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),

@@ -1,0 +1,210 @@
+"""The types that values have in a Triton kernel, where its interpreter leaves plain Python values.
+
+A GPU's compiler gives every argument and every loop variable a type, and computes by Triton's
+rules of promotion from there on. A Python float in its place is a float64 that takes part in no
+promotion, which passes kernels that are wrong and crashes kernels that are right.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.runners.triton_cuda import Patch
+from gpuemu_flow.runners.triton_source import EXTREMES, HELPER, transformer
+
+_RANGES = ("range", "_new_range")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """An argument whose type does not follow from its value."""
+
+    value: Any
+    type: Any
+
+
+class Values:
+    """What a rewritten kernel calls where Python would treat its values otherwise than a GPU.
+
+    Parameters
+    ----------
+    interpreter : module
+        ``triton.runtime.interpreter``.
+    torch : module
+    """
+
+    def __init__(self, interpreter: Any, torch: Any) -> None:
+        self._interpreter = interpreter
+        self._torch = torch
+        self._language = interpreter.tl
+        self._semantic = interpreter.interpreter_semantic
+        self._convert = interpreter._implicit_cvt
+
+    def patches(self) -> list[Patch]:
+        """Names of the interpreter's module to replace."""
+        rewriter = self._interpreter.FunctionRewriter
+        return [
+            (self._interpreter, HELPER, self),
+            (self._interpreter, "_implicit_cvt", self.argument),
+            (rewriter, "ast_transformer", transformer(self._interpreter.ASTTransformer)()),
+        ]
+
+    # --- arguments
+
+    def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+        """Arguments by name, those with a type of their own marked with it.
+
+        Parameters
+        ----------
+        options : mapping
+            Those of ``triton.jit``.
+        """
+        fixed = options.get("do_not_specialize") or ()
+        fixed = [fixed] if isinstance(fixed, (str, int)) else list(fixed)
+        names = list(inspect.signature(function).parameters)
+        unspecialised = {names[n] if isinstance(n, int) else n for n in fixed}
+        annotations = inspect.get_annotations(function)
+        return {
+            name: self._typed_one(value, annotations.get(name), name in unspecialised)
+            for name, value in given.items()
+        }
+
+    def _typed_one(self, value: Any, annotation: Any, unspecialised: bool) -> Any:
+        if isinstance(value, (bool, int, float)):
+            wanted = self._annotated(annotation)
+            if wanted is not None:
+                return Typed(value, wanted)
+            if unspecialised and type(value) is int:
+                return Typed(value, None)
+        if hasattr(value, "data_ptr") and not self._holds_storage(value):
+            return Typed(value.data_ptr(), self._kind_of(value))  # made to look like a tensor
+        return value
+
+    def _holds_storage(self, value: Any) -> bool:
+        jit = self._interpreter.triton.runtime.jit
+        if isinstance(value, jit.TensorWrapper):
+            value = value.base
+        return isinstance(value, self._torch.Tensor)
+
+    def _kind_of(self, value: Any) -> Any:
+        name = self._interpreter.triton.runtime.jit.mangle_type(value)
+        return self._language.str_to_ty(name, None)
+
+    def _annotated(self, annotation: Any) -> Any:
+        name = annotation if isinstance(annotation, str) else getattr(annotation, "name", None)
+        found = getattr(self._language, str(name).rpartition(".")[2], None)
+        found = found or {t.name: t for t in _scalars(self._language)}.get(str(name))
+        return found if isinstance(found, self._language.dtype) and found.is_numeric() else None
+
+    def argument(self, value: Any) -> Any:
+        """What a kernel gets for an argument of its launch, as the compiler would specialise it."""
+        if isinstance(value, Typed):
+            if value.type is None:
+                return self._convert(value.value)
+            return self._scalar(value.value, value.type)
+        if isinstance(value, float):
+            return self._scalar(value, self._language.float32)
+        if type(value) is int and value == 1:
+            return value  # a constant of the compiled kernel
+        return self._convert(value)
+
+    def _scalar(self, value: Any, kind: Any) -> Any:
+        if kind.is_ptr():
+            handle = self._interpreter.TensorHandle(np.array([value], np.uint64), kind)
+            return self._language.tensor(handle, kind)
+        array = np.array([value]).astype(self._numpy(kind))
+        if kind == self._language.bfloat16:
+            return self._semantic.scalar_constant(value, kind)
+        return self._language.tensor(self._interpreter.TensorHandle(array, kind), kind)
+
+    def _numpy(self, kind: Any) -> Any:
+        return self._interpreter._get_np_dtype(kind)
+
+    # --- what the source of a kernel says
+
+    def assigned(self, value: Any) -> Any:
+        """A value as its variable holds it: numbers become scalars of a type."""
+        value = self._plain(value)
+        if isinstance(value, tuple):
+            return type(value)(*map(self.assigned, value)) if hasattr(value, "_fields") else tuple(
+                map(self.assigned, value)
+            )  # fmt: skip
+        return self._semantic.to_tensor(value, False)
+
+    def _plain(self, value: Any) -> Any:
+        return value.value if isinstance(value, self._language.constexpr) else value
+
+    def _is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self._language.tensor)
+
+    def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a ``for`` runs over; the variable of a ``range`` has the type of its bounds."""
+        if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
+            return function(*args, **kwargs)
+        bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]
+        bounds = [self._plain(value) for value in (*args, *bounds) if value is not None]
+        return self._counted([int(value) for value in bounds], self._loop_type(bounds))
+
+    def _loop_type(self, bounds: list[Any]) -> Any:
+        kinds = [self._semantic.to_tensor(value).dtype for value in (*bounds, 0)]
+        for kind in kinds:
+            if not kind.is_int():
+                raise TypeError(f"bounds and step of a loop must be integers, not {kind}")
+        found = kinds[0]
+        for kind in kinds[1:]:
+            found = self._semantic.integer_promote_impl(found, kind)
+        return found
+
+    def _counted(self, bounds: list[int], kind: Any) -> Iterator[Any]:
+        numpy_kind = self._numpy(kind)
+        for value in range(*bounds):
+            handle = self._interpreter.TensorHandle(np.array([value], numpy_kind), kind)
+            yield self._language.tensor(handle, kind)
+
+    def logical(self, name: str, *values: Callable[[], Any]) -> Any:
+        """``and`` or ``or`` of operands: element by element where they are tensors."""
+        dynamic: list[Any] = []
+        value: Any = None
+        for operand in values:
+            value = operand()
+            if self._is_tensor(value):
+                dynamic.append(value)
+            elif bool(value) is (name == "logical_or"):
+                return value
+        if not dynamic:
+            return value
+        result = dynamic.pop()
+        while dynamic:
+            result = getattr(dynamic.pop(), name)(result)
+        return result
+
+    def value_of(self, holder: Any) -> Any:
+        """``holder.value``, which constants of a kernel have and their values here have not."""
+        return holder.value if hasattr(holder, "value") else holder
+
+    def negated(self, value: Any) -> Any:
+        """``not`` of an operand, element by element where it is a tensor."""
+        return value.__not__() if self._is_tensor(value) else not value
+
+    def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
+        """``first if test else second``, of one type where the test is known only at run time."""
+        value = first() if test else second()
+        return self._semantic.to_tensor(value, False) if self._is_tensor(test) else value
+
+    def extreme(self, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """``min`` or ``max`` of Python, which a kernel's tensors are given to."""
+        if function is getattr(builtins, name) and any(map(self._is_tensor, args)):
+            own = getattr(self._language.core, EXTREMES[name], None)
+            if own is not None:
+                return own(*args, **{**kwargs, "_semantic": self._semantic})
+        return function(*args, **kwargs)
+
+
+def _scalars(language: Any) -> list[Any]:
+    return [v for v in vars(language).values() if isinstance(v, language.dtype)]
