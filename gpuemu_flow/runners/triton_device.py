@@ -116,7 +116,7 @@ def _mode_class(torch: Any) -> Any:
             result = func(*args, **kwargs)
             if name in _UNINITIALISED and isinstance(result, tensor):
                 fill_uninitialised(torch, result, owner.run)
-                owner.made_uninitialised = True
+                owner.made_uninitialised |= result.numel() > 0
             elif name == "data_ptr":
                 self._on_address(args[0])
             return result
