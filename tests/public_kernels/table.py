@@ -30,6 +30,7 @@ REMARKS = {
          "liger.rms_norm_backward"), _ROUNDED),
     "liger.poly_norm": "float16: see the bugs below",
     "liger.poly_norm_backward": "float16: see the bugs below",
+    "liger.dyt_backward": "values near 1: `1 - tanh²` cancels beyond",
     "liger.rope": "two steps and more: see the bugs below",
     "gems.mm": "through the library's own tuner and launcher",
 }  # fmt: skip
