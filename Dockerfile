@@ -2,8 +2,6 @@
 FROM python:3.12-slim
 COPY pyproject.toml README.md LICENSE /source/
 COPY gpuemu_flow /source/gpuemu_flow
-COPY tasks /source/tasks
-COPY schemas /source/schemas
 RUN pip install --no-cache-dir /source && rm -r /source
 WORKDIR /workspace
 ENTRYPOINT ["gpuemu-flow"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gpuemu_flow", "tasks", "schemas")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gpuemu_flow")
 ADDRESS = "https://example.invalid/team/gpuemu-flow.git"
 QUICK, THOROUGH = "github.event_name == 'pull_request'", "github.event_name == 'push'"
 

@@ -59,9 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in NEEDED:
         shutil.copy(REPOSITORY / name, source)
     unwanted = shutil.ignore_patterns("__pycache__")
-    for name in ("gpuemu_flow", "tasks", "schemas"):
-        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=unwanted)
-    assert (source / "gpuemu_flow" / "tasks").is_symlink()
+    shutil.copytree(REPOSITORY / "gpuemu_flow", source / "gpuemu_flow", ignore=unwanted)
     checked(sys.executable, "-m", "build", "--no-isolation", "-o", folder, cwd=source)
     return folder
 
@@ -79,9 +77,8 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_else(built: Path, wheel:
     assert {name for name in top if not name.endswith(".dist-info")} == {"gpuemu_flow"}
     assert "gpuemu_flow/py.typed" in names
     source = built / "source"
-    for folder, pattern in (("tasks", "*.py"), ("schemas", "*.json"), ("schemas", "*.py")):
-        wanted = {f"gpuemu_flow/{folder}/{p.name}" for p in (source / folder).glob(pattern)}
-        assert wanted and wanted <= names
+    schemas = {f"gpuemu_flow/schemas/{p.name}" for p in (REPOSITORY / "schemas").glob("*.json")}
+    assert schemas and schemas <= names
     modules = {
         path.relative_to(source).as_posix() for path in (source / "gpuemu_flow").rglob("*.py")
     }
@@ -98,17 +95,46 @@ def test_the_sdist_builds_without_the_repository(built: Path) -> None:
     assert "gpuemu_flow/schemas/gpuemu.schema.json" in names
 
 
-def test_it_works_installed_and_from_another_folder(wheel: Path, mini: Mini) -> None:
+def installed(product: Path, mini: Mini) -> tuple[Path, Path]:
+    """Install a wheel or a source folder beside the workspace.
+
+    Returns
+    -------
+    (Path, Path)
+        The new environment and its Python.
+    """
     environment = mini.root.parent / "venv"
     checked(sys.executable, "-m", "venv", "--without-pip", environment, cwd=mini.root)
     python = environment / "bin" / "python"
-    install = ("install", "--quiet", "--no-deps", "--no-index", wheel)
-    checked(sys.executable, "-m", "pip", "--python", python, *install, cwd=mini.root)
     (packages,) = environment.glob("lib/python*/site-packages")
     # The dependencies of this interpreter; .pth files below that folder, an editable install's
     # among them, are not read this way.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    own = [sysconfig.get_path("purelib"), *(p for p in sys.path if p.endswith("site-packages"))]
+    (packages / "dependencies.pth").write_text("\n".join(dict.fromkeys(own)) + "\n")
+    words = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed")
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", *words)
+    checked(*pip, product, cwd=mini.root)
+    return environment, python
 
+
+def test_a_source_zip_installs_a_whole_product(mini: Mini, tmp_path: Path) -> None:
+    """In a zip, as in a checkout without links, a link is a small file that names its target."""
+    if not (REPOSITORY / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a git checkout")
+    archive = tmp_path / "source.zip"
+    checked("git", "archive", "--format=zip", "-o", archive, "HEAD", cwd=REPOSITORY)
+    source = tmp_path / "source"
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(source)
+    assert (source / "tasks").is_file()
+    environment, python = installed(source, mini)
+    where = checked(python, "-c", "import gpuemu_flow; print(gpuemu_flow.__file__)", cwd=mini.root)
+    assert Path(where.strip()).is_relative_to(environment)
+    assert "relu" in checked(environment / "bin" / "gpuemu-flow", "run", cwd=mini.root)
+
+
+def test_it_works_installed_and_from_another_folder(wheel: Path, mini: Mini) -> None:
+    environment, python = installed(wheel, mini)
     where = checked(python, "-c", "import gpuemu_flow; print(gpuemu_flow.__file__)", cwd=mini.root)
     assert Path(where.strip()).is_relative_to(environment)
     command = environment / "bin" / "gpuemu-flow"

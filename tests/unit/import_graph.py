@@ -43,9 +43,9 @@ class Import:
 
 
 def source_files(root: Path = ROOT) -> dict[str, Path]:
-    """Module name to file; ``gpuemu_flow.tasks`` lies behind a symlink."""
+    """Return the file of each module by the module's name."""
     found = {}
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             if name.endswith(".py"):
