@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--shared", default=0, help="Bytes of dynamic shared memory.  [default: 0]")
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
-    help="Checks: mem, init, race, sync; all; none.  [default: all]",
+    help="Checks: mem, init, race, sync, order; all; none.  [default: all but order]",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
 @click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")

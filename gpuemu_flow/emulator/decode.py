@@ -114,6 +114,10 @@ class _Decoder:
         frame = self._frame(function, symbols)
         for index in frame.returns:
             program.steps[index] = replace(program.steps[index], opcode=Opcode("exit"))
+        # A label may stand behind the last instruction, and a call may be the last one.
+        program.steps.append(
+            Step(Opcode("exit"), (), None, False, (), function.offset, None, "exit")
+        )
         program.dynamic_offset = align_up(program.shared_bytes, 1024)
         return program
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from gpuemu_flow.emulator.ir import Place
 
-CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
+CHECKS = ("mem", "init", "race", "sync", "order")
 """Names of the checks, in the order in which they are shown."""
 
 DEFAULT_CHECKS = ("mem", "init", "race", "sync")
-"""Checks that one launch makes; the others launch the kernel again."""
+"""Checks that one launch makes; `order` launches the kernel again."""
 
 TITLES = {
     "mem": "memcheck",
@@ -18,8 +18,6 @@ TITLES = {
     "race": "racecheck",
     "sync": "synccheck",
     "order": "ordercheck",
-    "contract": "contractcheck",
-    "approx": "approxcheck",
     "trap": "trap",
 }
 

@@ -296,7 +296,7 @@ class GlobalRaces:
         size, step : int
         write, strong : bool
         same : array or None
-            Of the lanes that access at all, those that write what is there already.
+            Of the active lanes, those that write what is there already.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)
@@ -305,6 +305,7 @@ class GlobalRaces:
         numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
         if good is not None:
             me, offsets, numbers = me[good], offsets[good], numbers[good]
+            same = None if same is None else same[good]
         if not me.size:
             return
         self._time += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from gpuemu_flow.emulator.coverage import KernelCoverage, cover_file
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
 from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, LaunchResult, load_kernel
+from gpuemu_flow.emulator.orders import find_order_dependence
 from gpuemu_flow.errors import Problem, did_you_mean
 
 MAX_FILE = 1 << 28
@@ -59,12 +60,16 @@ def run_file(
     kernel = load_kernel(read_ptx_file(path), str(path), entry)
     arguments = parse_arguments(texts, kernel.parameters, seed)
     names = parse_checks(checks)
+    blocks, threads = parse_dimensions("grid", grid), parse_dimensions("block", block)
+    given = [named.argument for named in arguments]
+    limit = budget or DEFAULT_BUDGET
     start = time.perf_counter()
-    result = kernel.launch(
-        parse_dimensions("grid", grid), parse_dimensions("block", block),
-        [named.argument for named in arguments], shared=shared, checks=names,
-        budget=budget or DEFAULT_BUDGET,
-    )  # fmt: skip
+    result = kernel.launch(blocks, threads, given, shared=shared, checks=names, budget=limit)
+    if "order" in names:
+        more = find_order_dependence(
+            kernel, blocks, threads, given, result, shared=shared, budget=limit
+        )
+        result = replace(result, findings=(*result.findings, *more))
     return Run(kernel, arguments, result, time.perf_counter() - start)
 
 
@@ -77,9 +82,11 @@ def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
 
 
 def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
-    """Read the names of checks; ``all``, ``none`` and nothing at all are known too."""
-    if not words or "all" in words:
+    """Read the names of checks; without any, those that one launch makes."""
+    if not words:
         return DEFAULT_CHECKS
+    if "all" in words:
+        return CHECKS
     for word in words:
         if word not in (*CHECKS, "none"):
             raise bad_launch(f"no check {word!r}", did_you_mean(word, (*CHECKS, "all", "none")))

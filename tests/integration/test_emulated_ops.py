@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,9 +85,11 @@ def test_a_race_is_a_failure_of_its_own_kind(workspace: Path) -> None:
     assert "DataRace" in done.stdout and "racecheck: matrices.cu:" in done.stdout
     shown = flow(workspace, "failures")
     assert "DataRace" in shown.stdout
-    again = flow(workspace, "reproduce", "--op", "softmax")
-    assert "racecheck" in flow(workspace, "run").stdout
-    assert "Traceback" not in again.stderr
+    seed = re.search(r"reproduce (\d+)", done.stdout)
+    assert seed is not None
+    again = flow(workspace, "reproduce", seed.group(1), "--op", "softmax")
+    assert again.returncode == 1, again.stderr
+    assert "racecheck" in again.stdout and "still fails" in again.stdout
 
 
 def test_a_read_past_the_end_is_found_by_the_changed_argument_alone(workspace: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from import_graph import read_imports, source_files
 
 from gpuemu_flow.engine import own_code, plan
 from gpuemu_flow.engine.discovery import Discovery
@@ -188,6 +189,27 @@ def test_damaged_sets_are_refused(root: Path) -> None:
     for damage in ({"texts": []}, {"texts": [1] * 9}, {"sets": {}}, {"tasks": {"op:a": "none"}}):
         with pytest.raises((ValueError, KeyError, TypeError)):
             ObservedSets.from_json({**data, **damage})
+
+
+def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
+    """A module that is forgotten would let a mended judge answer with its old verdicts."""
+    files = source_files()
+    edges: dict[str, set[str]] = {}
+    for found in read_imports(files):
+        if not found.type_checking:
+            edges.setdefault(found.module, set()).add(found.target)
+    starts = ("gpuemu_flow.tasks.", "gpuemu_flow.runners.", "gpuemu_flow.engine.compile")
+    pending = [module for module in files if module.startswith(starts)]
+    reached: set[str] = set()
+    while pending:
+        module = pending.pop()
+        if module in files and module not in reached:
+            reached.add(module)
+            pending += edges.get(module, ())
+    known = set(own_code.paths())
+    forgotten = {module for module in reached if str(files[module]) not in known}
+    assert len(reached) > 100
+    assert forgotten <= {"gpuemu_flow"}  # names and the version, no code
 
 
 def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:

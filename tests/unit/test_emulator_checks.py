@@ -220,3 +220,23 @@ def test_checks_that_are_off_find_nothing_and_nothing_is_read_outside() -> None:
     buffers = [as_argument(np.zeros(64, "f4")), as_argument(out(64)), as_argument(np.int32(0))]
     result = kernel.launch([1], [64], buffers, checks=())
     assert result.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "depends"),
+    [
+        ("st.global.u32 [%rd5], %r3;", True),
+        ("add.u32 %r8, %r3, 1; atom.global.exch.b32 %r9, [%rd2], %r8;", True),
+        ("red.global.add.u32 [%rd1], %r3;", False),
+        ("mul.wide.u32 %rd8, %r3, 4; add.s64 %rd8, %rd2, %rd8; st.global.u32 [%rd8], %r3;", False),
+    ],
+)
+def test_what_depends_on_the_order_of_blocks(body: str, depends: bool) -> None:
+    from gpuemu_flow.emulator.orders import find_order_dependence
+
+    kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
+    buffers = [as_argument(np.zeros(64, "u4")), as_argument(np.zeros(64, "u4"))]
+    given = [*buffers, as_argument(np.int32(0))]
+    result = kernel.launch([3], [64], given, checks=())
+    found = find_order_dependence(kernel, [3], [64], given, result, shared=0, budget=1_000_000)
+    assert [f.check for f in found] == (["order"] if depends else [])

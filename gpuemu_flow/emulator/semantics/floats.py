@@ -8,7 +8,10 @@ import numpy as np
 
 from gpuemu_flow.emulator.semantics.rounding import (
     exact_fma64,
+    exact_quotient,
+    exact_root,
     narrow,
+    one_by_one,
     product_error,
     to_odd,
     two_sum_error,
@@ -213,13 +216,8 @@ def _fma64(a: Array, b: Array, c: Array, mode: str) -> Array:
     calm |= nothing
     plain = naive if mode == "rn" else _signed_zero_sum(naive, p, c, mode)
     result = np.where(finite & ~nothing, out, plain)
-    hard = np.flatnonzero(finite & ~calm)
-    if hard.size:
-        flat, (fa, fb, fc) = result.reshape(-1).copy(), (x.reshape(-1) for x in (a, b, c))
-        for lane in hard.tolist():
-            flat[lane] = exact_fma64(float(fa[lane]), float(fb[lane]), float(fc[lane]), mode)
-        result = flat.reshape(result.shape)
-    return result
+    hard = finite & ~calm
+    return one_by_one(result, hard, lambda x, y, z: exact_fma64(x, y, z, mode), a, b, c)
 
 
 def _moderate(x: Array) -> Array:
@@ -243,7 +241,10 @@ def _directed_quotient(a: Array, b: Array, mode: str) -> Array:
         usable = np.isfinite(near) & (b != 0)
         out = np.where(usable, _adjust(near, error, mode), near)
         overflowed = np.isinf(near) & np.isfinite(a) & np.isfinite(b) & (b != 0)
-        return np.where(overflowed, _overflow(near, mode), out)
+        out = np.where(overflowed, _overflow(near, mode), out)
+        calm = _moderate(a) & _moderate(b) & _moderate(near)
+        hard = np.isfinite(a) & np.isfinite(b) & (a != 0) & (b != 0) & ~calm
+        return one_by_one(out, hard, lambda x, y: exact_quotient(x, y, mode), a, b)
     q = wide(a) / wide(b)
     rest = -fma64("rn")(q, wide(b), -wide(a))
     error = np.where(b < 0, -rest, rest)
@@ -259,9 +260,10 @@ def square_root(mode: str, dtype: str) -> Lanes:
     def directed(a: Array) -> Array:
         if dtype == "f8":
             root = np.sqrt(a)
-            return np.where(
-                np.isfinite(root), _adjust(root, -fma64("rn")(root, root, -a), mode), root
-            )
+            adjusted = _adjust(root, -fma64("rn")(root, root, -a), mode)
+            out = np.where(np.isfinite(root), adjusted, root)
+            hard = np.isfinite(root) & (a > 0) & ~_moderate(a)
+            return one_by_one(out, hard, lambda x: exact_root(x, mode), a)
         a8 = wide(a)
         root = np.sqrt(a8)
         error = -fma64("rn")(root, root, -a8)

@@ -7,7 +7,9 @@ exact value gives (Boldo and Melquiond 2008).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 
@@ -74,6 +76,35 @@ def exact_fma64(a: float, b: float, c: float, mode: str) -> float:
     """Compute one ``a * b + c`` of finite doubles with one rounding, by rational arithmetic."""
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     return round_fraction(exact, mode, negative_zero=_zero_is_negative(a, b, c, mode))
+
+
+def exact_quotient(a: float, b: float, mode: str) -> float:
+    """Divide two finite doubles, neither of them zero, with one rounding."""
+    return round_fraction(Fraction(a) / Fraction(b), mode)
+
+
+def exact_root(a: float, mode: str) -> float:
+    """Take the square root of a positive double with one rounding."""
+    shift = 2400  # twice the digits of a double, beyond the least exponent
+    scaled = Fraction(a) * 2**shift
+    whole = scaled.numerator // scaled.denominator
+    root = isqrt(whole)
+    rest = root * root != whole or scaled.denominator != 1
+    return round_fraction(Fraction(2 * root + rest, 2 ** (shift // 2 + 1)), mode)
+
+
+def one_by_one(
+    result: Array, hard: Array, compute: Callable[..., float], *operands: Array
+) -> Array:
+    """Compute some lanes again, each by itself, where arrays of doubles cannot be exact."""
+    lanes = np.flatnonzero(hard)
+    if not lanes.size:
+        return result
+    flat = result.reshape(-1).copy()
+    rows = [np.broadcast_to(x, result.shape).reshape(-1) for x in operands]
+    for lane in lanes.tolist():
+        flat[lane] = compute(*(float(row[lane]) for row in rows))
+    return flat.reshape(result.shape)
 
 
 def _zero_is_negative(a: float, b: float, c: float, mode: str) -> bool:

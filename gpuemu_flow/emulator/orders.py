@@ -1,0 +1,65 @@
+"""Results that depend on the order in which blocks run: the kernel is launched once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
+from gpuemu_flow.emulator.types import Array
+
+
+def find_order_dependence(
+    kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
+    result: LaunchResult, *, shared: int, budget: int,
+) -> list[Finding]:  # fmt: skip
+    """Launch with the blocks in the opposite order, and compare what the buffers hold.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    grid, block, arguments
+        As for the launch that gave `result`.
+    result : LaunchResult
+    shared, budget : int
+
+    Returns
+    -------
+    list of Finding
+        One for each buffer that differs.
+    """
+    count = int(np.prod(grid))
+    if count < 2:
+        return []
+    again = kernel.launch(
+        grid, block, arguments, shared=shared, checks=(), budget=budget,
+        order=range(count - 1, -1, -1),
+    )  # fmt: skip
+    found = []
+    pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)
+    for parameter, argument, first, second in pairs:
+        if first is None or second is None or first.tobytes() == second.tobytes():
+            continue
+        assert isinstance(argument, BufferArgument)
+        name = argument.name or parameter.name
+        at, differing = _difference(first, second)
+        message = (
+            f"leaves other bits in {name} when blocks run in the opposite order: {differing:,} of "
+            f"{first.size:,} elements, the first {name}[{at:,}]: {first.reshape(-1)[at]} and "
+            f"{second.reshape(-1)[at]}"
+        )
+        zero = (0, 0, 0)
+        place = kernel.program.place(0)
+        found.append(
+            Finding("order", "block-order", message, kernel.name, place, zero, zero, differing)
+        )
+    return found
+
+
+def _difference(first: Array, second: Array) -> tuple[int, int]:
+    """Give the first element that differs, and how many do."""
+    raw = [np.ascontiguousarray(x).view(np.uint8).reshape(x.size, -1) for x in (first, second)]
+    places = np.flatnonzero((raw[0] != raw[1]).any(axis=1))
+    return int(places[0]), len(places)

@@ -1,0 +1,64 @@
+"""Triton kernels whose PTX stands beside this file; run it to compile them (no GPU is needed)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+
+@triton.jit
+def softmax_kernel(x, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + i, mask=i < n, other=-float("inf"))
+    v = v - tl.max(v, 0)
+    e = tl.exp(v)
+    tl.store(out + row * n + i, e / tl.sum(e, 0), mask=i < n)
+
+
+@triton.jit
+def matmul_kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + rm[:, None] * K + (k + rk)[None, :], mask=(k + rk)[None, :] < K, other=0.0)
+        y = tl.load(b + (k + rk)[:, None] * N + rn[None, :], mask=(k + rk)[:, None] < K, other=0.0)
+        acc += tl.dot(x, y)
+    tl.store(c + rm[:, None] * N + rn[None, :], acc)
+
+
+def compiled(function, types: dict[str, str], constants: dict[str, int], capability: int) -> str:
+    """Compile for an architecture; paths of this machine are left out."""
+    signature = {**types, **dict.fromkeys(constants, "constexpr")}
+    source = ASTSource(fn=function, signature=signature, constexprs=constants)
+    target = GPUTarget("cuda", capability, 32)
+    made = triton.compile(source, target=target, options={"num_warps": 4, "num_stages": 3})
+    text = re.sub(r'(\.file\s+\d+\s+)"[^"]*/([^"/]+)"', r'\1"\2"', made.asm["ptx"])
+    text = re.sub(r"^\s*\.section\s+\.debug_\w+\s*\{.*?^\s*\}\n", "", text, flags=re.M | re.S)
+    return re.sub(r"^\s*//.*\n|\s*//[^\n]*$", "", text, flags=re.MULTILINE)
+
+
+def main() -> None:
+    """Write all PTX files."""
+    folder = Path(__file__).resolve().parent
+    for capability in (80, 90):
+        softmax = {"x": "*fp32", "out": "*fp32", "n": "i32"}
+        text = compiled(softmax_kernel, softmax, {"BLOCK": 1024}, capability)
+        (folder / f"triton_softmax_sm_{capability}.ptx").write_text(text)
+        for kind in ("fp16", "fp32"):
+            types = {"a": f"*{kind}", "b": f"*{kind}", "c": "*fp32"}
+            types |= dict.fromkeys("MNK", "i32")
+            sizes = {"BM": 32, "BN": 32, "BK": 32}
+            text = compiled(matmul_kernel, types, sizes, capability)
+            (folder / f"triton_matmul_{kind}_sm_{capability}.ptx").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""PTX that Triton's compiler made, sm_80 and sm_90: right values and no finding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated_kernels import FOLDER, as_argument, out
+
+from gpuemu_flow.emulator.launch import Kernel, LaunchResult, load_kernel
+
+SCRATCH = bytes(8)
+"""Triton adds pointers to scratch memory, which these kernels do not use."""
+
+
+def load(name: str) -> Kernel:
+    return load_kernel((FOLDER / name).read_bytes(), name)
+
+
+def launch(kernel: Kernel, grid: list[int], values: list[object], shared: int) -> LaunchResult:
+    given = [as_argument(v) for v in values]
+    given += [as_argument(SCRATCH)] * (len(kernel.parameters) - len(given))
+    return kernel.launch(grid, [128], given, shared=shared)
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("n", [1, 777, 1024])
+def test_softmax(n: int, capability: int) -> None:
+    x = np.random.default_rng(n).standard_normal((4, n)).astype("f4")
+    kernel = load(f"triton_softmax_sm_{capability}.ptx")
+    result = launch(kernel, [4], [x, out((4, n)), np.int32(n)], 64)
+    e = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(result.buffers[1], e / e.sum(1, keepdims=True), 1e-5, 1e-7)
+    assert [str(f) for f in result.findings] == []
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(("kind", "dtype", "atol"), [("fp16", "f2", 1e-4), ("fp32", "f4", 0.1)])
+def test_matmul_on_tensor_cores(kind: str, dtype: str, atol: float, capability: int) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype(dtype) for s in ((64, 96), (96, 64)))
+    kernel = load(f"triton_matmul_{kind}_sm_{capability}.ptx")
+    sizes = [np.int32(64), np.int32(64), np.int32(96)]
+    result = launch(kernel, [2, 2], [a, b, out((64, 64)), *sizes], 65536)
+    wanted = a.astype("f8") @ b.astype("f8")  # fp32 goes through tf32
+    np.testing.assert_allclose(result.buffers[2], wanted, 0, atol)
+    assert [str(f) for f in result.findings] == []
+
+
+def test_a_missing_barrier_shows() -> None:
+    name = "triton_matmul_fp16_sm_80.ptx"
+    text = (FOLDER / name).read_text()
+    assert "bar.sync" in text
+    kernel = load_kernel(text.replace("bar.sync", "// bar.sync").encode(), name)
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype("f2") for s in ((64, 96), (96, 64)))
+    sizes = [np.int32(64), np.int32(64), np.int32(96)]
+    result = launch(kernel, [2, 2], [a, b, out((64, 64)), *sizes], 65536)
+    assert "race" in {f.check for f in result.findings}
+    assert all(f.place.file == "triton_kernels.py" and f.place.line for f in result.findings)
