@@ -169,7 +169,7 @@ class Client:
         dtype : str, optional
             Convert all tensors to this one, such as ``bfloat16``.
         **kwargs
-            For the reference; ``atol`` and ``rtol`` are this call's tolerance instead.
+            For the reference; ``atol``, ``rtol`` and ``precision`` are this call's own instead.
         """
         client = {**about_me(), **code_of_caller()}
         return self._do(
@@ -305,7 +305,7 @@ class Client:
         on_progress : callable, optional
             Told how many are done, and how many there are.
         **kwargs
-            For the reference; ``atol`` and ``rtol`` are the tolerance.
+            For the reference; ``atol``, ``rtol``, ``precision`` say how outputs are judged.
         """
         function = run_op or op_fn
         if function is None:

@@ -23,7 +23,7 @@ class ValidationContext:
     ----------
     inputs : dict of str to tensor
     kwargs : dict
-        For the reference; ``atol`` and ``rtol`` are the tolerance instead.
+        For the reference; ``atol``, ``rtol`` and ``precision`` say how to judge.
     output : tensor, or mapping of name to tensor
         None until it is set.
     result : ValidationResult or None
@@ -71,7 +71,8 @@ def validate_op(
     raise_on_failure : bool
         False: look at the context's `result` yourself.
     **kwargs
-        As in `Client.validate_op`: for the reference, or ``atol``, ``rtol``, ``seed``, ``dtype``.
+        As in `Client.validate_op`: for the reference, or ``atol``, ``rtol``, ``precision``,
+        ``seed``, ``dtype``.
 
     Raises
     ------

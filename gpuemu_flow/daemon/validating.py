@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.wire_ops import Asked, tolerance_of
+from gpuemu_flow.engine.wire_ops import Asked, precision_of, tolerance_of
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.types import (
@@ -68,6 +68,7 @@ def _judge(
     _demand_names(op, inputs)
     client = fields.client()
     tolerance, kwargs = tolerance_of(fields.kwargs(), op)
+    precision, kwargs = precision_of(kwargs, op)
     dtype = _leading_dtype(inputs.values())
     outputs = _outputs(fields)
     notes = []
@@ -84,7 +85,8 @@ def _judge(
         dtype = _leading_dtype(outputs.values())
     names = tuple(inputs) if set(inputs) != set(op.input_names) else ()
     case = _case(issued, inputs, dtype, seed)
-    subject = configured.subjects.make(Asked(name, dtype, kwargs, tolerance, names), case)
+    asked = Asked(name, dtype, kwargs, tolerance, names, precision)
+    subject = configured.subjects.make(asked, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
     with service.references.checkout(subject, job) as trials:
         result = trials.judge_outputs(case, inputs, outputs)

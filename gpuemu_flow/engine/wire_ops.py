@@ -20,7 +20,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.base import program_of
 from gpuemu_flow.tasks.trial import Subject
-from gpuemu_flow.types import Case, Json, Tolerance
+from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
 
 SUBMITTED = "submitted"
@@ -43,6 +43,8 @@ class Asked:
     tolerance : (atol, rtol) or None
     input_names : tuple of str
         Empty means the configured ones.
+    precision : str
+        Empty means the configured one.
     """
 
     op: str
@@ -50,11 +52,12 @@ class Asked:
     kwargs: Mapping[str, Json]
     tolerance: tuple[float, float] | None = None
     input_names: tuple[str, ...] = ()
+    precision: str = ""
 
     def key(self) -> tuple[object, ...]:
         """Equal for requests that change the op alike."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
-        return (self.op, self.dtype, kwargs, self.tolerance, self.input_names)
+        return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
 
 class WireInputs:
@@ -237,6 +240,8 @@ class Subjects:
             atol, rtol = asked.tolerance
             compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
             reference_dtype = compare["reference_dtype"] = op.reference_dtype
+        if asked.precision:
+            compare["precision"] = asked.precision
 
         def changed(program: Program) -> Program:
             return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
@@ -374,3 +379,16 @@ def tolerance_of(
         return None, rest
     default = Tolerance(0.0, 0.0)
     return (found.get("atol", default.atol), found.get("rtol", default.rtol)), rest
+
+
+def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
+    """Take ``precision`` out of a request's kwargs, where it is one of ours and not the op's own.
+
+    Empty where it is not given, or is the configured one. Any other value is for the reference:
+    some have an argument of this name.
+    """
+    rest = dict(kwargs)
+    if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:
+        return "", rest
+    precision = str(rest.pop("precision"))
+    return ("" if precision == op.precision else precision), rest

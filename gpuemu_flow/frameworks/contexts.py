@@ -11,23 +11,19 @@ import numpy as np
 from gpuemu_flow.client.context import ValidationContext, failed
 from gpuemu_flow.client.errors import ClientError, NoOutputError
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.frameworks.backward import compare_gradients
 from gpuemu_flow.frameworks.base import (
     Arrays,
-    CheckOutcome,
     FrameworkAdapter,
     Inputs,
-    agree,
     caller,
-    demand,
     named,
     outputs_of,
 )
-from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.frameworks.local import compare, reference_of
+from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
-from gpuemu_flow.numerics.tolerances import default_tolerance
-
-GRADIENT_FACTOR = 10.0
-"""Gradients sum over what the outputs are made of, so they are held to this many tolerances."""
+from gpuemu_flow.numerics.operand import INPUT
 
 MakeContext = Callable[
     [Any, str, Inputs, Mapping[str, Any]], AbstractContextManager["GradientContext"]
@@ -42,7 +38,7 @@ class GradientContext(ValidationContext):
     ----------
     grad_inputs : dict of str to tensor
         Gradients by input; by default those that the framework computes of the output's sum.
-    gradient_results : dict of str to ValidationResult or CheckOutcome
+    gradient_results : dict of str to ValidationResult
         Set when the context has been left.
     tape : object or None
         TensorFlow's, which has watched what the body did.
@@ -138,6 +134,9 @@ def validating(
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
     raise_on_failure = bool(kwargs.pop("raise_on_failure", True))
+    precision = INPUT  # frameworks compute so on a CPU; a daemon has a configuration to go by
+    if ref_fn is not None or kwargs.get("precision") is None:
+        precision = checked_precision(kwargs.pop("precision", None)) or INPUT
     context = GradientContext(named(inputs), kwargs)
     with _judge(client, ref_fn) as judge:
         yield context
@@ -158,17 +157,19 @@ def validating(
                 op_name=op_name,
                 atol=kwargs.get("atol"),
                 rtol=kwargs.get("rtol"),
-                evaluate=lambda given: _in_order(adapter.evaluate(reference, given)),
+                reference=reference_of(
+                    ref_fn,
+                    lambda f, given: _in_order(adapter.evaluate(caller(f, inputs), given)),
+                ),
+                precision=precision,
             )
         if raise_on_failure and not context.result.passed:
             raise failed(context.result)
         if backward:
-            _judge_gradients(adapter, judge, op_name, inputs, ref_fn, context, kwargs)
+            _judge_gradients(adapter, judge, op_name, inputs, ref_fn, context, kwargs, precision)
     if raise_on_failure:
-        for name, result in context.gradient_results.items():
-            if isinstance(result, CheckOutcome):
-                demand(result, f"{op_name}, gradient by {name}")
-            elif not result.passed:
+        for result in context.gradient_results.values():
+            if not result.passed:
                 raise failed(result)
 
 
@@ -201,6 +202,7 @@ def _judge_gradients(
     ref_fn: Callable[..., Any] | None,
     context: GradientContext,
     kwargs: Mapping[str, Any],
+    precision: str,
 ) -> None:
     gradients = context.grad_inputs or _own_gradients(adapter, context)
     if not gradients:
@@ -218,21 +220,20 @@ def _judge_gradients(
                 client, f"{op_name}_grad_{name}", context.inputs, gradient, kwargs
             )
         return
-    arrays = adapter.arrays(context.inputs)
-    outputs, pull = adapter.pullback(caller(ref_fn, inputs), _widened(arrays), list(gradients))
-    first = [np.full(output.shape, float(n == 0)) for n, output in enumerate(outputs)]
-    expected = pull(first)
-    for name, gradient in gradients.items():
-        ours = adapter.to_numpy(gradient)
-        allowed = default_tolerance(dtype_name(ours.dtype) or "")
-        atol, rtol = kwargs.get("atol"), kwargs.get("rtol")
-        context.gradient_results[name] = agree(
-            [ours],
-            [expected[name]],
-            allowed.atol * GRADIENT_FACTOR if atol is None else atol,
-            allowed.rtol * GRADIENT_FACTOR if rtol is None else rtol,
-            f"gradient by {name}",
-        )
+    context.gradient_results = compare_gradients(
+        adapter,
+        ref_fn,
+        inputs,
+        {name: adapter.to_numpy(gradient) for name, gradient in gradients.items()},
+        arrays=adapter.arrays(context.inputs),
+        cotangents=lambda outputs: [
+            np.full(output.shape, float(n == 0)) for n, output in enumerate(outputs)
+        ],
+        op_name=op_name,
+        atol=kwargs.get("atol"),
+        rtol=kwargs.get("rtol"),
+        precision=precision,
+    )
 
 
 def _own_gradients(adapter: FrameworkAdapter, context: GradientContext) -> dict[str, Any]:

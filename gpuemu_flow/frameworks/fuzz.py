@@ -13,6 +13,7 @@ from gpuemu_flow.frameworks.local import outputs_by_name
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally
 from gpuemu_flow.fuzzing import DTYPES, FuzzConfig, SeededFuzzer
 from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.operand import INPUT
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed, generate_seed
 
 Check = Callable[[Callable[..., Any], Mapping[str, Any]], CheckOutcome]
@@ -114,6 +115,7 @@ def fuzz_with_checks(
     fail_fast: bool = False,
     atol: float | None = None,
     rtol: float | None = None,
+    precision: str | None = None,
     ref_fn: Callable[..., Any] | None = None,
     names: Sequence[str] = ("input",),
     dtypes: Sequence[str] | None = None,
@@ -131,10 +133,11 @@ def fuzz_with_checks(
         cases = SeededFuzzer(config).iterator(iterations)
         found = fuzz_locally(
             tried, ref_fn, cases, seed=master, names=names, op_name=op_name,
-            atol=atol, rtol=rtol, fail_fast=fail_fast,
+            atol=atol, rtol=rtol, precision=precision or INPUT, fail_fast=fail_fast,
         )  # fmt: skip
     else:
-        limits = {n: v for n, v in (("atol", atol), ("rtol", rtol)) if v is not None}
+        given = {"atol": atol, "rtol": rtol, "precision": precision}
+        limits = {name: value for name, value in given.items() if value is not None}
         if dtypes is not None:
             options["dtypes"] = list(dtypes)
         found = client.fuzz_op_client_side(

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from gpuemu_flow.client.arrays import as_array
 from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import FailureInfo, ValidationResult
-from gpuemu_flow.frameworks.local_auto import local_envelope
+from gpuemu_flow.frameworks.local_auto import Reference, local_envelope
+from gpuemu_flow.frameworks.local_shadow import Versions
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.envelope import Envelope
+from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.numerics.tolerances import PartialTolerance, resolve
 from gpuemu_flow.types import CheckResult, Failure, Tolerance, Verdict
 from gpuemu_flow.verdicts import Elements
@@ -37,6 +39,14 @@ def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
     return {name: as_array(value, name) for name, value in values.items()}
 
 
+def reference_of(
+    function: Callable[..., Any] | Versions,
+    call: Callable[[Callable[..., Any], Arrays], Any],
+) -> Reference:
+    """A function as `compare` asks it again; `call` hands arrays over to a version of it."""
+    return Reference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
+
+
 def compare(
     actual: Any,
     expected: Any,
@@ -48,7 +58,8 @@ def compare(
     rtol: float | None = None,
     found: tuple[Failure, ...] = (),
     raise_on_failure: bool = False,
-    evaluate: Callable[[Arrays], Any] | None = None,
+    reference: Reference | None = None,
+    precision: str = TENSOR_CORE,
 ) -> ValidationResult:
     """Judge what an op returned by what its reference returned.
 
@@ -65,8 +76,10 @@ def compare(
     found : tuple of Failure
         What else is wrong with the output.
     raise_on_failure : bool
-    evaluate : callable, optional
-        The reference as a function of the inputs as float64 arrays, giving what `expected` is.
+    reference : Reference, optional
+        Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
+    precision : str
+        What a right op may round on the way where the tolerance follows from the reference.
 
     Raises
     ------
@@ -90,11 +103,9 @@ def compare(
         for name in {dtype_name(array.dtype) or "" for array in ours.values()}
     }
     held = {name: as_array(value, name) for name, value in (inputs or {}).items()}
-    if evaluate is not None and atol is None and rtol is None and held:
+    if reference is not None and atol is None and rtol is None and held:
         of_ours = {name: dtype_name(array.dtype) or "" for name, array in ours.items()}
-        tolerance = local_envelope(
-            lambda arrays: outputs_by_name(evaluate(arrays)), held, theirs, of_ours, seed
-        )
+        tolerance = local_envelope(reference, held, theirs, of_ours, seed, precision)
     checked = check_outputs(
         ours,
         theirs,

@@ -2,57 +2,117 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.errors import Problem, RunnerError, UsageError, did_you_mean
+from gpuemu_flow.frameworks.local_shadow import OPERANDS, PLAIN, SHADOW, STEPS, Versions
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
-from gpuemu_flow.numerics.envelope import Envelope, build_envelope, is_exact_op
+from gpuemu_flow.numerics.envelope import (
+    Envelope,
+    build_envelope,
+    is_exact_op,
+    shadow_is_faithful,
+)
+from gpuemu_flow.numerics.operand import Rounding, rounding_for, rounding_to
+from gpuemu_flow.types import PRECISIONS
 
 Arrays = Mapping[str, NDArray[Any]]
-Evaluate = Callable[[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]
+Outputs = dict[str, NDArray[Any]]
+_ROUNDING = threading.RLock()  # what a shadow rounds to is a setting of the whole process
 
 
-def local_envelope(
-    evaluate: Evaluate, inputs: Arrays, expected: Arrays, dtypes: Mapping[str, str], seed: int
-) -> Envelope:
-    """What the reference allows for, measured by calling it again on moved inputs.
-
-    A function's source says nothing of what it closes over, so that it has no float32 shadow: the
-    envelope is the weak one, see ``docs/oracle.md``.
+class Reference:
+    """A reference in this process, which can be asked for its outputs again.
 
     Parameters
     ----------
-    evaluate : callable
-        The reference: float inputs come as float64 arrays of its own.
+    function : callable or Versions
+        The user's own function, whose source says how it computes.
+    outputs : callable
+        From a version of the function and inputs to what it gives, as arrays by name.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | Versions,
+        outputs: Callable[[Callable[..., Any], dict[str, NDArray[Any]]], Outputs],
+    ) -> None:
+        self.versions = function if isinstance(function, Versions) else Versions(function)
+        self._outputs = outputs
+
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> Outputs:
+        """Its outputs, as `numerics.evaluations.Evaluate` says it."""
+        name = SHADOW if shadow else PLAIN
+        if rounding is not None:
+            name = STEPS if rounding.steps else OPERANDS
+        copies = {key: array.copy(order="K") for key, array in inputs.items()}
+        try:
+            function = self.versions.version(name)
+            if rounding is None:
+                with np.errstate(all="ignore"):
+                    return self._outputs(function, copies)
+            with _ROUNDING, rounding_to(rounding), np.errstate(all="ignore"):
+                return self._outputs(function, copies)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            raise RunnerError(Problem("reference-failed", text)) from None
+
+
+def checked_precision(precision: str | None) -> str | None:
+    """The word itself; UsageError ``validate-arguments`` where it is none of `PRECISIONS`."""
+    if precision is None or precision in PRECISIONS:
+        return precision
+    raise UsageError(
+        Problem(
+            "validate-arguments",
+            f"precision {str(precision)[:60]!r} is none of {', '.join(PRECISIONS)}",
+            did_you_mean(str(precision)[:60], PRECISIONS),
+        )
+    )
+
+
+def local_envelope(
+    reference: Reference,
+    inputs: Arrays,
+    expected: Arrays,
+    dtypes: Mapping[str, str],
+    seed: int,
+    precision: str,
+) -> Envelope:
+    """What the reference allows for, measured by calling it again, and its shadows.
+
+    Parameters
+    ----------
+    reference : Reference
     inputs, expected : mapping of str to ndarray
         The inputs in their own dtypes; what the reference gave on them in float64.
     dtypes : mapping of str to str
         Of the op's outputs.
     seed : int
         Decides how inputs are moved.
+    precision : str
+        What a right op may round on the way; one of `PRECISIONS`.
     """
-
-    def call(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        if shadow:
-            raise RunnerError(Problem("reference-failed", "a function has no shadow"))
-        try:
-            return evaluate({name: np.array(array) for name, array in inputs.items()})
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            raise RunnerError(Problem("reference-failed", text)) from None
-
+    plain = [_plain(inputs, seed)]
+    exact = is_exact_op(reference, plain)
+    names = [dtype_name(array.dtype) or "" for array in inputs.values()]
+    floats = [name for name in names if name in FLOAT_LIMITS]
     return build_envelope(
         inputs,
         expected,
-        call,
+        reference,
         dtype=dtypes,
         seed=seed,
-        exact_op=is_exact_op(call, [_plain(inputs, seed)]),
-        weak=True,
+        exact_op=exact,
+        weak=not exact and not shadow_is_faithful(reference, plain),
+        rounding=rounding_for(precision, floats[0]) if floats else None,
     )
 
 

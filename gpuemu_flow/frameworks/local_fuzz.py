@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gpuemu_flow.client.results import FailureInfo, FuzzResults, ValidationResult, summed
 from gpuemu_flow.frameworks.base import caller
-from gpuemu_flow.frameworks.local import compare, outputs_by_name
+from gpuemu_flow.frameworks.local import compare, outputs_by_name, reference_of
+from gpuemu_flow.frameworks.local_auto import checked_precision
+from gpuemu_flow.frameworks.local_shadow import Versions
 from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.types import FailureKind, Verdict
 from gpuemu_flow.verdicts import Elements, decide
 
@@ -36,6 +39,7 @@ def fuzz_locally(
     op_name: str = "op",
     atol: float | None = None,
     rtol: float | None = None,
+    precision: str = TENSOR_CORE,
     fail_fast: bool = False,
     convert: Callable[[Any], Any] | None = None,
 ) -> FuzzResults:
@@ -48,27 +52,41 @@ def fuzz_locally(
         NaN or Inf.
     names : sequence of str
         Of the op's inputs.
+    precision : str
+        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        or ``input``.
     convert : callable, optional
         From an array to what the op takes; arrays by default.
     """
+    allowed = checked_precision(precision) or TENSOR_CORE
+    asked = None if ref_fn is None else Versions(ref_fn)
     done: list[ValidationResult] = []
     for case in cases:
+        limits = _Limits(atol, rtol, allowed)
         done.append(
-            _judged(op_fn, ref_fn, case, tuple(names), op_name, atol, rtol, convert or np.copy)
+            _judged(op_fn, ref_fn, asked, case, tuple(names), op_name, limits, convert or np.copy)
         )
         if fail_fast and not done[-1].passed and done[-1].verdict != Verdict.INCONCLUSIVE.value:
             break
     return summed(seed or 0, done)
 
 
+class _Limits(NamedTuple):
+    """What is allowed."""
+
+    atol: float | None
+    rtol: float | None
+    precision: str
+
+
 def _judged(
     op_fn: Callable[..., Any],
     ref_fn: Callable[..., Any] | None,
+    asked: Versions | None,
     case: FuzzCase,
     names: tuple[str, ...],
     op_name: str,
-    atol: float | None,
-    rtol: float | None,
+    limits: _Limits,
     convert: Callable[[Any], Any],
 ) -> ValidationResult:
     inputs = case.tensors(names)
@@ -77,7 +95,7 @@ def _judged(
         actual = outputs_by_name(returned)
     except Exception as error:
         return error_result(op_name, case.seed, error)
-    if ref_fn is None:
+    if ref_fn is None or asked is None:
         failures = _finite_only(actual, inputs)
         looked_at = sum(np.size(array) for array in actual.values())
         verdict = decide(bool(failures), looked_at)
@@ -99,9 +117,10 @@ def _judged(
         inputs=inputs,
         op_name=op_name,
         seed=case.seed,
-        atol=atol,
-        rtol=rtol,
-        evaluate=caller(ref_fn, inputs),
+        atol=limits.atol,
+        rtol=limits.rtol,
+        precision=limits.precision,
+        reference=reference_of(asked, lambda function, given: caller(function, inputs)(given)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.frameworks.backward import compare_gradients, why
 from gpuemu_flow.frameworks.base import (
     CheckOutcome,
     Inputs,
@@ -18,8 +19,10 @@ from gpuemu_flow.frameworks.base import (
 from gpuemu_flow.frameworks.contexts import dispatch, plain_context
 from gpuemu_flow.frameworks.fuzz import FuzzOutcome, fuzz_with_checks
 from gpuemu_flow.frameworks.gradients import ATOL, EPS, MAX_ELEMENTS, RTOL, GradientChecker
+from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER, PyTorchAdapter
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.operand import INPUT
 
 __all__ = [
     "PyTorchAdapter",
@@ -29,8 +32,6 @@ __all__ = [
     "validate_custom_autograd_function",
     "validate_pytorch",
 ]
-
-BACKWARD_ATOL, BACKWARD_RTOL = 1e-4, 1e-3
 
 
 def check_autograd(
@@ -98,6 +99,8 @@ def check_backward(
     reference: Callable[..., Any],
     atol: float | None = None,
     rtol: float | None = None,
+    *,
+    precision: str = INPUT,
 ) -> CheckOutcome:
     """Compare an op's gradients, in its own dtype, with those of a reference in float64.
 
@@ -105,28 +108,31 @@ def check_backward(
     ----------
     op, reference : callable
         Of tensors of this framework.
+    atol, rtol : float, optional
+        Instead of the tolerance that follows from the reference.
+    precision : str
+        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        or ``input``.
     """
     arrays = ADAPTER.arrays(inputs)
     floats = [n for n, a in arrays.items() if dtype_name(a.dtype) in FLOAT_LIMITS]
-    wide = {n: a.astype(np.float64) if n in floats else a for n, a in arrays.items()}
     outputs, pull = ADAPTER.pullback(caller(op, inputs), arrays, floats)
-    _, pull_wide = ADAPTER.pullback(caller(reference, inputs), wide, floats)
     rng = np.random.default_rng(1)
     cotangents = [rng.uniform(0.5, 1.5, output.shape) for output in outputs]
     # Rounded first: both must get the very same cotangents.
     cotangents = [
         c.astype(o.dtype).astype(np.float64) for c, o in zip(cotangents, outputs, strict=True)
     ]
-    ours, theirs = pull(cotangents), pull_wide(cotangents)
-    narrow = {dtype_name(arrays[name].dtype) for name in floats} & {"float16", "bfloat16"}
-    least = (1e-2, 1e-1) if narrow else (BACKWARD_ATOL, BACKWARD_RTOL)
-    return agree(
-        [ours[name] for name in floats],
-        [theirs[name] for name in floats],
-        least[0] if atol is None else atol,
-        least[1] if rtol is None else rtol,
-        f"gradients by {', '.join(floats)}",
-    )
+    found = compare_gradients(
+        ADAPTER, reference, inputs, pull(cotangents), arrays=arrays,
+        cotangents=lambda _: cotangents, op_name=getattr(op, "__name__", "op"),
+        atol=atol, rtol=rtol, precision=checked_precision(precision) or INPUT,
+    )  # fmt: skip
+    worst = max((result.max_diff for result in found.values()), default=0.0)
+    for name, result in found.items():
+        if not result.passed:
+            return CheckOutcome(False, f"gradient by {name}: {why(result)}", worst)
+    return CheckOutcome(bool(found), f"gradients by {', '.join(floats)} agree", worst)
 
 
 _context = plain_context(ADAPTER)
@@ -151,7 +157,11 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     ref_fn : callable, optional
         Of tensors, for outputs and gradients.
     atol, rtol : float, optional
-        Instead of the configured tolerance.
+        Instead of the configured tolerance, or of that which follows from `ref_fn`.
+    precision : str, optional
+        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
+        compute on a CPU.
     raise_on_failure : bool
         Default true.
 

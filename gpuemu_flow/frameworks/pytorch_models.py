@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,9 @@ from gpuemu_flow.client.context import failed
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import outputs_of, require
-from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.frameworks.local import compare, reference_of
+from gpuemu_flow.frameworks.local_shadow import PLAIN, SHADOW, Versions
+from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
 
 
 @dataclass
@@ -62,6 +64,9 @@ def validate_model(
         Where the copies run.
     dtype : str, optional
         Convert the model to this one first, for the time of the body.
+    atol, rtol : float, optional
+        Instead of the tolerance that follows from the copy; for outputs narrower than float32, of
+        the documented one.
     raise_on_failure : bool
 
     Raises
@@ -83,16 +88,31 @@ def validate_model(
     if dtype is not None:
         model.to(getattr(torch, dtype))
 
-    def hook(name: str, twin: Any) -> Callable[..., None]:
+    def hook(name: str, twin: _Twin) -> Callable[..., None]:
         def judge(_: Any, args: Any, kwargs: Any, output: Any) -> None:
-            with torch.no_grad():
-                expected = twin(
-                    *(_wide(torch, a, device, wide) for a in args),
-                    **{k: _wide(torch, v, device, wide) for k, v in kwargs.items()},
-                )
+            given = {**dict(enumerate(args)), **kwargs}
+            tensors = {
+                str(key): ADAPTER.to_numpy(value)
+                for key, value in given.items()
+                if isinstance(value, torch.Tensor)
+            }
+
+            def call(version: Any, arrays: Mapping[str, Any]) -> list[Any]:
+                found: list[Any] = version.outputs(args, kwargs, arrays)
+                return found
+
             ours = [o for o in outputs_of(output) if isinstance(o, torch.Tensor)]
-            theirs = [o for o in outputs_of(expected) if isinstance(o, torch.Tensor)]
-            result = compare(ours, theirs, op_name=name, atol=atol, rtol=rtol)
+            # What a layer rounds on the way in a narrow dtype cannot be told from its reference.
+            measured = all(o.dtype in (torch.float32, torch.float64) for o in ours)
+            result = compare(
+                ours,
+                twin.outputs(args, kwargs, tensors, keep=True),
+                inputs=tensors,
+                op_name=name,
+                atol=atol,
+                rtol=rtol,
+                reference=reference_of(_Versions(twin), call) if measured else None,
+            )
             context.results.append((name, result))
 
         return judge
@@ -100,7 +120,7 @@ def validate_model(
     handles = []
     try:
         for name, layer in layers.items():
-            twin = copy.deepcopy(layer).to(device=device, dtype=wide)
+            twin = _Twin(copy.deepcopy(layer).to(device=device, dtype=wide), device, wide)
             handles.append(layer.register_forward_hook(hook(name, twin), with_kwargs=True))
         yield context
     finally:
@@ -122,8 +142,56 @@ def _floating(model: Any) -> list[tuple[str, Any]]:
     return [(name, tensor) for name, tensor in tensors if tensor.dtype.is_floating_point]
 
 
-def _wide(torch: Any, value: Any, device: str, dtype: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    moved = value.detach().to(device)
-    return moved.to(dtype) if moved.dtype.is_floating_point else moved
+@dataclass(frozen=True)
+class _Twin:
+    """A copy of a layer in a dtype of its own."""
+
+    layer: Any
+    device: str
+    dtype: Any
+
+    def outputs(
+        self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
+    ) -> list[Any]:
+        """Tensors that it gives where `arrays` stand for the call's own, by place or name.
+
+        With `keep`, buffers that the call changes, such as running means, stay changed.
+        """
+        torch = require("torch", "torch")
+        layer, device = self.layer, self.device
+
+        def own(key: Any, value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            made = ADAPTER.from_numpy(arrays[str(key)]).to(device)
+            return made.to(self.dtype) if made.dtype.is_floating_point else made
+
+        given = tuple(own(place, value) for place, value in enumerate(args))
+        by_name = {name: own(name, value) for name, value in kwargs.items()}
+        with torch.no_grad():
+            if keep:
+                returned = layer(*given, **by_name)
+            else:
+                buffers = {name: b.clone() for name, b in layer.named_buffers()}
+                returned = torch.func.functional_call(layer, buffers, given, by_name)
+        return [o for o in outputs_of(returned) if isinstance(o, torch.Tensor)]
+
+
+class _Versions(Versions):
+    """A twin, and its own copy in float32; a layer's steps cannot be rewritten."""
+
+    def __init__(self, twin: Any) -> None:
+        super().__init__(twin)
+
+    def version(self, name: str) -> Any:
+        if name not in self._made:
+            if name != SHADOW:
+                raise NotImplementedError("a layer has no source to round in")
+            twin: Any = self._made[PLAIN]
+            narrow: Any = _Twin(copy.deepcopy(twin.layer).float(), twin.device, _float32())
+            self._made[name] = narrow
+        return self._made[name]
+
+
+def _float32() -> Any:
+    return require("torch", "torch").float32

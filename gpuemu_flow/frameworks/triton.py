@@ -19,9 +19,11 @@ from gpuemu_flow.client.errors import ValidationError
 from gpuemu_flow.client.results import ValidationResult
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.frameworks.base import PLAIN, Inputs, caller, named
-from gpuemu_flow.frameworks.local import compare, outputs_by_name
+from gpuemu_flow.frameworks.local import compare, outputs_by_name, reference_of
+from gpuemu_flow.frameworks.local_auto import checked_precision
 from gpuemu_flow.frameworks.local_fuzz import widened
 from gpuemu_flow.frameworks.pytorch_adapter import PyTorchAdapter
+from gpuemu_flow.numerics.operand import TENSOR_CORE
 from gpuemu_flow.runners.triton_interpreter import Interpreter
 from gpuemu_flow.runners.triton_runner import plain_error
 from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
@@ -147,6 +149,7 @@ class TritonOp:
         *,
         atol: float | None = None,
         rtol: float | None = None,
+        precision: str = TENSOR_CORE,
         seed: int = 0,
         raise_on_failure: bool = True,
     ) -> ValidationResult:
@@ -162,6 +165,9 @@ class TritonOp:
         atol, rtol : float, optional
             Instead of the tolerance that follows from a reference that is callable, or else of the
             documented one of the output's dtype.
+        precision : str
+            What the kernel may round on the way, see ``docs/oracle.md``: ``tensor-core``,
+            ``float32`` or ``input``.
 
         Raises
         ------
@@ -172,13 +178,14 @@ class TritonOp:
         tensors = {n: v if isinstance(v, PLAIN) else _tensor(v) for n, v in named(inputs).items()}
         run = caller(self._runner(seed), inputs)
         returned, found = run(tensors)
-        expected, evaluate = reference, None
+        expected, asked = reference, None
         if callable(reference):
-            evaluate = caller(reference, inputs)
-            expected = evaluate(widened(before))
+            asked = reference_of(reference, lambda f, arrays: caller(f, inputs)(arrays))
+            expected = caller(reference, inputs)(widened(before))
         return compare(
             returned, expected, inputs=before, op_name=self.name, seed=seed, atol=atol, rtol=rtol,
-            found=tuple(found), raise_on_failure=raise_on_failure, evaluate=evaluate,
+            found=tuple(found), raise_on_failure=raise_on_failure, reference=asked,
+            precision=checked_precision(precision) or TENSOR_CORE,
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ source of a *rounded* shadow (see `shadow`) passes such values through `rounded`
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,11 +117,30 @@ def _rounded_torch(tensor: Any, state: _State) -> Any:
     torch = sys.modules["torch"]
     if tensor.dtype not in (torch.float32, torch.float64):
         return tensor
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return _rounding_both_ways(torch).apply(tensor)
     wide = tensor.detach().cpu().to(torch.float64).numpy()
     result = round_to(wide, state.fmt, state.rng)
     if np.array_equal(result, wide, equal_nan=True):
         return tensor
     return torch.from_numpy(np.ascontiguousarray(result)).to(tensor.dtype).to(tensor.device)
+
+
+@functools.cache
+def _rounding_both_ways(torch: Any) -> Any:
+    """Rounding that a gradient passes through, and is rounded by as a narrow step's would be."""
+
+    class Rounding(torch.autograd.Function):  # type: ignore[misc, name-defined, unused-ignore]
+        @staticmethod
+        def forward(_: Any, tensor: Any) -> Any:
+            result = rounded(tensor.detach())
+            return result.clone() if result is tensor else result
+
+        @staticmethod
+        def backward(_: Any, gradient: Any) -> Any:
+            return rounded(gradient)
+
+    return Rounding
 
 
 def _rounded_jax(array: Any, state: _State) -> Any:

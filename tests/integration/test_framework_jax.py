@@ -150,12 +150,20 @@ def test_validation_by_the_daemon(daemon: Served) -> None:
         assert context.result.passed
         with adapters.validate_jax(client, "softmax", {"x": x}, atol=9.0) as context:
             context["output"] = x
-        # In float32: in float16 this softmax rounds each step, which `auto` does not excuse.
-        options: dict[str, Any] = {"iterations": 4, "seed": 5, "dtypes": ["float32"]}
+        # On a CPU, JAX rounds each step of a float16 softmax to float16: `input` allows for that.
+        options: dict[str, Any] = {
+            "iterations": 6, "seed": 5, "dtypes": ["float16", "float32"], "precision": "input",
+        }  # fmt: skip
         found = adapters.fuzz_jax_op(client, "softmax", softmax, **options)
-        assert found.passed == 4
+        assert found.passed == 6, dict(found)
         found = adapters.fuzz_jax_op(client, "softmax", lambda x: x, **options)
         assert found.failed == len(found.forward_failures) > 0
+        found = adapters.fuzz_jax_op(client, "softmax", lambda x: softmax(x) * 1.01, **options)
+        assert found.failed == 6
+        # The configured precision, tensor-core, promises that such an op adds in float32.
+        options = {**options, "dtypes": ["float16"], "precision": None}
+        found = adapters.fuzz_jax_op(client, "softmax", softmax, **options)
+        assert found.failed > 0, dict(found)
 
 
 def test_fuzzing_with_checks() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuemu_flow.frameworks.local import compare
+from gpuemu_flow.frameworks.local import compare, reference_of
 from gpuemu_flow.frameworks.local_fuzz import fuzz_locally, widened
 from gpuemu_flow.fuzzing import FuzzConfig, SeededFuzzer
 
@@ -26,7 +26,7 @@ def judged(op: Any, reference: Any, scale: float = 300.0, **more: Any) -> Any:
         op(**inputs),
         reference(**widened(inputs)),
         inputs=inputs,
-        evaluate=lambda arrays: reference(**arrays),
+        reference=reference_of(reference, lambda function, arrays: function(**arrays)),
         **more,
     )
 

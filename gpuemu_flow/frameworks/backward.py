@@ -1,0 +1,100 @@
+"""Gradients against those of a reference's own, in any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuemu_flow.client.results import ValidationResult
+from gpuemu_flow.frameworks.base import Array, Arrays, FrameworkAdapter, Inputs, caller
+from gpuemu_flow.frameworks.local import compare, reference_of
+from gpuemu_flow.frameworks.local_fuzz import widened
+from gpuemu_flow.frameworks.local_shadow import STEPS, Versions
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name
+from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.types import Verdict
+
+GRADIENT_FACTOR = 10.0
+"""Gradients sum over what the outputs are made of, so they are held to this many tolerances of the
+documented table, where nothing can be measured."""
+
+
+def compare_gradients(
+    adapter: FrameworkAdapter,
+    ref_fn: Callable[..., Any],
+    inputs: Inputs,
+    gradients: Mapping[str, Array],
+    *,
+    arrays: Arrays,
+    cotangents: Callable[[Sequence[Array]], list[Array]],
+    op_name: str,
+    atol: float | None,
+    rtol: float | None,
+    precision: str,
+) -> dict[str, ValidationResult]:
+    """Judge gradients by what a reference allows for.
+
+    In a narrow dtype, frameworks round each step of a backward pass. What this makes of the result
+    is measured where the reference's source can be rewritten; elsewhere the documented table
+    stands in, as it does where nothing measured gives a verdict.
+
+    Parameters
+    ----------
+    gradients : mapping of str to ndarray
+        By input.
+    arrays : mapping of str to ndarray
+        The inputs.
+    cotangents : callable
+        From outputs to what the gradients are taken by.
+    """
+    versions = Versions(ref_fn)
+    names = list(gradients)
+
+    def pulled(function: Callable[..., Any], given: Arrays) -> dict[str, Array]:
+        outputs, pull = adapter.pullback(caller(function, inputs), given, names)
+        return pull(cotangents(outputs))
+
+    expected = pulled(ref_fn, widened(arrays))
+    results = {}
+    for name, gradient in gradients.items():
+        dtype = dtype_name(gradient.dtype) or ""
+
+        def one(function: Callable[..., Any], given: Arrays, name: str = name) -> Array:
+            return pulled(function, given)[name]
+
+        def judged(atol: float | None, rtol: float | None) -> ValidationResult:
+            return compare(
+                gradient,  # noqa: B023 - called in this turn of the loop
+                expected[name],  # noqa: B023
+                inputs=arrays,
+                op_name=f"{op_name}, gradient by {name}",  # noqa: B023
+                atol=atol,
+                rtol=rtol,
+                reference=reference_of(versions, one),
+                precision=precision,
+            )
+
+        allowed = default_tolerance(dtype)
+        table = allowed.atol * GRADIENT_FACTOR, allowed.rtol * GRADIENT_FACTOR
+        given = atol is not None or rtol is not None
+        if not given and _is_narrow(dtype) and not versions.rewritten(STEPS):
+            results[name] = judged(*table)
+            continue
+        results[name] = judged(atol, rtol)
+        if not given and results[name].verdict == Verdict.INCONCLUSIVE.value:
+            # Such as the gradient of a sum of softmax, 0 but for roundings: there is no scale to
+            # measure it by, but the table's absolute one.
+            results[name] = judged(*table)
+    return results
+
+
+def why(result: ValidationResult) -> str:
+    """Why a result did not pass, in a few words."""
+    if result.failures:
+        return result.failures[0].message
+    return f"{result.verdict}: {'; '.join(result.notes)}"
+
+
+def _is_narrow(dtype: str) -> bool:
+    fmt = FLOAT_LIMITS.get(dtype)
+    return fmt is not None and fmt.eps > FLOAT_LIMITS["float32"].eps

@@ -1,0 +1,228 @@
+"""Shadows of a function in this process: the same function, compiled from other source.
+
+A worker imports a reference once more from rewritten files. Here modules stay as they are: copies
+are made of the function and of the functions and modules of the user's own that it uses.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.client.identity import is_own
+from gpuemu_flow.numerics.shadow import shadow_source
+
+PLAIN, SHADOW, OPERANDS, STEPS = "plain", "shadow", "operands", "steps"
+_NARROWED = {"float32": "float64", "complex64": "complex128"}
+_MAX_DEPTH = 50
+
+
+class Versions:
+    """A function, and what became of it in float32 or with rounding on the way; made when asked.
+
+    Parameters
+    ----------
+    function : callable
+        Functions, lambdas, partials, methods and what ``jax.jit`` made of a function have shadows
+        of their source; anything else stands for itself, whatever it is given.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._made: dict[str, Callable[..., Any]] = {PLAIN: function}
+        self._rewritten: dict[str, bool] = {PLAIN: False}
+
+    def rewritten(self, name: str) -> bool:
+        """Whether source of that version was found, and had something to change."""
+        self.version(name)
+        return self._rewritten[name]
+
+    def version(self, name: str) -> Callable[..., Any]:
+        """The function as ``plain``, ``shadow``, ``operands`` or ``steps``."""
+        if name not in self._made:
+            world = _World("" if name == SHADOW else name)
+            self._made[name] = world.value(self._made[PLAIN])
+            self._rewritten[name] = world.rewrote
+        return self._made[name]
+
+
+class _World:
+    """Copies of functions, of what they close over and of the globals that they name."""
+
+    def __init__(self, wrap: str) -> None:
+        self.rewrote = False
+        self._wrap = wrap
+        self._modules: dict[int, ModuleType] = {}
+        self._functions: dict[int, FunctionType] = {}
+        self._codes: dict[str, list[tuple[CodeType, CodeType]]] = {}
+        self._named: set[tuple[int, str]] = set()
+        self._originals: list[Any] = []  # kept, so that no id is given to something else
+        self._depth = 0
+
+    def value(self, value: Any) -> Any:
+        """What stands for a value: a copy in float32, or the very same one."""
+        if self._depth >= _MAX_DEPTH:
+            return value
+        self._depth += 1
+        try:
+            return self._value(value)
+        finally:
+            self._depth -= 1
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, FunctionType):
+            return self._function(value) if is_own(value.__code__.co_filename) else value
+        if isinstance(value, functools.partial):
+            return functools.partial(
+                self.value(value.func),
+                *map(self.value, value.args),
+                **{name: self.value(given) for name, given in value.keywords.items()},
+            )
+        if isinstance(value, MethodType):
+            return MethodType(self.value(value.__func__), value.__self__)
+        return self._of_framework(self._of_numpy(value))
+
+    def _of_numpy(self, value: Any) -> Any:
+        if value is np.float64 or value is np.complex128:
+            return np.float32 if value is np.float64 else np.complex64
+        if isinstance(value, np.dtype) and value in (np.float64, np.complex128):
+            return np.dtype(np.float32 if value == np.float64 else np.complex64)
+        if type(value) is np.ndarray and value.dtype == np.float64:
+            return value.astype(np.float32)
+        return value
+
+    def _of_framework(self, value: Any) -> Any:
+        library = type(value).__module__.partition(".")[0]
+        if library in ("jax", "jaxlib"):
+            inner = getattr(value, "__wrapped__", None)
+            if isinstance(inner, FunctionType):
+                return self.value(inner)
+        torch = sys.modules.get("torch")
+        if torch is not None and library == "torch":
+            if value is torch.float64:
+                return torch.float32
+            if type(value) is torch.Tensor and value.dtype == torch.float64:
+                return value.detach().float()
+        return value
+
+    def _function(self, function: FunctionType) -> FunctionType:
+        known = self._functions.get(id(function))
+        if known is not None:
+            return known
+        old = function.__code__
+        code = self._code(old)
+        cells = tuple(CellType() for _ in old.co_freevars)
+        space = self._space(function.__globals__)
+        made = FunctionType(code, space, function.__name__, function.__defaults__, cells or None)
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__dict__.update(function.__dict__)
+        made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+        self._originals.append(function)
+        self._functions[id(function)] = made
+        if function.__defaults__:
+            made.__defaults__ = tuple(map(self.value, function.__defaults__))
+        names = set(_names(code))
+        self._fill(function.__globals__, space, names)
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            try:
+                content = original.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            cell.cell_contents = self.value(content)
+            if isinstance(content, ModuleType):
+                cell.cell_contents = self._module(content, names)
+        return made
+
+    def _space(self, names: dict[str, Any]) -> dict[str, Any]:
+        """A copy of a module's globals that all functions of the module share."""
+        made = self._modules.get(id(names))
+        if made is None:
+            made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))
+            made.__dict__.update(names)
+            self._originals.append(names)
+        return made.__dict__
+
+    def _fill(self, old: dict[str, Any], new: dict[str, Any], names: set[str]) -> None:
+        """Replace the globals of these names by what stands for them."""
+        for name in names:
+            source = name if name in old else _NARROWED.get(name, name)
+            if source not in old:
+                continue
+            value = old[source]
+            if isinstance(value, ModuleType):
+                new[name] = self._module(value, names)
+            elif (id(old), name) not in self._named:
+                self._named.add((id(old), name))
+                new[name] = self.value(value)
+
+    def _module(self, module: ModuleType, names: set[str]) -> ModuleType:
+        if not is_own(getattr(module, "__file__", None)) or self._depth >= _MAX_DEPTH:
+            return module
+        old = vars(module)
+        new = self._space(old)
+        self._depth += 1
+        try:
+            self._fill(old, new, {n for n in names if n in old and old[n] is not module})
+        finally:
+            self._depth -= 1
+        return self._modules[id(old)]
+
+    def _code(self, code: CodeType) -> CodeType:
+        """The code in its file's rewritten source; the code itself where it is not found there."""
+        path = code.co_filename
+        if path not in self._codes:
+            self._codes[path] = self._compile(path)
+        found = [(old, new) for old, new in self._codes[path] if _is_the_place(old, code)]
+        if len(found) != 1:
+            return code
+        (_, new), same = found[0], ("co_freevars", "co_argcount", "co_kwonlyargcount", "co_flags")
+        if not all(getattr(new, n) == getattr(code, n) for n in same):
+            return code
+        self.rewrote = self.rewrote or new != found[0][0]
+        return new
+
+    def _compile(self, path: str) -> list[tuple[CodeType, CodeType]]:
+        linecache.checkcache(path)
+        source = "".join(linecache.getlines(path))
+        changed = shadow_source(source, self._wrap) if source else None
+        if changed is None:
+            return []
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                old = compile(source, path, "exec", dont_inherit=True)
+                new = compile(changed, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+        pairs = list(zip(_nested(old), _nested(new), strict=False))
+        same_names = all(one.co_name == other.co_name for one, other in pairs)
+        return pairs if same_names and len(pairs) == sum(1 for _ in _nested(new)) else []
+
+
+def _is_the_place(old: CodeType, code: CodeType) -> bool:
+    """Whether code was compiled from the source as it is now, there.
+
+    pytest rewrites ``assert`` statements: such code is known by its name and line alone.
+    """
+    if old == code:
+        return True
+    here = old.co_name == code.co_name and old.co_firstlineno == code.co_firstlineno
+    return here and any("@pytest_ar" in (*c.co_names, *c.co_freevars) for c in _nested(code))
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    for one in _nested(code):
+        yield from one.co_names
