@@ -15,22 +15,17 @@ from envelope_ops import (
     WRONG,
     Arrays,
     Function,
-    Op,
     Reference,
     check,
     inputs_of,
     online_softmax,
-    two_pass_layernorm,
 )
 
-from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.numerics.bounds import ElementBound, QuickBound, make_quick_bound
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import (
     build_envelope,
-    is_exact_op,
     quick_bound,
-    shadow_is_faithful,
 )
 from gpuemu_flow.numerics.perturb import Perturbation, as_float32, widen
 from gpuemu_flow.types import Verdict
@@ -46,7 +41,20 @@ def test_right_implementations_pass(number: int, weak: bool, dtype: str) -> None
         for seed, shape in enumerate(SHAPES):
             inputs = inputs_of(name, strategy, shape, dtype, seed)
             result, _ = check(reference, op, inputs, dtype, weak=weak)
-            assert result.verdict is Verdict.PASSED, (strategy, shape, result.failures)
+            place = (strategy, shape, result.failures, result.notes)
+            if name == "layernorm" and differs_by_roundings(inputs["x"]):
+                # Rows of 30 and a few roundings more: what is left of them without their mean
+                # is as wide as the tolerance, and most elements have no verdict.
+                assert result.verdict is Verdict.INCONCLUSIVE, place
+                assert result.stats.num_exceeding == 0, place
+            else:
+                assert result.verdict is Verdict.PASSED, place
+
+
+def differs_by_roundings(x: np.ndarray) -> bool:
+    """The values of a row differ, by less than 100 steps of float32 on the average."""
+    spread = x.astype(np.float64).std(-1).max()
+    return bool(0 < spread < 100 * np.spacing(np.abs(x.astype(np.float32)).max()))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -211,11 +219,16 @@ def test_a_float32_overflow_inside_has_no_verdict() -> None:
     def square_mean(x: np.ndarray) -> np.ndarray:
         return (x * x).sum(-1) / x.dtype.type(x.shape[-1])
 
-    x = np.array([[1e19, 2e19], [1.0, 2.0]], np.float32)
-    result, _ = check(Function(square_mean), lambda x: np.array([7.0, 2.5]), {"x": x}, "float32")
+    x = np.array([[1e19, 2e19], *[[1.0, 2.0]] * 9], np.float32)
+    right = np.array([7.0] + [2.5] * 9)
+    result, _ = check(Function(square_mean), lambda x: right[: len(x)], {"x": x}, "float32")
     assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 1)
-    wrong, _ = check(Function(square_mean), lambda x: np.array([7.0, 2.6]), {"x": x}, "float32")
+    wrong, _ = check(
+        Function(square_mean), lambda x: np.where(right == 7.0, 7.0, 2.6), {"x": x}, "float32"
+    )
     assert wrong.verdict is Verdict.FAILED
+    many, _ = check(Function(square_mean), lambda x: right[: len(x)], {"x": x[:9]}, "float32")
+    assert many.verdict is Verdict.INCONCLUSIVE, "1 of 9 elements is more than a tenth"
     only, _ = check(Function(square_mean), lambda x: np.array([7.0]), {"x": x[:1]}, "float32")
     assert only.verdict is Verdict.INCONCLUSIVE
     assert "no verdict on 1 of 1" in only.notes[-1]
@@ -251,10 +264,10 @@ def test_an_element_within_the_quick_bound_is_judged_whatever_its_surroundings()
     def difference(x: np.ndarray) -> np.ndarray:
         return x[..., 0] - x[..., 1]
 
-    x = np.array([[1.0, 1.0 + 2.0**-23], [2.0, 2.0 + 2.0**-22]], np.float32)
+    x = np.array([[1.0, 1.0 + 2.0**-23]] * 9 + [[2.0, 2.0 + 2.0**-22]], np.float32)
     result, _ = check(
         Function(difference),
-        lambda x: difference(x) * (1 + 8e-7) + np.array([0.0, 1e-4]),
+        lambda x: difference(x) * (1 + 8e-7) + np.array([0.0] * 9 + [1e-4]),
         {"x": x},
         "float32",
     )
@@ -266,8 +279,8 @@ def test_near_overflow_has_no_verdict() -> None:
     def norm(x: np.ndarray) -> np.ndarray:
         return np.sqrt((x * x).sum(-1))
 
-    x = np.array([[1e17, 1e17], [1.0, 1.0]], np.float32)
-    result, _ = check(Function(norm), lambda x: norm(x) * [np.inf, 1.0], {"x": x}, "float32")
+    x = np.array([[1e17, 1e17], *[[1.0, 1.0]] * 9], np.float32)
+    result, _ = check(Function(norm), lambda x: norm(x) * [np.inf, *[1.0] * 9], {"x": x}, "float32")
     assert (result.verdict, result.stats.num_no_verdict) == (Verdict.PASSED, 1)
     far = np.array([[3e38, -3e38, 3e38, -3e38]], np.float32)
     sums, _ = check(
@@ -381,122 +394,3 @@ def test_integer_outputs_are_exact_but_for_what_rounding_decides() -> None:
     unstable, _ = check(Function(near), near, {"x": x}, "int64")
     assert unstable.verdict is Verdict.PASSED
     assert unstable.stats.num_no_verdict > 0
-
-
-# References that fail, are weak, exact or not faithful
-
-
-def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
-    reference = Reference("softmax")
-
-    def no_shadow(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        if shadow:
-            raise RunnerError(Problem("reference-failed", "no float32 here"))
-        return reference(inputs)
-
-    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
-    result, envelope = check(no_shadow, lambda x: online_softmax(x) * F32(1.1), inputs, "float32")
-    assert result.verdict is Verdict.FAILED
-    assert envelope.label == "auto (weak)"
-    assert envelope.evaluations is not None
-    assert envelope.evaluations.failed == 1
-    assert "auto (weak)" in result.notes[0]
-    assert "auto (weak)" in result.failures[0].message
-
-
-def test_evaluations_of_another_shape_are_not_used() -> None:
-    reference = Reference("softmax")
-
-    def shrinking(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        output = reference(inputs, shadow=shadow)["y"]
-        return {"y": output[:1] if shadow else output}
-
-    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
-    wrong, envelope = check(shrinking, lambda x: x * 0, inputs, "float32")
-    assert wrong.verdict is Verdict.FAILED
-    assert envelope.label == "auto (weak)"
-
-
-def test_weak_tolerances_have_no_verdict_on_far_inputs() -> None:
-    x = np.array([[1e19, 1.0]], np.float32)
-    for values, verdict in ((x, Verdict.INCONCLUSIVE), (x / 1e9, Verdict.FAILED)):
-        result, _ = check(
-            Function(lambda x: x.sum(-1)), lambda x: x.sum(-1) * 2, {"x": values}, "float32",
-            weak=True,
-        )  # fmt: skip
-        assert result.verdict is verdict
-
-
-def samples() -> list[Arrays]:
-    rng = np.random.default_rng(0)
-    return [{"x": rng.standard_normal((5, n)).astype(np.float32)} for n in (7, 64)]
-
-
-@pytest.mark.parametrize(
-    ("function", "exact"),
-    [
-        (lambda x: np.maximum(x, 0), True),
-        (lambda x: x.T.copy(), True),
-        (lambda x: np.sort(x, -1), True),
-        (lambda x: x > 0, True),
-        (lambda x: x * 2, True),
-        (lambda x: x * 3, False),
-        (lambda x: x.sum(-1), False),
-        (np.exp, False),
-    ],
-)
-def test_exact_ops_are_recognised(function: Op, exact: bool) -> None:
-    assert is_exact_op(Function(function), samples()) is exact
-    assert is_exact_op(Function(function), []) is False
-
-
-def test_exact_ops_allow_two_ulp_and_no_more() -> None:
-    x = np.linspace(-1, 1, 101, dtype=np.float32)
-    reference = Function(lambda x: np.maximum(x, 0))
-    for steps, verdict in ((1, Verdict.PASSED), (3, Verdict.FAILED)):
-        result, envelope = check(
-            reference,
-            lambda x, steps=steps: (np.maximum(x, 0).view(np.int32) + steps).view(np.float32),
-            {"x": x},
-            "float32",
-            exact_op=True,
-        )
-        assert result.verdict is verdict
-        assert envelope.label == "auto (exact)"
-        assert envelope.evaluations is not None
-        assert envelope.evaluations.count == 0
-
-
-def test_a_faithful_shadow_differs_from_rounding_and_is_close() -> None:
-    assert shadow_is_faithful(Reference("softmax"), samples())
-
-    def rounds_only(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        result = np.exp(inputs["x"].astype(np.float64))
-        return {"y": result.astype(np.float32) if shadow else result}
-
-    assert not shadow_is_faithful(rounds_only, samples())
-
-    def something_else(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        return {"y": np.exp(inputs["x"]) * inputs["x"].dtype.type(1.01 if shadow else 1)}
-
-    assert not shadow_is_faithful(something_else, samples())
-
-    def failing(inputs: Arrays, *, shadow: bool = False) -> Arrays:
-        raise RunnerError(Problem("reference-failed", "broken"))
-
-    assert not shadow_is_faithful(failing, samples())
-    assert not is_exact_op(failing, samples())
-
-
-def test_float64_outputs_are_held_to_float64_accuracy() -> None:
-    reference = Reference("layernorm")
-    inputs = inputs_of("layernorm", "normal", (4, 128), "float64", 1)
-
-    def in_float64(x: np.ndarray) -> np.ndarray:
-        centred = x - np.cumsum(x, -1)[..., -1:] / x.shape[-1]
-        return centred / np.sqrt(np.cumsum(centred**2, -1)[..., -1:] / x.shape[-1] + 1e-5)
-
-    right, _ = check(reference, in_float64, inputs, "float64")
-    assert right.verdict is Verdict.PASSED
-    in_float32, _ = check(reference, two_pass_layernorm, inputs, "float64")
-    assert in_float32.verdict is Verdict.FAILED

@@ -1,0 +1,137 @@
+"""References whose shadow fails or is unfaithful, ops that are exact: what `auto` makes of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from envelope_ops import (
+    F32,
+    Arrays,
+    Function,
+    Op,
+    Reference,
+    check,
+    inputs_of,
+    online_softmax,
+    two_pass_layernorm,
+)
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.envelope import is_exact_op, shadow_is_faithful
+from gpuemu_flow.types import Verdict
+
+
+def test_a_shadow_that_fails_makes_the_tolerance_weak() -> None:
+    reference = Reference("softmax")
+
+    def no_shadow(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        if shadow:
+            raise RunnerError(Problem("reference-failed", "no float32 here"))
+        return reference(inputs)
+
+    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
+    result, envelope = check(no_shadow, lambda x: online_softmax(x) * F32(1.1), inputs, "float32")
+    assert result.verdict is Verdict.FAILED
+    assert envelope.label == "auto (weak)"
+    assert envelope.evaluations is not None
+    assert envelope.evaluations.failed == 1
+    assert "auto (weak)" in result.notes[0]
+    assert "auto (weak)" in result.failures[0].message
+
+
+def test_evaluations_of_another_shape_are_not_used() -> None:
+    reference = Reference("softmax")
+
+    def shrinking(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        output = reference(inputs, shadow=shadow)["y"]
+        return {"y": output[:1] if shadow else output}
+
+    inputs = inputs_of("softmax", "normal", (4, 128), "float32", 1)
+    wrong, envelope = check(shrinking, lambda x: x * 0, inputs, "float32")
+    assert wrong.verdict is Verdict.FAILED
+    assert envelope.label == "auto (weak)"
+
+
+def test_weak_tolerances_have_no_verdict_on_far_inputs() -> None:
+    x = np.array([[1e19, 1.0]], np.float32)
+    for values, verdict in ((x, Verdict.INCONCLUSIVE), (x / 1e9, Verdict.FAILED)):
+        result, _ = check(
+            Function(lambda x: x.sum(-1)), lambda x: x.sum(-1) * 2, {"x": values}, "float32",
+            weak=True,
+        )  # fmt: skip
+        assert result.verdict is verdict
+
+
+def samples() -> list[Arrays]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.standard_normal((5, n)).astype(np.float32)} for n in (7, 64)]
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [
+        (lambda x: np.maximum(x, 0), True),
+        (lambda x: x.T.copy(), True),
+        (lambda x: np.sort(x, -1), True),
+        (lambda x: x > 0, True),
+        (lambda x: x * 2, True),
+        (lambda x: x * 3, False),
+        (lambda x: x.sum(-1), False),
+        (np.exp, False),
+    ],
+)
+def test_exact_ops_are_recognised(function: Op, exact: bool) -> None:
+    assert is_exact_op(Function(function), samples()) is exact
+    assert is_exact_op(Function(function), []) is False
+
+
+def test_exact_ops_allow_two_ulp_and_no_more() -> None:
+    x = np.linspace(-1, 1, 101, dtype=np.float32)
+    reference = Function(lambda x: np.maximum(x, 0))
+    for steps, verdict in ((1, Verdict.PASSED), (3, Verdict.FAILED)):
+        result, envelope = check(
+            reference,
+            lambda x, steps=steps: (np.maximum(x, 0).view(np.int32) + steps).view(np.float32),
+            {"x": x},
+            "float32",
+            exact_op=True,
+        )
+        assert result.verdict is verdict
+        assert envelope.label == "auto (exact)"
+        assert envelope.evaluations is not None
+        assert envelope.evaluations.count == 0
+
+
+def test_a_faithful_shadow_differs_from_rounding_and_is_close() -> None:
+    assert shadow_is_faithful(Reference("softmax"), samples())
+
+    def rounds_only(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        result = np.exp(inputs["x"].astype(np.float64))
+        return {"y": result.astype(np.float32) if shadow else result}
+
+    assert not shadow_is_faithful(rounds_only, samples())
+
+    def something_else(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"y": np.exp(inputs["x"]) * inputs["x"].dtype.type(1.01 if shadow else 1)}
+
+    assert not shadow_is_faithful(something_else, samples())
+
+    def failing(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        raise RunnerError(Problem("reference-failed", "broken"))
+
+    assert not shadow_is_faithful(failing, samples())
+    assert not is_exact_op(failing, samples())
+
+
+def test_float64_outputs_are_held_to_float64_accuracy() -> None:
+    reference = Reference("layernorm")
+    inputs = inputs_of("layernorm", "normal", (4, 128), "float64", 1)
+
+    def in_float64(x: np.ndarray) -> np.ndarray:
+        centred = x - np.cumsum(x, -1)[..., -1:] / x.shape[-1]
+        return centred / np.sqrt(np.cumsum(centred**2, -1)[..., -1:] / x.shape[-1] + 1e-5)
+
+    right, _ = check(reference, in_float64, inputs, "float64")
+    assert right.verdict is Verdict.PASSED
+    in_float32, _ = check(reference, two_pass_layernorm, inputs, "float64")
+    assert in_float32.verdict is Verdict.FAILED
