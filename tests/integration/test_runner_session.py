@@ -106,7 +106,7 @@ def test_a_session_goes_on_after_trouble(ws: Workspace, body: str) -> None:
     """
     cases = [make_case(0), make_case(1), marked_case(2), make_case(3), make_case(4)]
     outcomes = []
-    with ws.pool.session(ws.program("callable", source, timeout=0.5)) as session:
+    with ws.pool.session(ws.program("callable", source, timeout=10)) as session:
         for case in cases:
             outputs, outcome = session.call(case)
             outcomes.append(outcome)
