@@ -239,7 +239,8 @@ def published(
     shutil.unpack_archive(wheel, folder / "wheel", "zip")
     library = folder / "wheel" / "implicit" / "gpu" / "_cuda.so"
     for option in ("-xptx", "-xelf"):
-        subprocess.run([cuobjdump, option, "all", str(library)], cwd=folder, check=True, timeout=600)
+        command = [cuobjdump, option, "all", str(library)]
+        subprocess.run(command, cwd=folder, check=True, timeout=600)
     yield [(ptx, ptx.with_suffix(".cubin")) for ptx in sorted(folder.glob("*.ptx"))]
     shutil.rmtree(folder)
 

@@ -237,7 +237,7 @@ def test_two_sessions_run_beside_each_other(ws: Workspace) -> None:
     """
     programs = [
         ws.program(
-            "callable", source.replace("{first}", str(first)), name=f"{first}.py", timeout=30
+            "callable", source.replace("{first}", str(first)), name=f"{first}.py", timeout=600
         )
         for first in (True, False)
     ]
