@@ -149,7 +149,7 @@ class Mini:
 
     def command(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         process = self.popen(*arguments)
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=600)
         done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
         assert "Traceback (most recent call last)" not in err, err
         if code is not None:

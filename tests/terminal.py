@@ -20,7 +20,7 @@ from mini_workspace import Mini
 OURS = (sys.executable, "-m", "gpuemu_flow")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _PIECES = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z]|[\r\n])|([^\x1b\r\n]+)")
-GIVE_UP = 90.0
+GIVE_UP = 600.0
 
 
 class Terminal:

@@ -269,7 +269,7 @@ def test_an_interrupted_check_writes_its_files_and_is_no_success(mini: Mini) -> 
     while not begun.exists():
         assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, out + err
     report = json.loads((mini.root / "r.json").read_text())
     validate(report)

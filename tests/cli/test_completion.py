@@ -103,7 +103,7 @@ def test_names_of_a_broken_workspace_are_left_out(mini: Mini, config: str | None
         done = subprocess.run(
             [sys.executable, "-c", "import sys; sys.argv[0] = 'gpuemu-flow'\n"
              "from gpuemu_flow.front import main; main()"],
-            cwd=mini.root, env=mini.environment(), capture_output=True, text=True, timeout=60,
+            cwd=mini.root, env=mini.environment(), capture_output=True, text=True, timeout=600,
             check=False,
         )  # fmt: skip
         assert done.stderr == ""
@@ -117,7 +117,7 @@ def test_each_shell_takes_its_script(mini: Mini, shell: str) -> None:
     assert "_GPUEMU_FLOW_COMPLETE" in script
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
+    subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=600)
 
 
 def test_bash_completes_commands_and_options(mini: Mini) -> None:
@@ -144,7 +144,7 @@ def test_bash_completes_commands_and_options(mini: Mini) -> None:
         environment["PATH"] = f"{folder}:{environment['PATH']}"
         done = subprocess.run(
             ["bash", "-c", call], cwd=mini.root, env=environment, capture_output=True, text=True,
-            timeout=60, check=True,
+            timeout=600, check=True,
         )  # fmt: skip
         return done.stdout.split()
 

@@ -51,7 +51,7 @@ class Place:
 
     def run(self, *arguments: str, code: int = 0, group: str = "daemon") -> str:
         process = self.popen(*arguments, group=group)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == code, out + err
         assert "Traceback" not in err
         return out + err
@@ -128,7 +128,7 @@ def test_in_the_foreground_until_it_is_interrupted(place: Place, number: signal.
     with Client(line.removeprefix("listening at ").strip()) as client:
         assert client.ping()["workspace"] == str(place.root.resolve())
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 0
     assert "Traceback" not in err
     assert place.pid() == 0

@@ -35,7 +35,7 @@ def answers(
 ) -> tuple[str, str]:
     """What the debugger says to commands from a pipe."""
     process = mini.popen("debug", *options, stdin=subprocess.PIPE)
-    out, err = process.communicate("\n".join(commands) + "\n", timeout=100)
+    out, err = process.communicate("\n".join(commands) + "\n", timeout=600)
     assert "Traceback" not in err, err
     assert process.returncode == code, out + err
     return out, err
@@ -108,7 +108,7 @@ def test_shrinking_and_exporting(mini: Mini) -> None:
     assert f"wrote {path}" in out and "wrote other.py" in out
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
-        cwd=mini.root, capture_output=True, text=True, timeout=100, check=False,
+        cwd=mini.root, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout
     mini.edit("scripts/total.py", "x.shape[1] // 16 * 16, 16", "x.shape[1], 16")
@@ -174,7 +174,7 @@ def test_bytes_that_are_no_text(failing: Mini) -> None:
     assert process.stdin is not None
     process.stdin.buffer.write(b"\xff\x00\xfe\nlist 1")
     process.stdin.close()
-    assert process.wait(100) == 2
+    assert process.wait(600) == 2
     assert process.stdout is not None and process.stderr is not None
     assert len(process.stdout.read().splitlines()) == 2
     assert process.stderr.read().startswith("debug-unknown-command")

@@ -105,7 +105,7 @@ def test_an_op_that_crashes_or_hangs_on_one_case_costs_that_case(mini: Mini) -> 
             return (x * np.float32(3)).astype(x.dtype)
         """,
     )
-    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 0.5')
+    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 5')
     report = fuzz(mini, "scale", "-n", "40", "--minimize", code=3)
     assert report["errors"] > 0
     assert report["passed"] + report["errors"] == 40
@@ -168,12 +168,12 @@ def test_fail_fast_and_time_stop_early(mini: Mini) -> None:
 def test_an_interrupted_fuzz_keeps_what_it_found(mini: Mini) -> None:
     process = mini.popen("fuzz", "scale", "-n", "1000000", "-j", "1")
     actions = mini.root / ".gpuemu-cache/actions/cache.db"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not (actions.exists() and _kept(mini) >= 50):
         assert time.monotonic() < deadline
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130, out + err
     assert "run again to go on" in out
     kept = fuzz(mini, "scale", "-n", "50")

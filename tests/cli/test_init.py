@@ -209,7 +209,7 @@ def test_a_full_disk_leaves_nothing(empty: Mini) -> None:
     process = empty.popen(
         "init", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     )
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 3, errors
     assert "init-not-writable" in errors and "Traceback" not in errors
     assert list(empty.root.iterdir()) == []

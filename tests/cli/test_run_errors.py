@@ -40,7 +40,7 @@ name = "{name}"
 op = "scripts/{name}.py"
 reference = "scripts/relu_ref.py"
 input_names = ["x"]
-timeout = 1
+timeout = 10
 memory_limit = "1GB"
 schema = {{ dims = {{ N = [1, 7, 32] }}, inputs = {{ x = ["N"] }}, output = ["N"] }}
 """

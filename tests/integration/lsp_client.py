@@ -15,7 +15,7 @@ from typing import Any
 from mini_workspace import Mini
 
 Message = dict[str, Any]
-PATIENCE_S = 90.0
+PATIENCE_S = 600.0
 
 CAPABILITIES = {
     "workspace": {

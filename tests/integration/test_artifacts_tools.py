@@ -232,14 +232,15 @@ def published(
     arguments = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     pip = [sys.executable, "-m", "pip", *arguments, "--python-version", "3.11"]
     platform = ["--platform", "manylinux2014_x86_64", "implicit==0.7.3"]
-    download = run_tool([*pip, *platform], timeout=90)
+    download = run_tool([*pip, *platform], timeout=600)
     if not download.ok:
         pytest.skip("the wheel of implicit 0.7.3 cannot be had from PyPI here")
     (wheel,) = folder.glob("*.whl")
     shutil.unpack_archive(wheel, folder / "wheel", "zip")
     library = folder / "wheel" / "implicit" / "gpu" / "_cuda.so"
     for option in ("-xptx", "-xelf"):
-        subprocess.run([cuobjdump, option, "all", str(library)], cwd=folder, check=True, timeout=90)
+        command = [cuobjdump, option, "all", str(library)]
+        subprocess.run(command, cwd=folder, check=True, timeout=600)
     yield [(ptx, ptx.with_suffix(".cubin")) for ptx in sorted(folder.glob("*.ptx"))]
     shutil.rmtree(folder)
 

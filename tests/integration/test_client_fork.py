@@ -116,7 +116,7 @@ def test_forked(case: str, daemon: Served) -> None:
     script = PRELUDE + f"SOCKET = {daemon.socket!r}\n" + dedent(SCRIPTS[case])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "panic" not in done.stderr
@@ -142,6 +142,6 @@ def test_workers_of_a_data_loader(daemon: Served) -> None:
         """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(script)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

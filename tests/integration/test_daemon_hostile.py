@@ -362,7 +362,7 @@ def test_a_client_that_only_asks(daemon: Served) -> None:
             assert daemon.log.count("does not read") - before < 8
         finally:
             stop.set()
-            asker.join(60)
+            asker.join(600)
 
 
 def _ask_on(raw: socket.socket, stop: threading.Event) -> None:

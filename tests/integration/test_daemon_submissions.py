@@ -105,7 +105,7 @@ def command(served: Served, *arguments: str) -> subprocess.CompletedProcess[str]
         env=served.environ,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -243,7 +243,7 @@ def as_user(served: Served, folder: str, how: str, seed: int, op: str) -> None:
     served.write(f"{folder}/ours.py", OPS + f"\n\ndef op(i):\n    return {op}\n")
     script = served.write(f"{folder}/script.py", FUZZ)
     command = [sys.executable, "-B", str(script), served.socket, how, str(seed)]
-    subprocess.run(command, check=True, timeout=100, env=served.environ, cwd=served.folder)
+    subprocess.run(command, check=True, timeout=600, env=served.environ, cwd=served.folder)
 
 
 @pytest.mark.parametrize("how", ["fuzz", "submit"])

@@ -141,7 +141,7 @@ def test_what_a_daemon_counts_is_what_the_command_counts(unserved: Served) -> No
             env={n: v for n, v in unserved.environ.items() if not n.startswith("GITHUB")},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=600,
             check=False,
         )
         report = json.loads(done.stdout)

@@ -36,7 +36,7 @@ def need(text: str) -> None:
 def run(arguments: list[str], folder: Path, environ: dict[str, str]) -> str:
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environ,
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

@@ -186,7 +186,7 @@ def run_script(mini: Mini, name: str) -> dict[str, Any]:
         env=mini.environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 3, done.stderr

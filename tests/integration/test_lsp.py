@@ -260,7 +260,7 @@ def test_a_run_blocks_nothing_and_stops_when_told_so(editor: Editor) -> None:
     answer = editor.answer(number)
     assert answer["result"]["message"] == "scale: stopped"
     _, alive = psutil.wait_procs(
-        [p for p in processes_of(editor.mini) if p.pid != editor.process.pid], timeout=30
+        [p for p in processes_of(editor.mini) if p.pid != editor.process.pid], timeout=300
     )
     assert alive == []
 
@@ -276,7 +276,7 @@ def test_a_request_that_is_cancelled_stops_its_run(editor: Editor) -> None:
 def test_goodbye_ends_what_runs(mini: Mini) -> None:
     with Editor(mini) as editor:
         start_slow_run(editor)
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=30)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
     assert alive == []
 
 
@@ -286,9 +286,9 @@ def test_an_exit_without_a_goodbye_ends_what_runs_and_is_told_apart(mini: Mini) 
     with pytest.raises(InterruptedError), editor:
         start_slow_run(editor)
         editor.tell("exit", None)
-        assert editor.process.wait(60) == 1
+        assert editor.process.wait(600) == 1
         raise InterruptedError
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=30)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
     assert alive == []
 
 
@@ -298,7 +298,7 @@ def test_a_goodbye_alone_ends_the_server(mini: Mini) -> None:
         editor.open()
         editor.ask("shutdown", None)
         editor.tell("exit", None)
-        assert editor.process.wait(60) == 0, "with standard input open"
+        assert editor.process.wait(600) == 0, "with standard input open"
         raise InterruptedError
 
 
@@ -333,9 +333,9 @@ def test_nothing_is_left_when_the_editor_dies(mini: Mini) -> None:
         start_slow_run(editor)
         assert editor.process.stdin is not None
         editor.process.stdin.close()
-        editor.process.wait(60)
+        editor.process.wait(600)
         raise InterruptedError
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=30)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
     assert alive == []
 
 
@@ -348,7 +348,7 @@ def test_without_pygls_the_command_says_what_to_install(mini: Mini) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 3 and done.stdout == ""

@@ -58,7 +58,7 @@ class Machine:
         """What a command printed, standard error last."""
         done = subprocess.run(
             [str(word) for word in words], cwd=cwd, env={**self.env, **env},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert done.returncode == code, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout + done.stderr

@@ -43,7 +43,7 @@ def checked(*arguments: str | Path, cwd: Path) -> str:
         env=kept,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

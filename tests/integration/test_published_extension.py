@@ -62,7 +62,7 @@ class Extension:
             env=self.mini.environment(),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=600,
             check=False,
         )
 

@@ -37,7 +37,7 @@ def run_pytest(folder: Path, *names: str) -> dict[str, str]:
          f"--rootdir={folder}", f"--junitxml={report}", *names],
         cwd=folder,
         capture_output=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )  # fmt: skip
     found = {}
@@ -145,7 +145,7 @@ def test_numpy_alone_suffices(name: str, tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         assert (done.returncode == 0) is mended, done.stderr

@@ -101,7 +101,7 @@ class Place:
                 sys.executable, "-m", "pytest", "-p", "gpuemu_flow.pytest_plugin",
                 "-p", "no:cacheprovider", "--junit-xml", "junit.xml", "-rA", *arguments,
             ],
-            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=110,
+            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=600,
             check=False,
         )  # fmt: skip
         return Ran(done.returncode, done.stdout + done.stderr, self.folder)
@@ -116,7 +116,7 @@ class Place:
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "gpuemu_flow", *arguments],
-            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=110,
+            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=600,
             check=False,
         )  # fmt: skip
 
@@ -453,7 +453,7 @@ def test_it_loads_as_an_installed_plugin(tested: Place) -> None:
     tested.environ["PYTHONPATH"] = str(info.parent)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--strict-markers", "-p", "no:cacheprovider"],
-        cwd=tested.folder, env=tested.environ, capture_output=True, text=True, timeout=110,
+        cwd=tested.folder, env=tested.environ, capture_output=True, text=True, timeout=600,
         check=False,
     )  # fmt: skip
     assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -42,7 +42,7 @@ def held(mini: Mini) -> Iterator[tuple[Mini, Path, subprocess.Popen[str]]]:
         yield mini, go, process
     finally:
         go.touch()
-        process.communicate(timeout=100)
+        process.communicate(timeout=600)
 
 
 def waits(process: subprocess.Popen[str]) -> bool:
@@ -84,10 +84,10 @@ def test_who_changes_something_waits_for_the_run(
         assert second.poll() is None, f"it did not wait: {second.communicate()}"
     assert process.poll() is None
     go.touch()
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert json.loads(out)["results"][0]["verdict"] == "passed"
-    second_out, second_err = second.communicate(timeout=100)
+    second_out, second_err = second.communicate(timeout=600)
     assert second.returncode == 0, second_out + second_err
     (said,) = [line for line in second_err.splitlines() if line.startswith("waiting for ")]
     assert re.fullmatch(
@@ -121,12 +121,12 @@ def test_waiting_can_be_given_up(
     while not waits(second):
         assert second.poll() is None, f"it did not wait: {second.communicate()}"
     second.send_signal(sent)
-    out, err = second.communicate(timeout=100)
+    out, err = second.communicate(timeout=600)
     assert second.returncode == code, (second.returncode, out, err)
     assert "Traceback" not in err
     assert process.poll() is None, "the run that was waited for ended, too"
     go.touch()
-    process.communicate(timeout=100)
+    process.communicate(timeout=600)
     assert process.returncode == 0
 
 
@@ -139,11 +139,11 @@ def test_nobody_waits_for_a_run_that_was_killed(
     while not waits(second):
         assert second.poll() is None, f"it did not wait: {second.communicate()}"
     process.kill()
-    process.communicate(timeout=100)
+    process.communicate(timeout=600)
     while waits(second):
         assert second.poll() is None
     go.touch()
-    out, err = second.communicate(timeout=100)
+    out, err = second.communicate(timeout=600)
     assert second.returncode == 0, out + err
     assert json.loads(out)["results"][0]["verdict"] == "passed"
 

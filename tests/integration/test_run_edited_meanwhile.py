@@ -29,7 +29,7 @@ def run_and_edit(mini: Mini, edit: Any, code: int) -> dict[str, Any]:
         assert process.poll() is None, process.communicate()
     edit()
     go.touch()
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == code, out + err
     return dict(json.loads(out))
 

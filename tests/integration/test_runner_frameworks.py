@@ -76,7 +76,7 @@ def test_torch_works_with_several_threads_in_a_worker(ws: Workspace) -> None:
         t = torch.from_numpy(x)
         return t @ t.T
     """
-    program = ws.program("callable", source, timeout=60)
+    program = ws.program("callable", source, timeout=600)
     assert slugs(ws.run(program, [make_case(i, (300, 300)) for i in range(3)])) == ["ok"] * 3
 
 
@@ -88,7 +88,7 @@ def test_jax_arrays(ws: Workspace, dtype: str) -> None:
     def op(x):
         return jnp.asarray(x).astype(jnp.{dtype}) * 2
     """
-    program = ws.program("callable", source, env={"JAX_PLATFORMS": "cpu"}, timeout=60)
+    program = ws.program("callable", source, env={"JAX_PLATFORMS": "cpu"}, timeout=600)
     (outcome,) = ws.run(program)
     result = ws.outputs(outcome)["result"]
     assert result.dtype.name == dtype

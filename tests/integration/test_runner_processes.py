@@ -49,12 +49,12 @@ def op(x):
 
 @pytest.mark.parametrize("name", HANGS)
 def test_a_hang_is_one_timeout(ws: Workspace, name: str) -> None:
-    program = ws.program("callable", HANGING.replace("{body}", HANGS[name]), timeout=0.3)
+    program = ws.program("callable", HANGING.replace("{body}", HANGS[name]), timeout=10)
     outcomes = ws.run(program, [make_case(0), marked_case(1), make_case(2)])
     assert slugs(outcomes) == ["ok", "op-timeout", "ok"]
     error = outcomes[1].error
     assert error is not None
-    assert "0.3 s" in error.message
+    assert "10 s" in error.message
     assert "going to hang" in error.stderr_tail
 
 
@@ -96,7 +96,7 @@ def test_what_an_op_started_does_not_outlive_it(tmp_path: Path, name: str, endin
         {ending}
     """
     with workspace(tmp_path) as ws:
-        ws.run(ws.program("callable", source, timeout=0.3), 2)
+        ws.run(ws.program("callable", source, timeout=10), 2)
         pids = [int(line) for line in (ws.folder / "pids").read_text().split()]
         assert len(pids) >= 2
         assert wait_until(lambda: not any(map(is_running, pids)))
@@ -135,7 +135,7 @@ def test_a_fork_bomb_is_cleaned_up(tmp_path: Path) -> None:
         signal.pause()
     """
     with workspace(tmp_path) as ws:
-        outcomes = ws.run(ws.program("callable", source, timeout=1.0), 2)
+        outcomes = ws.run(ws.program("callable", source, timeout=10), 2)
         assert slugs(outcomes) == ["op-timeout", "op-timeout"]
         pids = [int(line) for line in (ws.folder / "pids").read_text().split()]
         assert len(pids) > 10
@@ -201,7 +201,7 @@ def test_cancel_during_a_hang(ws: Workspace) -> None:
     thread.start()
     assert wait_until((ws.folder / "hanging").exists)
     cancel.set()
-    thread.join(30)
+    thread.join(600)
     assert not thread.is_alive()
     assert len(outcomes) == 1
 
@@ -219,7 +219,7 @@ def test_runs_in_many_threads_at_once(ws: Workspace) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert results == {i: ["op-crashed" if i % 2 else "ok"] * 3 for i in range(8)}
 
 
@@ -256,7 +256,7 @@ def test_an_innocent_run_survives_anothers_attack_on_the_fork_server(tmp_path: P
         )
         thread.start()
         peaceful = slugs(ws.run(innocent, 200))
-        thread.join(60)
+        thread.join(600)
         assert attacks == ["op-broke-runner"] * 2
         assert peaceful == ["ok"] * 200
 
@@ -318,7 +318,7 @@ def test_nothing_outlives_a_killed_coordinator(tmp_path: Path, number: int) -> N
         assert all(map(is_running, pids))
     finally:
         coordinator.send_signal(number)
-        coordinator.wait(30)
+        coordinator.wait(600)
     assert wait_until(lambda: not any(map(is_running, pids)))
 
 

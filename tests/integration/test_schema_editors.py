@@ -61,7 +61,7 @@ def lint(name: str, folder: Path) -> tuple[int, str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     return done.returncode, re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr)

@@ -439,7 +439,7 @@ def test_a_source_that_is_put_away_and_back_while_it_is_imported(path: str, tmp_
     go.touch()
     after_import(mini)
     rewrite(mini, path, module(4))
-    process.communicate(timeout=100)
+    process.communicate(timeout=600)
     assert mini.run(code=None)["results"][0]["verdict"] == "failed", "4 times is wrong"
 
 

@@ -48,7 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def npm(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=110, check=False
+        ["npm", *arguments], cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -58,7 +58,7 @@ def test_the_types_are_right_and_it_builds_and_loads(installed: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     built = installed / "dist" / "extension.js"
     done = subprocess.run(
-        ["node", "-e", LOAD, str(built)], capture_output=True, text=True, timeout=60, check=False
+        ["node", "-e", LOAD, str(built)], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.stdout == '["function","function"]\n', done.stderr
     # The check can fail.

@@ -288,7 +288,7 @@ def test_28_megabytes_in_less_than_600(make: object, tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr

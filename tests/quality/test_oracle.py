@@ -13,7 +13,7 @@ from oracle import Finding, fuzzed, search_all
 from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")

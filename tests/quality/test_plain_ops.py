@@ -12,7 +12,7 @@ from oracle import Finding, fuzzed, search_all
 from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 PLAIN = Path(__file__).parent / "plain_ops"
 PLANTED = load_tables(PLAIN / "mutants")

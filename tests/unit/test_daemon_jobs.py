@@ -80,16 +80,16 @@ def test_lanes_start_threads_as_needed() -> None:
 
     def work() -> None:
         entered.release()
-        assert gate.wait(20)
+        assert gate.wait(600)
 
     for _ in range(5):
         lane.submit(work)
     for _ in range(3):
-        assert entered.acquire(timeout=20)
+        assert entered.acquire(timeout=600)
     assert not entered.acquire(blocking=False)
     gate.set()
     for _ in range(2):
-        assert entered.acquire(timeout=20)
+        assert entered.acquire(timeout=600)
     lane.close(20)
 
 

@@ -147,7 +147,7 @@ def shell(mini: Mini, script: str, folder: Path) -> tuple[subprocess.CompletedPr
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     return done, Path(ended.read_text().strip())

@@ -21,7 +21,7 @@ def imported(mini: Mini, *arguments: str, code: int = 0) -> set[str]:
         env=mini.environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr[-2000:]

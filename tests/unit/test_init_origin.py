@@ -39,7 +39,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 def git(folder: Path, *arguments: str) -> str:
     words = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x", *arguments]
     return subprocess.run(
-        words, capture_output=True, text=True, check=True, timeout=60
+        words, capture_output=True, text=True, check=True, timeout=600
     ).stdout.strip()
 
 
@@ -103,7 +103,7 @@ def test_a_clone_counts_once_its_commit_is_pushed(record: Record, tmp_path: Path
     git(clone, "commit", "-q", "--allow-empty", "-m", "one")
     said = json.dumps({"url": clone.as_uri(), "dir_info": {}})
     assert str(clone) in record(said).doubt, "no remote"
-    subprocess.run(["git", "init", "-q", "--bare", remote], check=True, timeout=60)
+    subprocess.run(["git", "init", "-q", "--bare", remote], check=True, timeout=600)
     git(clone, "remote", "add", "origin", str(remote))
     git(clone, "push", "-q", "origin", "main")
     assert record(said).doubt, "a folder of this machine"

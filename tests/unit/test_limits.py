@@ -22,7 +22,7 @@ def outcome(code: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     return done.returncode, done.stdout.strip() or done.stderr.strip()
 
