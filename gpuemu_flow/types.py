@@ -118,6 +118,11 @@ class FailureKind(str, enum.Enum):
     OUT_OF_BOUNDS = "OutOfBoundsWrite"
     OUT_OF_BOUNDS_READ = "OutOfBoundsRead"
     NON_DETERMINISTIC = "NonDeterministic"
+    MISALIGNED = "MisalignedAccess"
+    UNINITIALIZED_READ = "UninitializedRead"
+    RACE = "DataRace"
+    BARRIER = "BarrierMisuse"
+    TRAP = "KernelTrap"
 
 
 @dataclass(frozen=True)

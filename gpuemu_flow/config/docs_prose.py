@@ -52,6 +52,7 @@ groups `quick`, `lint` and `all` are no names either.
 | `["bin/x", "--flag"]`, `["node", "x.js"]` | the same with arguments; no shell is involved |
 | `{ kind = "callable", path = "scripts/x.py", function = "f" }` | the same, spelled out; kinds are `script` (`path`), `callable` (`path` or `module`, and `function`), `command` (`argv`) and `triton` |
 | `{ kind = "triton", file = "kernels/x.py", function = "run" }` | a host function of Triton kernels, run by Triton's interpreter on the CPU; see [frameworks.md](frameworks.md#triton) |
+| `{ kind = "ptx", file = "kernels/x.ptx", entry = "f", grid = ["B"], block = [256], args = ["x", "out"], outputs = { out = ["B", "H"] } }` | a compiled kernel, run by the emulator with its checks; see [emulator.md](emulator.md) |
 
 `module` is the documented key of ops that run in a client. Without a function,
 `module = "pkg.mod"` means the function of `pkg/mod.py` that has the op's name or the module's; else

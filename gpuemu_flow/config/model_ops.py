@@ -19,7 +19,7 @@ class ProgramRef:
     kind : str
         ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
         `module`. ``command``: an executable of the JSON protocol. ``triton``: a function in `path`
-        that launches Triton kernels.
+        that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched.
     path : Path or None
         Absolute and resolved file of the program; None for a callable of an installed package
         and for a command found on ``PATH``.

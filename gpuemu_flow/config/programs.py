@@ -14,6 +14,7 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
+from gpuemu_flow.emulator.described import canonical_text, read_described
 from gpuemu_flow.types import Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
@@ -239,6 +240,28 @@ def _triton_kind(
     return replace(ref, kind="triton") if ref is not None else None
 
 
+def _ptx_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
+    source = "path" if "path" in table else "file"
+    if not _needs(programs, table, where, (source,)):
+        return None
+    path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
+
+    def fault(below: tuple[str, ...], text: str, hint: str) -> None:
+        place = (*where, *below)
+        programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
+
+    described = read_described(table, fault)
+    if path is None or described is None:
+        return None
+    entry = table.get("entry", "")
+    text = f"{table[source]}:{entry}" if entry else str(table[source])
+    # The launches travel and are keyed as an argument; the first place is a command's own.
+    argv = ("", canonical_text(table))
+    return replace(
+        programs.ref("ptx", where, text, path, function=entry), argv=argv, portable_argv=argv
+    )
+
+
 def _needs(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, names: tuple[str, ...]
 ) -> bool:
@@ -255,4 +278,5 @@ KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | 
     "callable": _callable_kind,
     "command": _command_kind,
     "triton": _triton_kind,
+    "ptx": _ptx_kind,
 }

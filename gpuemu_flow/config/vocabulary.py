@@ -20,7 +20,7 @@ POLICIES = ("match", "strict", "ignore")
 ISOLATIONS = ("fork", "spawn", "warm")
 FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
-PROGRAM_KINDS = ("script", "callable", "command", "triton")
+PROGRAM_KINDS = ("script", "callable", "command", "triton", "ptx")
 
 DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
 DTYPE_LIST = ListOf(DTYPE, at_least=1)
@@ -106,6 +106,58 @@ SCHEMA = Either(
     )
 )
 
+_LAUNCH_KEYS = (
+    Key("entry", WORD, "Kernel of a PTX file; not needed when there is one.", ours=True),
+    Key(
+        "grid",
+        FreeValue("a list of expressions"),
+        'Blocks of a launch, one to three expressions: `["B*S"]`.',
+        ours=True,
+    ),
+    Key("block", FreeValue("a list of expressions"), "Threads of a block, likewise.", ours=True),
+    Key(
+        "args",
+        FreeValue("a list of arguments"),
+        'Arguments of the kernel in order: names of buffers, and numbers as `{ i32 = "B*S" }`.',
+        ours=True,
+    ),
+    Key(
+        "shared",
+        FreeValue("an expression"),
+        "Bytes of dynamic shared memory.",
+        default_text="0",
+        ours=True,
+    ),
+    Key(
+        "launches",
+        FreeValue("a list of tables"),
+        "Several launches in a row, each with `entry`, `grid`, `block`, `args` and `shared`.",
+        ours=True,
+    ),
+    Key(
+        "outputs",
+        FreeValue("a table of buffers", only_table=True),
+        'Outputs of a PTX kernel: `{ out = ["B", "H"] }`, or with '
+        '`{ dims = [...], dtype = "float32" }` another dtype than that of the first input. The '
+        "name of an input means what the kernel leaves in it.",
+        ours=True,
+    ),
+    Key(
+        "scratch",
+        FreeValue("a table of buffers", only_table=True),
+        'Buffers that launches need and nobody looks at: `{ tmp = { bytes = "4*B", '
+        'init = "none" } }`; `init = "zero"` clears them.',
+        ours=True,
+    ),
+    Key(
+        "checks",
+        FreeValue("a list of checks"),
+        "What is checked while a PTX kernel runs: `mem`, `init`, `race`, `sync`.",
+        default_text="all",
+        ours=True,
+    ),
+)
+
 PROGRAM = Either(
     (
         Text(what="a path, path.py:function, pkg.mod:function or executable"),
@@ -115,13 +167,13 @@ PROGRAM = Either(
                 Key(
                     "kind",
                     Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
-                    "How it is run: `script`, `callable`, `command` or `triton`.",
+                    "How it is run: `script`, `callable`, `command`, `triton` or `ptx`.",
                     required=True,
                     ours=True,
                 ),
                 Key("path", PATH, "File of a script or callable.", ours=True),
                 Key("module", WORD, "Module of a callable, dotted.", ours=True),
-                Key("file", PATH, "File of a Triton host function.", ours=True),
+                Key("file", PATH, "File of a Triton host function, or of PTX.", ours=True),
                 Key("function", WORD, "Function of a callable, or of Triton kernels.", ours=True),
                 Key(
                     "argv",
@@ -129,6 +181,7 @@ PROGRAM = Either(
                     "Executable and arguments of a command.",
                     ours=True,
                 ),
+                *_LAUNCH_KEYS,
             ),
             "a table with a kind",
         ),

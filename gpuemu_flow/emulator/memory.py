@@ -137,6 +137,9 @@ def describe_in(buffer: Buffer, offset: int) -> str:
         return f"{-into:,} bytes before {buffer.name} ({buffer.size:,} bytes)"
     if into >= buffer.size:
         past = into - buffer.size
+        if not past:
+            count = buffer.size // buffer.item
+            return f"{buffer.name}[{into // buffer.item:,}], just past its {count:,} elements"
         element = f"{buffer.name}[{into // buffer.item:,}]"
         return f"{element}, {past:,} bytes past the end ({buffer.size // buffer.item:,} elements)"
     number, rest = divmod(into, buffer.item)

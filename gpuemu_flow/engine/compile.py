@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -272,6 +273,8 @@ class Compiler:
     def _program(self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
+        if ref.kind == "ptx":
+            arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
             ref.kind,
             root=str(self._config.root),

@@ -23,10 +23,10 @@ _VARIABLES = ("GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 
 ALL_VARIABLES = "*"
 VOLATILE = frozenset({
-    "_", "COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
-    "TERM_SESSION_ID", "WINDOWID", "XDG_SESSION_ID",
+    "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
+    "TERM", "WINDOWID",
 })  # fmt: skip
-"""Variables that differ from one shell to the next and that nobody computes with."""
+"""Variables that differ from one terminal to the next; as in `runners.variables`."""
 UNSET = "unset"
 WORKER_DEFAULTS = {
     "OMP_NUM_THREADS": "1",
@@ -41,6 +41,10 @@ _BITS = 16
 Stamp = tuple[int, int, int, int]
 
 
+def _is_volatile(name: str) -> bool:
+    return name in VOLATILE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
+
+
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """Return a digest of a variable's value, or `UNSET`; of all that are not `VOLATILE` for ``*``.
 
@@ -48,7 +52,7 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """
     if name == ALL_VARIABLES:
         merged = {**WORKER_DEFAULTS, **environ}
-        value = repr(sorted((n, v) for n, v in merged.items() if n not in VOLATILE))
+        value = repr(sorted((n, v) for n, v in merged.items() if not _is_volatile(n)))
     else:
         given = environ.get(name, WORKER_DEFAULTS.get(name))
         if given is None:

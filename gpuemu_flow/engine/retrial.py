@@ -24,6 +24,11 @@ _WATCHED = (
     "NonDeterministic",
     "OutputNotWritten",
     "OutOfBoundsWrite",
+    "MisalignedAccess",
+    "UninitializedRead",
+    "DataRace",
+    "BarrierMisuse",
+    "KernelTrap",
 )
 
 

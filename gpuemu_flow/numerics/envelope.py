@@ -103,7 +103,7 @@ class Envelope:
         return make_quick_bound(fmt, self._longest_dim, exact_op=self._exact_op)
 
     def full(self, name: str) -> Bound:
-        """The envelope itself; the first call evaluates the reference about 16 times.
+        """The envelope itself; the first call evaluates the reference about 20 times.
 
         For exact ops, and where there is nothing to evaluate with, the quick bound.
         """
@@ -116,7 +116,7 @@ class Envelope:
         return self._bounds
 
     def thorough(self, name: str) -> Bound:
-        """The envelope from three times as many evaluations: asked before a case is failed."""
+        """The envelope from some three times as many evaluations: asked before a case is failed."""
         if self._thorough is None:
             self._thorough = self._measure(thorough=True)
         return self._excused(name, self._thorough.get(name)) or self.quick(name)

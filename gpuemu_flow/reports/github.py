@@ -19,7 +19,7 @@ _MAX_MESSAGE = 600
 def workflow_commands(report: Report) -> list[str]:
     """Workflow commands, worst first; what is too much is counted in the last one."""
     last = []
-    if report.missing or report.timed_out:
+    if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
         last.append(f"::{word} title=gpuemu-flow::{_data(_short(headline(report)))}")
     found = list(_all(report))

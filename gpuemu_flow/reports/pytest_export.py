@@ -102,12 +102,17 @@ def render(
         ``export-no-reference``: it was the reference that failed, or there is nothing to hold the
         outputs against. ``export-value``: a keyword argument has no literal. ``export-triton``: the
         op is a host function of Triton kernels, which no test without us can run.
+        ``export-compiled``: likewise a compiled kernel.
     """
     _refuse_without_reference(record, expectation)
     if program.kind == "triton":
         message = f"{program.function} launches Triton kernels, which need our interpreter to run"
         hint = "write a test with gpuemu_flow.frameworks.triton.load"
         raise UsageError(Problem("export-triton", message, hint))
+    if program.kind == "ptx":
+        message = f"{Path(program.path).name} is a compiled kernel, which needs our emulator to run"
+        hint = "run it with `gpuemu-flow emulate`, or `gpuemu-flow reproduce`"
+        raise UsageError(Problem("export-compiled", message, hint))
     usable = _ID.fullmatch(record.id) is not None
     name = record.id if usable else digest_bytes(ascii(record.id).encode())[:12]
     file_name = file_name or f"test_repro_{name}.py"

@@ -38,6 +38,12 @@ _RULES = {
     FailureKind.INPUT_MODIFIED: "the op changed an input that it may not change",
     FailureKind.UNWRITTEN: "the op did not write all of its output",
     FailureKind.OUT_OF_BOUNDS: "the op wrote outside of its output",
+    FailureKind.OUT_OF_BOUNDS_READ: "the op read outside of its tensors",
+    FailureKind.MISALIGNED: "a kernel accessed memory at an address that its size does not divide",
+    FailureKind.UNINITIALIZED_READ: "a kernel read memory that nobody had written",
+    FailureKind.RACE: "threads of a kernel accessed one place without anything that orders them",
+    FailureKind.BARRIER: "threads of a kernel did not come together at a barrier",
+    FailureKind.TRAP: "a kernel stopped itself: a failed assertion, or a trap",
     FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
 }
 """What each rule ``validation/KIND`` is about."""

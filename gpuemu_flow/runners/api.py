@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
-KINDS = ("script", "callable", "command", "triton")
+KINDS = ("script", "callable", "command", "triton", "ptx")
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """The least that a program is expected to get through, where nobody has set its timeout."""
@@ -23,7 +23,8 @@ class Program:
     ----------
     kind : str
         ``script`` (protocol on stdin and stdout), ``callable``, ``command`` (any executable that
-        speaks the script protocol) or ``triton`` (a host function of Triton kernels).
+        speaks the script protocol), ``triton`` (a host function of Triton kernels) or ``ptx`` (a
+        compiled kernel, which the emulator runs; `argv` holds its launches and its inputs' dims).
     root : str
         Absolute workspace root: the working directory, and with the file's own folder first on
         ``sys.path``.

@@ -1,8 +1,8 @@
 """What memory holds that nobody has written, and how it is told from results that look like it.
 
-New memory of floats holds a signalling NaN, which no arithmetic gives: every operation that meets
-or makes a NaN gives a quiet one. Memory of integers and float8 holds bytes that a result may
-hold by right, so what is found is looked at again after a second run with other bytes.
+New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
+gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so
+what is found is looked at again after a second run with other bytes.
 """
 
 from __future__ import annotations

@@ -76,6 +76,10 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
         from gpuemu_flow.runners.triton_runner import TritonRunner  # noqa: PLC0415 - only for it
 
         return TritonRunner(program)
+    if program.kind == "ptx":
+        from gpuemu_flow.runners.emulated import EmulatedRunner  # noqa: PLC0415 - only for it
+
+        return EmulatedRunner(program)
     function = program.function
     if program.kind == "script":
         function = script.function_in_script(program)

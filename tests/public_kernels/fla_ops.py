@@ -13,7 +13,7 @@ from fla.modules.norm.l2norm import l2norm as fused_l2norm
 from fla.modules.rotary.ops import rotary_embedding
 from fla.modules.token_shift import token_shift as fused_token_shift
 from fla.ops.attn.parallel import parallel_attn
-from fla.ops.delta_rule import chunk_delta_rule, fused_recurrent_delta_rule
+from fla.ops.delta_rule import fused_recurrent_delta_rule
 from fla.ops.forgetting_attn.parallel import parallel_forgetting_attn
 from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 from fla.ops.gla import chunk_gla, fused_recurrent_gla
@@ -137,10 +137,6 @@ def hgrn_chunk(x: Tensor, g: Tensor) -> Any:
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Any:
     return fused_recurrent_delta_rule(q, k, v, beta, use_qk_l2norm_in_kernel=True)[0]
-
-
-def delta_rule_chunk(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Any:
-    return chunk_delta_rule(q, k, v, beta, use_qk_l2norm_in_kernel=True)[0]
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +19,10 @@ def _plain(value: Any) -> Any:
 
 
 def on_torch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference that computes with torch, as one that takes and gives arrays."""
+    """A reference that computes with torch, as one that takes arrays in order and gives arrays."""
 
-    @functools.wraps(function)
-    def reference(*args: Any) -> Any:
-        return _plain(function(*(torch.from_numpy(np.array(x, order="C")) for x in args)))
+    def reference(*arrays: Any) -> Any:
+        return _plain(function(*(torch.from_numpy(np.array(x, order="C")) for x in arrays)))
 
     return reference
 
@@ -32,7 +30,6 @@ def on_torch(function: Callable[..., Any]) -> Callable[..., Any]:
 def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference of a backward pass: of the cotangent and the inputs."""
 
-    @functools.wraps(function)
     def reference(dy: Tensor, *inputs: Tensor) -> Any:
         leaves = [x.requires_grad_() for x in inputs]
         return torch.autograd.grad(function(*leaves), leaves, dy)
@@ -83,8 +80,9 @@ def _sparsemax(x: Tensor) -> Tensor:
     ranks = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype)
     total = ordered.cumsum(-1) - 1
     support = (ranks * ordered > total).sum(-1, keepdim=True)
-    threshold = total.gather(-1, support - 1) / support
-    return (x - threshold).clamp(min=0)
+    kept = total.gather(-1, support - 1)
+    # Where a value lies on the threshold itself, a division's rounding must not decide.
+    return torch.where(x * support > kept, x - kept / support, 0.0)
 
 
 def _group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -147,4 +147,4 @@ def forgetting_attention(q: Array, k: Array, v: Array, g: Array) -> Array:
 
 
 linear_attn_chunk, retention_chunk, gla_chunk = linear_attn, retention, gla
-simple_gla_chunk, hgrn_chunk, delta_rule_chunk = simple_gla, hgrn, delta_rule
+simple_gla_chunk, hgrn_chunk = simple_gla, hgrn

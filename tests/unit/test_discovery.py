@@ -16,7 +16,7 @@ from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.reports.observed_text import observed_line
-from gpuemu_flow.runners import process
+from gpuemu_flow.runners import process, variables
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.discovered import MAX_SETS, Discovered, KnownInputs, SeenInputs
 
@@ -216,3 +216,4 @@ def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
     assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
     given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
     assert set(plan.WORKER_DEFAULTS) == given
+    assert plan.VOLATILE == variables._NOISE

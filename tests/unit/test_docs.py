@@ -41,6 +41,7 @@ _BLOCK = re.compile(
 SNIPPETS = {"bash", "sh", "console", "python", "toml", "yaml", "lua", "dockerfile"}
 NOT_RUN = {
     "editor.md": 4,
+    "emulator.md": 2,
     "init.md": 3,
     "howto-kernels.md": 1,
     "quickstart.md": 1,

@@ -31,9 +31,20 @@ BESIDE = {
         "gpuemu_flow.reports.pytest_export",
     ),
     # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
-    "config": ("gpuemu_flow.cases.schema", "gpuemu_flow.cases.op_schema"),
-    # Workers make a case's tensors themselves.
-    "runners": ("gpuemu_flow.cases.generate",),
+    # How a compiled kernel is launched is checked with the rest of a configuration.
+    "config": (
+        "gpuemu_flow.cases.schema",
+        "gpuemu_flow.cases.op_schema",
+        "gpuemu_flow.emulator.described",
+    ),
+    # Workers make a case's tensors themselves, and run compiled kernels.
+    "runners": (
+        "gpuemu_flow.cases.generate",
+        "gpuemu_flow.emulator.described",
+        "gpuemu_flow.emulator.expressions",
+        "gpuemu_flow.emulator.findings",
+        "gpuemu_flow.emulator.launch",
+    ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
     "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),
     "frameworks": (

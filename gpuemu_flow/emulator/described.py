@@ -1,0 +1,214 @@
+"""How an op of kind ``ptx`` is launched, as the configuration describes it: checked data."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.emulator.expressions import ExpressionError, check_expression
+from gpuemu_flow.types import Json, canonical_dtype
+
+ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
+CHECK_NAMES = ("mem", "init", "race", "sync")
+LAUNCH_KEYS = ("entry", "grid", "block", "args", "shared")
+MAX_LAUNCHES = 64
+
+_NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+
+Fault = Callable[[tuple[str, ...], str, str], None]
+"""Takes where in the table a fault lies, what it is, and how to mend it."""
+
+Expression = str | int
+
+
+@dataclass(frozen=True)
+class ScalarText:
+    """A number that is passed by value: its type and an expression, or a float."""
+
+    type: str
+    value: Expression | float
+
+
+@dataclass(frozen=True)
+class LaunchText:
+    """One launch, before its expressions are computed."""
+
+    entry: str
+    grid: tuple[Expression, ...]
+    block: tuple[Expression, ...]
+    arguments: tuple[str | ScalarText, ...]
+    shared: Expression = 0
+
+
+@dataclass(frozen=True)
+class BufferText:
+    """A buffer that the launches share: its shape and type, before expressions are computed.
+
+    ``dtype`` is empty for that of the first input; ``fill`` is ``none`` or ``zero``.
+    """
+
+    name: str
+    dims: tuple[Expression, ...]
+    dtype: str = ""
+    fill: str = "none"
+
+
+@dataclass(frozen=True)
+class Described:
+    """All launches of one op."""
+
+    launches: tuple[LaunchText, ...]
+    outputs: tuple[BufferText, ...]
+    scratch: tuple[BufferText, ...]
+    checks: tuple[str, ...]
+
+
+def canonical_text(table: Mapping[str, Json]) -> str:
+    """Write the description as JSON with one form for equal descriptions."""
+    kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks")
+    return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
+
+
+def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
+    """Read and check a description.
+
+    Parameters
+    ----------
+    table : mapping
+        ``entry``, ``grid``, ``block``, ``args``, ``shared``, or ``launches``; ``outputs``,
+        ``scratch``, ``checks``.
+    fault : callable
+        Told of everything that is wrong.
+
+    Returns
+    -------
+    Described or None
+        None when something is wrong.
+    """
+    reader = _Reader(fault)
+    given = table.get("launches")
+    tables: list[tuple[tuple[str, ...], Json]] = [((), table)]
+    if given is not None:
+        tables = []
+        if not isinstance(given, list) or not 1 <= len(given) <= MAX_LAUNCHES:
+            reader.fault(("launches",), f"launches is no list of 1 to {MAX_LAUNCHES} tables", "")
+        else:
+            tables = [(("launches",), item) for item in given]
+    launches = [reader.launch(where, item) for where, item in tables]
+    outputs = reader.buffers(table, "outputs")
+    scratch = reader.buffers(table, "scratch")
+    if not outputs:
+        reader.fault(("outputs",), "no outputs", 'for example outputs = { out = ["B", "H"] }')
+    checks = table.get("checks", list(CHECK_NAMES))
+    if not isinstance(checks, list) or not all(c in CHECK_NAMES for c in checks):
+        reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(CHECK_NAMES)}")
+        checks = []
+    if reader.failed:
+        return None
+    return Described(
+        tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks)
+    )
+
+
+class _Reader:
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self.failed = False
+
+    def fault(self, where: tuple[str, ...], text: str, hint: str) -> None:
+        self.failed = True
+        self._fault(where, text, hint)
+
+    def launch(self, where: tuple[str, ...], table: Json) -> LaunchText | None:
+        if not isinstance(table, Mapping):
+            self.fault(where, "a launch is no table", "")
+            return None
+        entry = table.get("entry", "")
+        if not isinstance(entry, str):
+            self.fault((*where, "entry"), "entry is no text", "")
+            return None
+        grid = self.dimensions((*where, "grid"), table.get("grid"))
+        block = self.dimensions((*where, "block"), table.get("block"))
+        arguments = self.arguments((*where, "args"), table.get("args"))
+        shared = table.get("shared", 0)
+        self.expression((*where, "shared"), shared)
+        return LaunchText(entry, grid, block, arguments, shared)
+
+    def expression(self, where: tuple[str, ...], value: Json) -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            self.fault(where, f"{value!r} is no expression", "an integer, or text such as 'B*S'")
+            return
+        try:
+            check_expression(value)
+        except ExpressionError as error:
+            self.fault(where, str(error), "")
+
+    def dimensions(self, where: tuple[str, ...], value: Json) -> tuple[Expression, ...]:
+        if not isinstance(value, list) or not 1 <= len(value) <= 3:
+            self.fault(where, f"{where[-1]} is no list of one to three sizes", 'as in ["B*S"]')
+            return ()
+        for item in value:
+            self.expression(where, item)
+        return tuple(value)
+
+    def arguments(self, where: tuple[str, ...], value: Json) -> tuple[str | ScalarText, ...]:
+        if not isinstance(value, list):
+            self.fault(where, "args is no list", 'as in ["x", "out", { i32 = "B*S" }]')
+            return ()
+        found: list[str | ScalarText] = []
+        for item in value:
+            if isinstance(item, str) and _NAME.match(item):
+                found.append(item)
+            elif isinstance(item, Mapping) and len(item) == 1:
+                ((kind, number),) = item.items()
+                if kind not in ARGUMENT_TYPES:
+                    known = ", ".join(ARGUMENT_TYPES)
+                    self.fault(where, f"no argument type {kind!r}", f"one of {known}")
+                elif not (kind[0] == "f" and isinstance(number, float)):
+                    self.expression(where, number)
+                found.append(ScalarText(kind, number))
+            else:
+                self.fault(
+                    where, f"{item!r} is no argument", 'a name of a buffer, or { i32 = "B*S" }'
+                )
+        return tuple(found)
+
+    def buffers(self, table: Mapping[str, Json], key: str) -> tuple[BufferText, ...]:
+        value = table.get(key, {})
+        if not isinstance(value, Mapping):
+            self.fault((key,), f"{key} is no table", "")
+            return ()
+        found = []
+        for name, said in value.items():
+            buffer = self.buffer(key, name, said)
+            if buffer is not None:
+                found.append(buffer)
+        return tuple(found)
+
+    def buffer(self, key: str, name: str, said: Json) -> BufferText | None:
+        where = (key, name)
+        if not _NAME.match(name):
+            self.fault(where, f"{name!r} is no name", "")
+            return None
+        dtype, fill = "", "none"
+        dims = said
+        if isinstance(said, Mapping):
+            unknown = set(said) - {"dims", "bytes", "dtype", "init"}
+            dtype, fill = said.get("dtype", ""), said.get("init", "none")
+            dims = said.get("dims", [said["bytes"]] if "bytes" in said else None)
+            if "bytes" in said:
+                dtype = "uint8"
+            if unknown or fill not in ("none", "zero") or not isinstance(dtype, str):
+                self.fault(where, f"{name} cannot be read", "keys: dims or bytes, dtype, init")
+                return None
+            if dtype and canonical_dtype(dtype) is None:
+                self.fault(where, f"no dtype {dtype!r}", "")
+                return None
+        if not isinstance(dims, list) or len(dims) > 32:
+            self.fault(where, f"{name} has no dims", f'as in {name} = ["B", "H"]')
+            return None
+        for item in dims:
+            self.expression(where, item)
+        return BufferText(name, tuple(dims), dtype, fill)

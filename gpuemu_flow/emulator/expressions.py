@@ -1,0 +1,173 @@
+"""Expressions of a launch: integers, names of dims, + - * // % ( ), min, max, cdiv, size, dim.
+
+They are parsed and computed here; nothing of Python evaluates them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+MAX_TEXT = 500
+MAX_DEPTH = 40
+_LARGEST = 1 << 63
+
+_TOKEN = re.compile(r"\s*(\d{1,19}|[A-Za-z_]\w{0,127}|//|[-+*%(),])", re.ASCII)
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class ExpressionError(ValueError):
+    """A text that is no expression, or one that has no value."""
+
+
+def check_expression(text: str | int) -> None:
+    """Refuse what is no expression; names are looked at when it is computed.
+
+    Raises
+    ------
+    ExpressionError
+    """
+    _Parser(str(text), None, {}).whole()
+
+
+def compute(text: str | int, names: Mapping[str, int], shapes: Shapes) -> int:
+    """Compute an expression.
+
+    Parameters
+    ----------
+    text : str or int
+    names : mapping of str to int
+        Values of the dims.
+    shapes : mapping
+        Shapes of the tensors, for ``size(x)`` and ``dim(x, 0)``.
+
+    Raises
+    ------
+    ExpressionError
+        For a name that is unknown, a division by zero, a value beyond 63 bits.
+    """
+    return _Parser(str(text), names, shapes).whole()
+
+
+class _Parser:
+    def __init__(self, text: str, names: Mapping[str, int] | None, shapes: Shapes) -> None:
+        self._names, self._shapes, self._text = names, shapes, text
+        if len(text) > MAX_TEXT:
+            raise ExpressionError(f"an expression of more than {MAX_TEXT} characters")
+        self._tokens: list[str] = []
+        position = 0
+        while position < len(text.rstrip()):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise ExpressionError(f"{text!r}: {text[position:].strip()[:20]!r} is not known")
+            self._tokens.append(match.group(1))
+            position = match.end()
+        self._next = 0
+
+    def whole(self) -> int:
+        value = self._sum(0)
+        if self._next < len(self._tokens):
+            raise ExpressionError(f"{self._text!r}: {self._tokens[self._next]!r} is not expected")
+        return value
+
+    def _take(self) -> str:
+        token = self._tokens[self._next] if self._next < len(self._tokens) else ""
+        self._next += 1
+        return token
+
+    def _peek(self) -> str:
+        return self._tokens[self._next] if self._next < len(self._tokens) else ""
+
+    def _expect(self, token: str) -> None:
+        if self._take() != token:
+            raise ExpressionError(f"{self._text!r}: {token!r} is missing")
+
+    def _bounded(self, value: int) -> int:
+        if not -_LARGEST <= value < _LARGEST:
+            raise ExpressionError(f"{self._text!r} is beyond 63 bits")
+        return value
+
+    def _sum(self, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise ExpressionError(f"{self._text!r} is nested too deep")
+        value = self._product(depth)
+        while self._peek() in ("+", "-"):
+            sign = 1 if self._take() == "+" else -1
+            value = self._bounded(value + sign * self._product(depth))
+        return value
+
+    def _product(self, depth: int) -> int:
+        value = self._factor(depth)
+        while self._peek() in ("*", "//", "%"):
+            operator, other = self._take(), self._factor(depth)
+            if operator == "*":
+                value = self._bounded(value * other)
+            elif self._names is None:
+                value = 1
+            elif other == 0:
+                raise ExpressionError(f"{self._text!r} divides by zero")
+            else:
+                value = value // other if operator == "//" else value % other
+        return value
+
+    def _factor(self, depth: int) -> int:
+        word = self._take()
+        if word == "-":
+            return -self._factor(depth + 1)
+        if word == "(":
+            value = self._sum(depth + 1)
+            self._expect(")")
+            return value
+        if word.isdigit():
+            return self._bounded(int(word))
+        if word in _FUNCTIONS and self._peek() == "(":
+            self._take()
+            first = self._sum(depth + 1)
+            self._expect(",")
+            second = self._sum(depth + 1)
+            self._expect(")")
+            if self._names is None:
+                return 1
+            return self._bounded(_FUNCTIONS[word](first, second))
+        if word in ("size", "dim") and self._peek() == "(":
+            return self._of_tensor(word, depth)
+        if not word or not (word[0].isalpha() or word[0] == "_"):
+            raise ExpressionError(f"{self._text!r} ends, or has {word!r}, where a value must stand")
+        if self._names is None:
+            return 1
+        if word not in self._names:
+            known = ", ".join(sorted(self._names)) or "none"
+            raise ExpressionError(f"{self._text!r}: no dim {word!r}; dims: {known}")
+        return self._names[word]
+
+    def _of_tensor(self, what: str, depth: int) -> int:
+        self._expect("(")
+        tensor = self._take()
+        axis = 0
+        if what == "dim":
+            self._expect(",")
+            axis = self._sum(depth + 1)
+        self._expect(")")
+        if self._names is None:
+            return 1
+        if tensor not in self._shapes:
+            raise ExpressionError(f"{self._text!r}: no input {tensor!r}")
+        shape = self._shapes[tensor]
+        if what == "size":
+            total = 1
+            for extent in shape:
+                total *= extent
+            return self._bounded(total)
+        if not -len(shape) <= axis < len(shape):
+            raise ExpressionError(f"{self._text!r}: {tensor} has {len(shape)} axes")
+        return shape[axis]
+
+
+def _ceiling(a: int, b: int) -> int:
+    if b == 0:
+        raise ExpressionError("cdiv divides by zero")
+    return -(-a // b)
+
+
+_FUNCTIONS: dict[str, Callable[[int, int], int]] = {"min": min, "max": max, "cdiv": _ceiling}

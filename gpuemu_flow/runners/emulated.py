@@ -1,0 +1,202 @@
+"""Programs that are compiled kernels: PTX run by the emulator, its findings as failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
+from gpuemu_flow.emulator.expressions import ExpressionError, compute
+from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.launch import (
+    Argument,
+    BufferArgument,
+    Kernel,
+    ScalarArgument,
+    load_kernel,
+)
+from gpuemu_flow.errors import FlowError
+from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.tensors import name_outputs
+from gpuemu_flow.runners.watch import Watch
+from gpuemu_flow.types import Failure, FailureKind
+
+Inputs = Mapping[str, np.ndarray]
+
+_SHORT = {"i": "int", "u": "uint", "f": "float"}
+_KINDS = {
+    "init": FailureKind.UNINITIALIZED_READ,
+    "race": FailureKind.RACE,
+    "sync": FailureKind.BARRIER,
+    "trap": FailureKind.TRAP,
+}
+
+
+def failure_of(finding: Finding) -> Failure:
+    """Make a failure of what a check found."""
+    kind = _KINDS.get(finding.check)
+    if kind is None:
+        writes = " writes " in f" {finding.message}"
+        kind = FailureKind.OUT_OF_BOUNDS if writes else FailureKind.OUT_OF_BOUNDS_READ
+        if finding.rule == "misaligned":
+            kind = FailureKind.MISALIGNED
+    return Failure(kind, str(finding))
+
+
+def _refused(problem_of: FlowError) -> OpError:
+    problem = problem_of.problems[0]
+    return OpError(
+        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
+    )
+
+
+class EmulatedRunner:
+    """Launches the kernels of one PTX file as the configuration describes.
+
+    Raises
+    ------
+    OpError
+        ``emulator-unsupported`` and the emulator's other slugs.
+    """
+
+    in_process = False  # nothing of a kernel outlives its launch
+    shares_memory = True
+    hint = ""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        text, dims = program.argv
+        described = read_described(json.loads(text), _ignore)
+        if described is None:
+            raise OpError(RunError("emulator-launch", "the launch cannot be read"))
+        self._described: Described = described
+        self._dims: dict[str, list[str | int]] = json.loads(dims)
+        self._found: list[Failure] = []
+        path = Path(program.path)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            message = f"{path.name} cannot be read: {error.strerror}"
+            raise OpError(RunError("emulator-no-file", message, file=program.path)) from None
+        try:
+            self._kernels = [
+                load_kernel(data, program.path, launch.entry) for launch in described.launches
+            ]
+        except FlowError as error:
+            raise _refused(error) from None
+
+    def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
+        """Launch the kernels; the outputs by name.
+
+        Raises
+        ------
+        OpError
+            For a launch that makes no sense on these inputs, and for a kernel that does not end.
+        """
+        self._found = []
+        try:
+            with watch:
+                return self._run(inputs)
+        except ExpressionError as error:
+            raise OpError(RunError("emulator-launch", str(error))) from None
+        except FlowError as error:
+            raise _refused(error) from None
+
+    def violations(self) -> Sequence[Failure]:
+        """What the checks found in the latest call."""
+        return self._found
+
+    def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        names = self._sizes(shapes)
+        described = self._described
+        buffers: dict[str, BufferArgument] = {}
+        for name, array in inputs.items():
+            buffers[name] = BufferArgument(np.ascontiguousarray(array), name=name)
+        default = next(iter(inputs.values())).dtype
+        for made in (*described.outputs, *described.scratch):
+            if made.name not in buffers:
+                buffers[made.name] = _buffer(made, names, shapes, default)
+        for launch, kernel in zip(described.launches, self._kernels, strict=True):
+            self._launch(kernel, launch, names, shapes, buffers)
+        for name, array in inputs.items():
+            after = buffers[name].data
+            if after.tobytes() != np.ascontiguousarray(array).tobytes():
+                self._write_back(name, array, after)
+        outputs = {made.name: buffers[made.name].data for made in described.outputs}
+        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        return name_outputs(only, self._program.output_names)
+
+    def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Bind the schema's dims to the shapes of the inputs."""
+        names: dict[str, int] = {}
+        for tensor, dims in self._dims.items():
+            for dim, extent in zip(dims, shapes.get(tensor, ()), strict=False):
+                if isinstance(dim, str):
+                    names.setdefault(dim, extent)
+        return names
+
+    def _launch(
+        self, kernel: Kernel, launch: Any, names: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]], buffers: dict[str, BufferArgument],
+    ) -> None:  # fmt: skip
+        grid = [compute(t, names, shapes) for t in launch.grid]
+        block = [compute(t, names, shapes) for t in launch.block]
+        if 0 in grid:  # nothing to do, as for a launch over an empty tensor in host code
+            return
+        arguments: list[Argument] = []
+        for text in launch.arguments:
+            if isinstance(text, ScalarText):
+                arguments.append(_scalar(text, names, shapes))
+            elif text in buffers:
+                arguments.append(buffers[text])
+            else:
+                raise ExpressionError(f"args name {text!r}, which is no input, output or scratch")
+        result = kernel.launch(
+            grid, block, arguments, shared=compute(launch.shared, names, shapes),
+            checks=self._described.checks,
+        )  # fmt: skip
+        self._found += [failure_of(finding) for finding in result.findings]
+        for text, after in zip(launch.arguments, result.buffers, strict=True):
+            if isinstance(text, str) and after is not None:
+                buffers[text] = BufferArgument(after, name=text)
+
+    def _write_back(self, name: str, array: np.ndarray, after: np.ndarray) -> None:
+        if array.flags.writeable:
+            array[...] = after
+        else:
+            message = f"the kernel changed its input {name!r}"
+            self._found.append(Failure(FailureKind.INPUT_MODIFIED, message, name))
+
+
+def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:
+    """Take no note: the configuration has reported faults already."""
+
+
+def _buffer(
+    made: BufferText, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]],
+    default: np.dtype[Any],
+) -> BufferArgument:  # fmt: skip
+    shape = tuple(compute(text, names, shapes) for text in made.dims)
+    if any(extent < 0 for extent in shape):
+        raise ExpressionError(f"{made.name} has the shape {shape}")
+    dtype = numpy_dtype(made.dtype) if made.dtype else default
+    return BufferArgument(np.zeros(shape, dtype), made.fill == "zero", made.name)
+
+
+def _scalar(
+    text: ScalarText, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> ScalarArgument:
+    dtype = np.dtype(_SHORT[text.type[0]] + text.type[1:])
+    value = text.value if isinstance(text.value, float) else compute(text.value, names, shapes)
+    if dtype.kind == "f":
+        return ScalarArgument(np.array(value).astype(dtype).tobytes())
+    limits = np.iinfo(dtype)
+    if not limits.min <= int(value) <= limits.max:
+        raise ExpressionError(f"{text.value!r} is {value}, which does not fit into {text.type}")
+    return ScalarArgument(np.array(int(value)).astype(dtype).tobytes())

@@ -1,0 +1,86 @@
+"""The table of ``docs/public-kernels.md``: ``python tests/public_kernels/table.py RESULTS.json``.
+
+RESULTS.json is what ``gpuemu-flow run --format json`` says in a copy of this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "public-kernels.md"
+BEGIN, END = "<!-- table -->\n", "<!-- /table -->"
+LIBRARIES = {
+    "liger": "liger-kernel 0.8.5",
+    "fla": "fla-core 0.6.0",
+    "gems": "flag-gems 5.0.2",
+}
+_CAST = "float16 and bfloat16 differ: operands of `tl.dot` are cast, as tensor cores need"
+_ROUNDED = "float16 and bfloat16 differ: intermediates are rounded to the input's dtype"
+REMARKS = {
+    **dict.fromkeys(
+        ("fla.attention", "fla.forgetting_attention", "fla.gla_chunk", "fla.linear_attn_chunk",
+         "fla.retention_chunk"), _CAST),
+    **dict.fromkeys(
+        ("fla.delta_rule", "liger.fused_linear_cross_entropy", "liger.group_norm", "liger.tvd",
+         "liger.rms_norm_backward"), _ROUNDED),
+    "liger.poly_norm": "float16: see the bugs below",
+    "liger.poly_norm_backward": "float16: see the bugs below",
+    "liger.dyt_backward": "values near 1: `1 - tanh²` cancels beyond",
+    "liger.rope": "two steps and more: see the bugs below",
+    "gems.mm": "through the library's own tuner and launcher",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op in one dtype."""
+
+    library: str
+    op: str
+    dtype: str
+    cases: int
+    verdict: str
+
+    def line(self) -> str:
+        """As a line of the table."""
+        remark = REMARKS.get(f"{self.library}.{self.op}", "")
+        cells = [LIBRARIES[self.library], f"`{self.op}`", self.dtype, self.cases, self.verdict]
+        return "| " + " | ".join(map(str, [*cells, remark])) + " |"
+
+
+def rows_of_results(report: dict[str, Any]) -> list[Row]:
+    """Rows of a report of ``run``."""
+    found = []
+    for result in report["results"]:
+        library, _, op = result["op"].partition(".")
+        cases = result["cases"]
+        found.append(Row(library, op, result["dtype"], cases, result["verdict"]))
+    return sorted(found, key=lambda row: (list(LIBRARIES).index(row.library), row.op, row.dtype))
+
+
+def rows_of_page() -> list[Row]:
+    """Rows of the page as it is."""
+    table = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
+    names = {name: key for key, name in LIBRARIES.items()}
+    found = []
+    for line in table.splitlines()[2:]:
+        library, op, dtype, cases, verdict = (c.strip() for c in line.split("|")[1:6])
+        found.append(Row(names[library], op.strip("`"), dtype, int(cases), verdict))
+    return found
+
+
+def write(rows: list[Row]) -> None:
+    """Put rows into the page."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    lines = ["| Library | Op | dtype | Cases | Verdict | Remark |", "|---|---|---|---|---|---|"]
+    table = "\n".join([*lines, *(row.line() for row in rows)]) + "\n"
+    PAGE.write_text(head + BEGIN + table + END + rest.partition(END)[2], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(rows_of_results(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))
