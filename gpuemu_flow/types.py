@@ -197,6 +197,11 @@ class Case:
             total += n
         return total
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all inputs."""
+        return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
+
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
         return {

@@ -113,13 +113,15 @@ class Ci:
 class Execution:
     """``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
-    `parallel` 0 is the number of CPUs. `tools` are paths, or programs on ``PATH``.
+    `parallel` 0 is the number of CPUs. `timeout_grows` is true where nobody set
+    `reference_timeout`. `tools` are paths, or programs on ``PATH``.
     """
 
     python_path: str | None
     parallel: int
     max_parallel_refs: int
     reference_timeout: float
+    timeout_grows: bool
     tools: Mapping[str, str]
 
 

@@ -80,6 +80,8 @@ class OpConfig:
         Globs relative to the workspace root (absolute only when outside of it).
     timeout : float
         Seconds per case.
+    timeout_grows : bool
+        It is nobody's choice, and is longer for large tensors.
     memory_limit : int or None
         Bytes.
     isolation : str
@@ -127,6 +129,7 @@ class OpConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
     timeout: float = 60.0
+    timeout_grows: bool = False
     memory_limit: int | None = None
     isolation: str = "fork"
     mutates: tuple[str, ...] = ()

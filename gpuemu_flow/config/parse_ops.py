@@ -120,6 +120,7 @@ class OpParser:
             env=values["env"],
             depends=depends,
             timeout=float(values["timeout"] or self.execution.reference_timeout),
+            timeout_grows=values["timeout"] is None and self.execution.timeout_grows,
             memory_limit=values["memory_limit"],
             isolation=values["isolation"],
             mutates=tuple(values["mutates"]),

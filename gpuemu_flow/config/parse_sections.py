@@ -151,6 +151,7 @@ def execution(table: Table, base: Path, home: Path) -> model.Execution:
         parallel=values["parallel"],
         max_parallel_refs=values["max_parallel_refs"],
         reference_timeout=float(values["reference_timeout"]),
+        timeout_grows="reference_timeout" not in table,
         tools={name: program(path, base, home) for name, path in values["tools"].items()},
     )
 

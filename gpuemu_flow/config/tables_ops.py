@@ -180,7 +180,8 @@ OP = Section(
         Key(
             "timeout",
             SECONDS,
-            "Seconds per case; a batch may take their sum.",
+            "Seconds per case; a batch may take their sum. Where neither is set, one more per "
+            "megabyte of inputs.",
             default_text="`execution.reference_timeout`",
             ours=True,
         ),

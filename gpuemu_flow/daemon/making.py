@@ -21,7 +21,7 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.planned import CaseSequence, PlannedCases
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.numerics.dtypes import to_float32
-from gpuemu_flow.types import DTYPES, Case, Json, Shape
+from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire.tensors import c_strides
 
 PLAIN = ("uniform",)
@@ -134,13 +134,7 @@ def _too_large() -> Exception:
 
 def case_bytes(case: Case) -> int:
     """Bytes of a case's inputs."""
-    total = 0
-    for spec in case.inputs:
-        count = DTYPES[spec.dtype].itemsize
-        for dim in spec.shape:
-            count *= dim
-        total += count
-    return total
+    return case.nbytes
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:

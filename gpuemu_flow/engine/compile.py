@@ -207,7 +207,7 @@ class Compiler:
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
         """A program's conditions without those that only limit it."""
-        limits = ("timeout", "memory_limit", "isolation")
+        limits = ("timeout", "timeout_grows", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
@@ -288,6 +288,7 @@ class Compiler:
             kwargs=dict(op.kwargs),
             env=dict(op.env),
             timeout=op.timeout,
+            timeout_grows=op.timeout_grows,
             memory_limit=op.memory_limit,
             isolation=op.isolation,
             python=self._config.execution.python_path or "",

@@ -10,6 +10,8 @@ from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, fai
 ISOLATIONS = ("fork", "spawn", "warm")
 KINDS = ("script", "callable", "command", "triton", "ptx")
 DEFAULT_OUTPUT = "result"
+BYTES_PER_SECOND = 1_000_000
+"""The least that a program is expected to get through, where nobody has set its timeout."""
 _TUPLES = ("input_names", "argv", "output_names", "mutates", "forbidden", "read_only")
 
 
@@ -42,6 +44,8 @@ class Program:
         Added to the environment.
     timeout : float
         Seconds per case, from the moment the program is called.
+    timeout_grows : bool
+        One second more for each megabyte of inputs.
     memory_limit : int or None
         Bytes of address space above the worker's own; for commands the whole address space.
     isolation : str
@@ -74,6 +78,7 @@ class Program:
     kwargs: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 60.0
+    timeout_grows: bool = False
     memory_limit: int | None = None
     isolation: str = "fork"
     python: str = ""
@@ -83,6 +88,10 @@ class Program:
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     forbidden_function: str = ""
+
+    def patience(self, nbytes: int) -> float:
+        """Seconds for a case whose inputs have so many bytes."""
+        return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""

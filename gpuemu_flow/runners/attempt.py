@@ -23,7 +23,7 @@ from gpuemu_flow.runners.process import (
     WorkerEndedError,
     WorkerProcess,
 )
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Case, Json
 
 PREPARE_SECONDS = 300.0  # to make inputs and to write outputs, which is no time of the program's
 
@@ -97,6 +97,7 @@ class Conversation:
         # A message that does not carry the current number is an old fork's or the program's own.
         self._serial = secrets.randbits(48)
         self._calls = 1
+        self._patience = program.timeout
 
     def close(self) -> None:
         """End the worker."""
@@ -204,6 +205,9 @@ class Conversation:
         self.cases += 1
         self._serial += 1
         self._calls = calls or 1 + checks.decoy + checks.repeat
+        # Inputs may have come with an earlier request, so that it never shrinks.
+        size = _bytes_of(message, arrays, slots)
+        self._patience = max(self._patience, self._program.patience(size))
         posted = {**message, "serial": self._serial, "checks": checks.to_json()}
         sent = list(fds)
         if arrays is not None or slots is not None:
@@ -232,7 +236,7 @@ class Conversation:
             return Attempt(read_outcome(answer, index, self._serial)), answer
         except DeadlineError:
             tail = self.worker.stderr_tail()
-            text = f"no result after {self._program.timeout:g} s; the process group was killed"
+            text = f"no result after {self._patience:g} s; the process group was killed"
             hint = "raise `timeout` if the op really needs longer"
             error = RunError("op-timeout", text, hint, tail)
             return self._failed(index, error, timed_out=True), {}
@@ -290,8 +294,8 @@ class Conversation:
         DeadlineError when that, or everything together, takes too long.
         """
         begin = time.monotonic()
-        last = begin + self._calls * self._program.timeout + PREPARE_SECONDS
-        deadline = begin + self._program.timeout
+        last = begin + self._calls * self._patience + PREPARE_SECONDS
+        deadline = begin + self._patience
         while True:
             try:
                 return self.worker.receive(min(deadline, last), self._cancel)
@@ -301,6 +305,18 @@ class Conversation:
                 if not math.isfinite(since) or since > now:
                     since = begin
                 used = now - since if phase == anonfile.CALLING else 0.0
-                if now >= last or used >= self._program.timeout:
+                if now >= last or used >= self._patience:
                     raise
-                deadline = now + self._program.timeout - used
+                deadline = now + self._patience - used
+
+
+def _bytes_of(
+    message: Mapping[str, Json],
+    arrays: Mapping[str, np.ndarray] | None,
+    slots: Mapping[str, Slot] | None,
+) -> int:
+    """How much a request gives a program to work on."""
+    sent = sum(array.nbytes for array in (arrays or {}).values())
+    cases = message.get("cases") or [message.get("case")]
+    made = max((Case.from_json(case).nbytes for case in cases if case is not None), default=0)
+    return max(sent, made, end_of(slots or {}), int(message.get("reserved", 0)))

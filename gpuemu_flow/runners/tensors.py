@@ -29,16 +29,22 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _from_torch(value: Any) -> Any:
-    """A torch tensor as numpy; torch has no numpy form of bfloat16 and float8, so by its bits."""
+    """A torch tensor as numpy; torch has no numpy form of bfloat16 and float8, so by its bits.
+
+    A view that only means to negate or conjugate is carried out first: it is not in the bits.
+    """
     torch = sys.modules["torch"]
     tensor = value.detach().cpu()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
+    if tensor.is_neg() and str(tensor.dtype).startswith("torch.float8"):
+        return -_from_torch(tensor._neg_view())  # PyTorch cannot negate float8 itself
+    tensor = tensor.resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     if name in ML_DTYPES_NAMES:
         words = torch.uint8 if DTYPES[name].itemsize == 1 else torch.int16
         return tensor.contiguous().view(words).numpy().view(numpy_dtype(name))
-    return tensor.resolve_conj().resolve_neg().numpy()
+    return tensor.numpy()
 
 
 def as_plain_array(value: Any, name: str) -> np.ndarray:

@@ -19,6 +19,8 @@ from gpuemu_flow.types import Json
 FOLDER = "results"
 STAMP = "results.stamp"
 """A file beside `FOLDER` whose time of change is that of the newest result, to the nanosecond."""
+FORGOTTEN = "results.forgotten"
+"""A file beside `FOLDER` whose time of change is that of the latest `ResultStore.forget`."""
 DAY_NS = 86_400 * 10**9
 _TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
@@ -91,6 +93,8 @@ class ResultStore:
         folder = folder or cache.folder
         self._records = JsonStore(folder / FOLDER, cache.set_aside)
         self._stamp = folder / STAMP
+        self._forgotten = folder / FORGOTTEN
+        self._forgotten_ns = self._last_forgotten()
         self._baselines = JsonStore(folder / "result-baselines", cache.set_aside)
         self._max_results = max_results
         self._retention_days = retention_days
@@ -113,6 +117,25 @@ class ResultStore:
             except (TypeError, ValueError):  # written by another version
                 self._records.delete(key)
         self._prune(time.time_ns())
+
+    def _last_forgotten(self) -> int:
+        try:
+            return self._forgotten.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _catch_up(self) -> None:
+        """Leave out what another process has forgotten; to be called with the lock held."""
+        latest = self._last_forgotten()
+        if latest == self._forgotten_ns:
+            return
+        self._forgotten_ns = latest
+        left = set(self._records)
+        older = bisect_left(self._keys, f"{latest:0{_TIME_DIGITS}d}")
+        gone = {key for key in self._keys[:older] if key not in left}
+        self._keys = [key for key in self._keys if key not in gone]
+        for key in gone:
+            self._drop(key)
 
     def _index(self, stored: StoredResult) -> None:
         insort(self._keys, stored.key)
@@ -161,14 +184,15 @@ class ResultStore:
         self._delete(stale)
         return stored
 
-    def _touch(self, time_ns: int) -> None:
+    def _touch(self, time_ns: int, path: Path | None = None) -> None:
         """Let others see that there is something new without opening the database."""
+        path = path or self._stamp
         with contextlib.suppress(OSError):
             try:
-                os.utime(self._stamp, ns=(time_ns, time_ns))
+                os.utime(path, ns=(time_ns, time_ns))
             except FileNotFoundError:
-                self._stamp.touch(mode=0o600)
-                os.utime(self._stamp, ns=(time_ns, time_ns))
+                path.touch(mode=0o600)
+                os.utime(path, ns=(time_ns, time_ns))
 
     def _is_due(self) -> bool:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
@@ -206,22 +230,26 @@ class ResultStore:
     def find(self, seed: int) -> StoredResult | None:
         """The newest result of a seed."""
         with self._lock:
+            self._catch_up()
             keys = self._by_seed.get(seed)
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
         """At most `limit` results, newest first."""
         with self._lock:
+            self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
 
     def latest(self) -> dict[tuple[str, int], StoredResult]:
         """The newest result of each op and seed."""
         with self._lock:
+            self._catch_up()
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
 
     def everything(self) -> list[StoredResult]:
         """All results, oldest first."""
         with self._lock:
+            self._catch_up()
             return [self._by_key[key] for key in self._keys]
 
     def forget(self, ops: Collection[str] | None = None) -> int:
@@ -234,7 +262,9 @@ class ResultStore:
                 self._drop(key)
         if keys:
             self._delete(keys)
-            self._touch(self.time_ns())
+            now = self.time_ns()
+            self._touch(now)
+            self._touch(now, self._forgotten)
         return len(keys)
 
     def store_baseline(self, tag: str, max_baselines: int = 0) -> int:

@@ -206,7 +206,8 @@ def _ask(
     """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
     program = program_of(spec.settings["reference"])
     # The envelope evaluates the reference some 16 times per case.
-    seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.timeout
+    largest = max(Case.from_json(item["case"]).nbytes for item in batch)
+    seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.patience(largest)
     try:
         answers = context.pool.call(
             program,

@@ -50,7 +50,8 @@ def test_every_dtype_and_shape(client: Client, dtype: str, shape: tuple[int, ...
     x = np.ones(shape, dtype=ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     right = (x * 2).astype(x.dtype)
     result = client.validate_op("double", {"x": x}, right)
-    assert result.passed, result.failures
+    # An empty output compares nothing, which is no pass, and no failure.
+    assert result.verdict == ("passed" if x.size else "inconclusive"), result.failures
     if x.size:
         off = np.zeros_like(right)
         assert not client.validate_op("double", {"x": x}, off).passed

@@ -278,6 +278,8 @@ def test_clean_forgets_them(unserved: Served) -> None:
         done = command(unserved, *arguments)
         assert done.returncode == 0, done.stderr
         assert "1 submissions" in done.stdout
+        with unserved.client() as client:
+            assert client.list_results() == [], "the daemon that runs has forgotten them, too"
         assert run(unserved, 4)["verdict"] == "skipped"
     assert command(unserved, "clean", "--submissions", "sofmax").returncode == 2
 
