@@ -27,6 +27,18 @@ VOLATILE = frozenset({
     "TERM", "WINDOWID",
 })  # fmt: skip
 """Variables that differ from one terminal to the next; as in `runners.variables`."""
+_SESSION = frozenset({
+    "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DBUS_STARTER_ADDRESS", "DESKTOP_STARTUP_ID",
+    "DISPLAY", "GNOME_TERMINAL_SCREEN", "GNOME_TERMINAL_SERVICE", "GPG_AGENT_INFO", "GPG_TTY",
+    "HISTFILE", "HISTSIZE", "INVOCATION_ID", "JOURNAL_STREAM", "LS_COLORS", "MAIL",
+    "MANAGERPID", "MOTD_SHOWN", "PROMPT_COMMAND", "PS1", "PS2", "SESSION_MANAGER", "STY",
+    "SYSTEMD_EXEC_PID", "TERMCAP", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "VTE_VERSION",
+    "WAYLAND_DISPLAY", "WINDOW", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SEAT", "XDG_VTNR",
+})  # fmt: skip
+_SESSION_PREFIXES = (
+    "ALACRITTY_", "GIO_LAUNCHED_", "GIT_ASKPASS", "ITERM_", "KITTY_", "KONSOLE_", "TMUX", "VSCODE_",
+    "WEZTERM_", "XDG_SESSION_", "ZELLIJ",
+)  # fmt: skip
 UNSET = "unset"
 WORKER_DEFAULTS = {
     "OMP_NUM_THREADS": "1",
@@ -41,18 +53,29 @@ _BITS = 16
 Stamp = tuple[int, int, int, int]
 
 
-def _is_volatile(name: str) -> bool:
+def is_volatile(name: str) -> bool:
+    """Return True for a variable that never counts, even for a program that reads it by name."""
     return name in VOLATILE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
 
 
+def is_of_a_session(name: str) -> bool:
+    """Return True for a variable that does not count as a part of the whole environment.
+
+    Terminals, editors and logins set these; each session has other values. A program that is
+    started is given all of them and hardly ever looks. One that reads such a name in a way that is
+    seen depends on it.
+    """
+    return is_volatile(name) or name in _SESSION or name.startswith(_SESSION_PREFIXES)
+
+
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
-    """Return a digest of a variable's value, or `UNSET`; of all that are not `VOLATILE` for ``*``.
+    """Return a digest of a variable's value, or `UNSET`; for ``*``, of all but a session's own.
 
     The value itself, which may be a secret, is never kept.
     """
     if name == ALL_VARIABLES:
         merged = {**WORKER_DEFAULTS, **environ}
-        value = repr(sorted((n, v) for n, v in merged.items() if not _is_volatile(n)))
+        value = repr(sorted((n, v) for n, v in merged.items() if not is_of_a_session(n)))
     else:
         given = environ.get(name, WORKER_DEFAULTS.get(name))
         if given is None:

@@ -14,7 +14,7 @@ PROGRAMS = {
     # Too steep for `auto` to tell, but for one column; the op knows that column alone.
     "steep": (
         "y = np.zeros_like(x); y[:, 0] = x[:, 0]; return y",
-        "y = np.sin(1e7 * x); y[:, 0] = x[:, 0]; return y",
+        "y = np.sin(1e12 * x); y[:, 0] = x[:, 0]; return y",
     ),
 }
 
@@ -91,3 +91,18 @@ def test_nan_that_is_fed_on_purpose_is_judged_by_its_pattern(tmp_path: Path) -> 
         mini.write(f"{name}.py", f"def {name}(x):\n    return x * 2\n")
     (result,) = json.loads(mini.command("run", "--format", "json").stdout)["results"]
     assert (result["verdict"], result["passed"], result["unjudged"]) == ("passed", 6, 0)
+
+
+@pytest.mark.parametrize(("body", "verdict"), [("np.sin(np.float32(1e7) * x)", "inconclusive"),
+                                               ("np.zeros_like(x)", "failed")])  # fmt: skip
+def test_the_few_elements_of_a_steep_reference_that_can_be_told_are_judged(
+    tmp_path: Path, body: str, verdict: str
+) -> None:
+    """One near 0 is not too steep: what is wrong there fails, what is right is still no pass."""
+    mini = workspace(tmp_path / "w", "steep")
+    for name, given in (("op", body), ("reference", "np.sin(1e7 * x)")):
+        text = f"y = {given}; y[:, 0] = x[:, 0]; return y"
+        mini.write(f"{name}.py", f"import numpy as np\ndef {name}(x):\n    {text}\n")
+    (result,) = mini.run(code=None)["results"]
+    assert (result["verdict"], result["passed"]) == (verdict, 0)
+    assert result["unjudged"] > 0.9

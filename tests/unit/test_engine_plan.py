@@ -113,6 +113,40 @@ def test_a_variable_that_programs_read_is_noticed_and_not_stored(name: str, fold
     assert plan.up_to_date(str(path), ENVIRON) is None
 
 
+LOGINS = (
+    "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "GPG_AGENT_INFO", "GPG_TTY", "SSH_AUTH_SOCK",
+    "SSH_CONNECTION", "TERM_PROGRAM", "TERM_SESSION_ID", "TMUX", "TMUX_PANE",
+    "VSCODE_IPC_HOOK_CLI", "VSCODE_GIT_IPC_HANDLE", "XDG_RUNTIME_DIR", "XDG_SESSION_ID",
+    "XDG_SESSION_TYPE", "WAYLAND_DISPLAY", "WINDOWID", "STY",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOGINS)
+def test_another_login_is_no_change_for_what_was_given_the_whole_environment(
+    name: str, folder: Path
+) -> None:
+    whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
+    path = with_head(folder, variables={plan.ALL_VARIABLES: whole})
+    assert plan.up_to_date(str(path), {**ENVIRON, name: "another"}) == SUMMARY
+
+
+@pytest.mark.parametrize("name", ["DISPLAY", "TMUX", "GPG_AGENT_INFO", "VSCODE_PID"])
+def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str, folder: Path) -> None:
+    path = with_head(folder, variables={name: plan.variable_digest(ENVIRON, name)})
+    assert plan.up_to_date(str(path), ENVIRON) == SUMMARY
+    assert plan.up_to_date(str(path), {**ENVIRON, name: "another"}) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "SESSION",
+     "TERMINAL_SCALE", "TZ", "USER", "XDG_CONFIG_HOME"],
+)  # fmt: skip
+def test_no_other_variable_is_left_out_of_the_whole_environment(name: str) -> None:
+    whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
+    assert plan.variable_digest({**ENVIRON, name: "another"}, plan.ALL_VARIABLES) != whole
+
+
 def test_few_files_of_a_large_folder_are_asked_for_one_by_one(folder: Path) -> None:
     for number in range(50):
         (folder / f"other{number}").touch()

@@ -244,7 +244,9 @@ def test_public_json_is_what_the_interface_page_lists(store: FailureStore) -> No
     assert public["expected"] == "NaN"
     assert not {"maker", "environment", "case", "inputs"} & set(public)
     words = shlex.split(public["reproduce"])
-    assert words == ["gpuemu-flow", "reproduce", str(seed), "--op", "a; rm -rf $(HOME) 'x'"]
+    assert words[:5] == ["gpuemu-flow", "reproduce", str(seed), "--op", "a; rm -rf $(HOME) 'x'"]
+    option, text = words[5:]
+    assert (option, text) == ("--case", Case.from_json(make(seed=seed).case).to_text())
 
 
 def test_an_unknown_source_is_refused() -> None:

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gpuemu_flow.client import ValidationError
+from gpuemu_flow.client.results import FuzzResults
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.frameworks import get_jax_adapter, get_pytorch_adapter, get_tensorflow_adapter
 from gpuemu_flow.frameworks.base import (
@@ -235,13 +236,13 @@ def test_fuzzing_by_a_client() -> None:
     def fuzz_op_client_side(op: str, run: Any, n: int, seed: int, fast: bool, **more: Any) -> Any:
         seen.update(op=op, n=n, seed=seed, fast=fast, more=more)
         seen["output"] = run({"x": np.ones(3, np.float32)})
-        return SimpleNamespace(total=1, failures=[], inconclusive=0)
+        return FuzzResults(seed, total=1, passed=1, unjudged=0.25)
 
     client = SimpleNamespace(fuzz_op_client_side=fuzz_op_client_side)
     found = fuzz_with_checks(
         Arrays(), client, "op", lambda x: x, {}, iterations=3, seed=9, atol=0.5, dtypes=["bfloat16"]
     )
-    assert found.passed == 1
+    assert (found.passed, found.unjudged) == (1, 0.25)
     assert seen["output"].dtype == numpy_dtype("bfloat16")
     assert (seen["op"], seen["n"], seen["seed"]) == ("op", 3, 9)
     assert seen["more"] == {"dtypes": ["bfloat16"], "atol": 0.5}

@@ -13,9 +13,9 @@ def columns(result: OpResult) -> str:
 
 def test_an_op_that_never_gave_outputs_has_no_errors_to_show() -> None:
     result = OpResult("broken", "float32", Verdict.ERROR, cases=3, errors=3, duration_s=0.5)
-    assert columns(result) == "broken float32 error 0/3 - - - - 500 ms run"
+    assert columns(result) == "broken float32 error 0/3 - - - - - 500 ms run"
 
 
 def test_an_exact_op_shows_zeros() -> None:
     result = OpResult("copy", "float32", Verdict.PASSED, cases=3, passed=3, duration_s=0.5)
-    assert columns(result) == "copy float32 passed 3/3 0 0 0 0 % 500 ms run"
+    assert columns(result) == "copy float32 passed 3/3 0 0 0 0 % 0 % 500 ms run"
