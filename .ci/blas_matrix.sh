@@ -23,5 +23,9 @@ try Haswell 1
 try Haswell 2
 try Haswell 1 "$all"
 try Prescott 1
-try SkylakeX 2
+if grep -qw avx512f /proc/cpuinfo; then
+  try SkylakeX 2
+else
+  echo "no AVX-512 here: SkylakeX is left out"
+fi
 try Zen 1
