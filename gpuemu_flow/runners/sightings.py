@@ -53,7 +53,8 @@ class Sightings:
         self._own: set[str] = set()
         self._own_folders: tuple[str, ...] = ()
         self._followed: dict[int, int] = {}
-        self._made: Observation | None = None
+        self._made = Observation()
+        self._is_made = True
 
     def follow(self, fd: int) -> None:
         """Read a worker's records from now on."""
@@ -69,9 +70,9 @@ class Sightings:
         """Return everything that was reported until now; the same object while nothing is new."""
         for fd in self._followed:
             self._drain(fd)
-        if self._made is None:
+        if not self._is_made:
             names = self._variables
-            self._made = Observation(
+            made = Observation(
                 # A program may look for its own log and append to it, every time.
                 files=frozenset(self._files | (self._looked - self._written)),
                 missed=frozenset(p for p in self._missed if not self._is_own(p)),
@@ -79,6 +80,9 @@ class Sightings:
                 variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
                 untracked=frozenset(self._untracked),
             )
+            self._is_made = True
+            if made != self._made:  # another worker tells much of what is known again
+                self._made = made
         return self._made
 
     def _drain(self, fd: int) -> None:
@@ -94,7 +98,7 @@ class Sightings:
             return
         end = data.rfind(b"\0") + 1
         self._followed[fd] = start + end
-        self._made = None
+        self._is_made = False
         if start + end > MAX_REPORT:
             self._untracked.add(_TOO_MUCH)
         for record in data[:end].split(b"\0"):
@@ -104,7 +108,7 @@ class Sightings:
     def _note_damage(self) -> None:
         if _DAMAGED not in self._untracked:
             self._untracked.add(_DAMAGED)
-            self._made = None
+            self._is_made = False
 
     def _take(self, record: bytes) -> None:
         kind, rest = record[0], record[1:].removesuffix(_END)
