@@ -23,6 +23,7 @@ from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.searches import Searches
+from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
 from gpuemu_flow.runners.tracing import Tracing
 
@@ -150,7 +151,7 @@ class Observer:
         if self._left < 0:
             record = b"uthe program used more files than are written down"
         try:
-            os.write(self._report, record + b"\0")
+            os.write(self._report, framed(record))
         except OSError:  # the program closed it, as it then has our socket
             pass
 

@@ -1,8 +1,8 @@
 """The coordinator's side of observation: what workers wrote down of a program, made an Observation.
 
-A worker appends records to a file that it shares with the coordinator: one letter, a path or a
-name, and a zero byte. Processes that the program forks append to the same file. What was written
-stays when the worker is lost.
+A worker appends records to a file that it shares with the coordinator: one letter and a path or a
+name, framed by zero bytes. Processes that the program forks, and what traces them, append to the
+same file. What was written stays when the worker is lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,21 @@ environment, UNTRACKED a sentence. BASE holds what every worker starts with: the
 line ends in place of the zero bytes.
 """
 _PATHS = (READ, LOOKED, MISSED, LISTED, WRITTEN, MADE)
+_END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
 MAX_REPORT = 32 << 20
 _TOO_MUCH = "the program used more files than are written down"
 _DAMAGED = "the program damaged the record of the files that it used"
+
+
+def framed(record: bytes) -> bytes:
+    """Return a record as it is written.
+
+    Whoever writes may be killed in the middle of it while others write on. The zero byte in front
+    keeps the rest of such a record away from the next one; what lacks its end is known by that.
+    """
+    return b"\0%b%b\0" % (record, _END)
 
 
 class Sightings:
@@ -43,7 +53,8 @@ class Sightings:
         self._own: set[str] = set()
         self._own_folders: tuple[str, ...] = ()
         self._followed: dict[int, int] = {}
-        self._made: Observation | None = None
+        self._made = Observation()
+        self._is_made = True
 
     def follow(self, fd: int) -> None:
         """Read a worker's records from now on."""
@@ -59,9 +70,9 @@ class Sightings:
         """Return everything that was reported until now; the same object while nothing is new."""
         for fd in self._followed:
             self._drain(fd)
-        if self._made is None:
+        if not self._is_made:
             names = self._variables
-            self._made = Observation(
+            made = Observation(
                 # A program may look for its own log and append to it, every time.
                 files=frozenset(self._files | (self._looked - self._written)),
                 missed=frozenset(p for p in self._missed if not self._is_own(p)),
@@ -69,12 +80,17 @@ class Sightings:
                 variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
                 untracked=frozenset(self._untracked),
             )
+            self._is_made = True
+            if made != self._made:  # another worker tells much of what is known again
+                self._made = made
         return self._made
 
     def _drain(self, fd: int) -> None:
         start = self._followed[fd]
         try:
             size = os.fstat(fd).st_size
+            if size < start:  # nobody but the program would cut it
+                self._note_damage()
             if size <= start:
                 return
             data = os.pread(fd, min(size - start, MAX_REPORT), start)
@@ -82,15 +98,25 @@ class Sightings:
             return
         end = data.rfind(b"\0") + 1
         self._followed[fd] = start + end
-        self._made = None
+        self._is_made = False
         if start + end > MAX_REPORT:
             self._untracked.add(_TOO_MUCH)
         for record in data[:end].split(b"\0"):
             if record:
                 self._take(record)
 
+    def _note_damage(self) -> None:
+        if _DAMAGED not in self._untracked:
+            self._untracked.add(_DAMAGED)
+            self._is_made = False
+
     def _take(self, record: bytes) -> None:
-        kind, rest = record[0], record[1:]
+        kind, rest = record[0], record[1:].removesuffix(_END)
+        if not record.endswith(_END):
+            # Its writer was killed before it went on to what it announced.
+            if kind not in (*_PATHS, BASE, VARIABLE, UNTRACKED):
+                self._note_damage()
+            return
         if kind == BASE:
             base = _base(rest)
             self._files |= base.files
@@ -104,7 +130,7 @@ class Sightings:
         elif text.startswith("/") and kind in _PATHS:
             self._take_path(kind, text)
         else:
-            self._untracked.add(_DAMAGED)
+            self._note_damage()
 
     def _take_path(self, kind: int, path: str) -> None:
         """Sort one path in; what the program made itself is no input of it."""

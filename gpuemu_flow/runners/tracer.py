@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 from gpuemu_flow.runners.notices import Memory, Notice, Receiver
+from gpuemu_flow.runners.sightings import framed
 
 _WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _HERE = -100  # AT_FDCWD
@@ -172,7 +173,7 @@ class Tracer:
             if self._left <= 0:
                 record = _TOO_MUCH
             self._written.add(record)
-            os.write(self._report, record + b"\0")
+            os.write(self._report, framed(record))
 
 
 class Incoming:

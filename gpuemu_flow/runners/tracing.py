@@ -58,6 +58,10 @@ class Tracing:
             except notices.NoNoticesError as error:
                 return str(error)
             # Nothing in between: until the fork server has it, every opening of a file waits.
-            sock.sendmsg(kind, rights)
-            os.close(fds[0])
+            try:
+                sock.sendmsg(kind, rights)
+            except OSError:  # nobody takes it: what would wait fails once the last holder closes it
+                return "the program closed the checker's files"
+            finally:
+                os.close(fds[0])
         return ""

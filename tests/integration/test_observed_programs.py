@@ -288,3 +288,31 @@ def test_where_the_system_refuses_it_is_said(ws: Workspace) -> None:
     assert starting == f"['{ws.folder}/relu', '{ws.folder}/starts.py'] starts.py: {sentence}"
     assert plain == f"['{ws.folder}/plain.py']"
     assert os.access(ws.folder / "relu", os.X_OK)
+
+
+NOBODY_TAKES = """
+import os, socket
+from gpuemu_flow.runners.tracing import Tracing
+
+ours, theirs = socket.socketpair()
+theirs.close()
+tracing = Tracing(ours.detach())
+assert tracing.begin(children_only=False, looks=True)
+try:
+    os.open("/", os.O_RDONLY)
+except OSError as error:
+    print(error)
+os._exit(0)
+"""
+
+
+def test_nothing_waits_when_nobody_takes_the_notices() -> None:
+    """A call fails that nobody lets go on: a program that cannot be observed does not pass."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY_TAKES],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    assert "Function not implemented" in done.stdout, done.stderr
