@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 from gpuemu_flow.runners.api import Program, RunError
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.plain_paths import lexists, realpath
 from gpuemu_flow.runners.stand_in import StandIn, StandInFinder
 
 _HINT = "compute without it; what op and reference share belongs in a third module"
@@ -58,10 +59,10 @@ class Guard:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        paths = [os.path.realpath(path) for path in program.forbidden]
+        paths = [realpath(path) for path in program.forbidden]
         self._folders = tuple(path for path in paths if Path(path).is_dir())
         self._files = frozenset(paths) - set(self._folders)
-        self._read_only = frozenset(map(os.path.realpath, program.read_only))
+        self._read_only = frozenset(map(realpath, program.read_only))
         self._names = frozenset(map(_module_name, self._files))
         self._mentions = [(path, _mentions(path, program.root)) for path in paths]
         self._record = mmap.mmap(-1, _RECORD_BYTES)  # shared with children that are forked
@@ -169,7 +170,7 @@ class Guard:
 
     def is_reference(self, path: str) -> bool:
         """Whether a file is one of the reference's."""
-        return os.path.realpath(path) in self._files
+        return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:
         """Whether a module of that name could be the reference's."""
@@ -177,7 +178,7 @@ class Guard:
 
     def _forbidden(self, path: str) -> str:
         """The forbidden path that `path` leads to, or an empty string."""
-        real = os.path.realpath(path)
+        real = realpath(path)
         if real in self._files or any(_is_below(real, folder) for folder in self._folders):
             return real
         head, name = os.path.split(real)
@@ -185,7 +186,7 @@ class Guard:
             source = str(Path(head).with_name(name.partition(".")[0] + ".py"))
             if source in self._files:
                 return source
-        if not os.path.isabs(path) and not os.path.lexists(path):  # noqa: PTH117
+        if not os.path.isabs(path) and not lexists(path):  # noqa: PTH117
             return self._elsewhere(Path(os.path.normpath(path)))
         return ""
 
@@ -204,13 +205,13 @@ class Guard:
             if text.startswith(_INSTALLED) and ".." not in text:
                 return
             found = self._forbidden(text)
-            kept = changes and os.path.realpath(text) in self._read_only
+            kept = changes and realpath(text) in self._read_only
         except (OSError, ValueError):
             return  # no path; the call itself will say so
         if found:
             self.refuse("changes" if changes else "opens", found)
         if kept:
-            self.refuse("changes", os.path.realpath(text))
+            self.refuse("changes", realpath(text))
         others = _OTHERS_MEMORY.match(text)
         if others and int(others[1]) != os.getpid():
             self.refuse("opens the memory of another process, perhaps of", "worker")

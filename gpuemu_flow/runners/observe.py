@@ -22,6 +22,7 @@ from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.runners.plain_paths import exists, lexists
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
@@ -160,7 +161,7 @@ class Observer:
             return
         name = _absolute(path)
         if isinstance(flags, int) and (
-            flags & _WRITE_ONLY or (flags & os.O_CREAT and not os.path.lexists(name))
+            flags & _WRITE_ONLY or (flags & os.O_CREAT and not lexists(name))
         ):
             self.note(b"w", name)
         else:
@@ -226,7 +227,7 @@ class Observer:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if text and not text.startswith((":", "file:")):
             name = _absolute(text)
-            if os.path.exists(name):  # noqa: PTH110
+            if exists(name):
                 self._look_at(name)
             else:
                 self.note(b"w", name)
@@ -244,7 +245,7 @@ class Observer:
         for folder in folders if text else ():
             found = _absolute(os.path.join(folder, text))  # noqa: PTH118
             self._look_at_program(found)
-            if os.path.exists(found):  # noqa: PTH110
+            if exists(found):
                 return
 
     def _on_list(self, path: object) -> None:
@@ -261,7 +262,7 @@ class Observer:
 
     def _on_mkdir(self, path: object, *_: object) -> None:
         name = _absolute(path)
-        if not os.path.lexists(name):
+        if not lexists(name):
             self.note(b"d", name)
 
     def _on_change(self, source: object, target: object = None, *_: object) -> None:
@@ -286,7 +287,7 @@ def _source_of(path: str) -> str:
         source = importlib.util.source_from_cache(path)
     except (ValueError, NotImplementedError):
         return path
-    return source if os.path.exists(source) else path  # noqa: PTH110
+    return source if exists(source) else path
 
 
 def _is_ours(frame: FrameType | None) -> bool:
