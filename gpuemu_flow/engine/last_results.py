@@ -109,7 +109,8 @@ def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, 
             reason = "; ".join(problem.message for problem in problems) or "made no outputs"
             broken.update({n: reason for n in graph.downstream({name}) if n not in broken})
     outdated = graph.downstream(moved - set(broken)) - set(broken)
-    return {tasks[name].subject for name in outdated}, broken
+    compared = [tasks[name] for name in outdated if tasks[name].stage == stages.COMPARE]
+    return {spec.subject for spec in compared}, broken
 
 
 def _failures(cache: WorkspaceCache) -> dict[str, tuple[FailureRecord, ...]]:
