@@ -14,6 +14,8 @@ from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
 from gpuemu_flow.reports.model import OpResult, ReportBuilder
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Verdict
 
 MAX_FAILURES = 2_000
 
@@ -27,7 +29,8 @@ class LastResults:
     results : mapping of str to tuple of OpResult
         By op, one per dtype.
     outdated : frozenset of str
-        Ops of which something changed since: a file, the configuration, or a task before them.
+        Ops of which something changed since: a file, the configuration, or a task before them. One
+        that crashed, and would again, is none of them: its results say so.
     failures : mapping of str to tuple of FailureRecord
         By op, newest first.
     """
@@ -52,43 +55,62 @@ def last_results(root: Path) -> LastResults:
     folder = known.settings.get("cache_dir")
     cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
     try:
-        return LastResults(
-            _results(known, cache), frozenset(_outdated(known, cache)), _failures(cache)
-        )
+        outdated, broken = _state(known, cache)
+        return LastResults(_results(known, cache, broken), frozenset(outdated), _failures(cache))
     finally:
         cache.close()
 
 
-def _results(known: Snapshot, cache: WorkspaceCache) -> dict[str, tuple[OpResult, ...]]:
+def _results(
+    known: Snapshot, cache: WorkspaceCache, broken: Mapping[str, str]
+) -> dict[str, tuple[OpResult, ...]]:
     builder = ReportBuilder(cache, known.graph.tasks, {})
     found: dict[str, tuple[OpResult, ...]] = {}
     for spec in known.graph.tasks.values():
-        result = builder.op_result(spec) if spec.stage == "compare" else None
+        if spec.stage != stages.COMPARE:
+            continue
+        result = builder.op_result(spec)
+        if spec.name in broken:  # an older result says nothing of an op that made none
+            reason = broken[spec.name]
+            result = OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason)
         if result is not None:
             found[spec.subject] = (*found.get(spec.subject, ()), result)
     return found
 
 
-def _outdated(known: Snapshot, cache: WorkspaceCache) -> set[str]:
-    """Ops with a task whose files changed, or that was not current when the last run ended."""
-    states = TaskStates(cache, known.files, {})
+def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
+    """Say of which ops something changed, and why tasks whose op made nothing have no result.
+
+    As `engine.report.known_report` does, by what is recorded alone: a task that ended in an error
+    is tried again, but nothing changed since.
+    """
+    lookup = Discovery(known.files, ignored=[cache.folder])
     before = dict(known.files.entries)
     changed = known.files.refresh(sorted(before))
-    tasks = known.graph.tasks
-    used_otherwise = known.observed.changed(Discovery(known.files, ignored=[cache.folder]))
-    config = any(
-        known.files.digest(path) != digest for path, digest in known.basis.get("config", ())
-    )
-    moved = {
+    tasks, graph = known.graph.tasks, known.graph
+    if any(known.files.digest(path) != digest for path, digest in known.basis.get("config", ())):
+        return {spec.subject for spec in tasks.values()}, {}
+    states = TaskStates(cache, known.files, known.basis["environment"], inputs=lookup)
+    used_otherwise = known.observed.changed(lookup)
+    touched = {
         name
         for name, spec in tasks.items()
-        if config
-        or name not in known.current
+        if name not in known.current
         or states.manifest(spec.target) in changed
         or not changed.isdisjoint(spec.sources)
         or name in used_otherwise
     }
-    return {tasks[name].subject for name in known.graph.downstream(moved)}
+    suspects = {n for t in touched for n in (t, *graph.readers(t))}
+    moved = {name for name in suspects if states.moved(tasks[name])}
+    causes = {name: states.broken(tasks[name]) for name in moved}
+    broken: dict[str, str] = {}
+    for name, problems in causes.items():
+        if problems is not None:
+            reason = "; ".join(problem.message for problem in problems) or "made no outputs"
+            broken.update({n: reason for n in graph.downstream({name}) if n not in broken})
+    outdated = graph.downstream(moved - set(broken)) - set(broken)
+    compared = [tasks[name] for name in outdated if tasks[name].stage == stages.COMPARE]
+    return {spec.subject for spec in compared}, broken
 
 
 def _failures(cache: WorkspaceCache) -> dict[str, tuple[FailureRecord, ...]]:

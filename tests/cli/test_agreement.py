@@ -1,4 +1,4 @@
-"""``run``, ``status``, ``report`` and ``ci`` say the same of an op, whatever became of it."""
+"""``run``, ``status``, ``report``, ``ci`` and the editor say the same, whatever became of an op."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from mini_workspace import Mini
+
+from gpuemu_flow.engine.last_results import last_results
 
 OPS = {
     "right": "return x * 2",
@@ -68,6 +70,10 @@ def test_four_commands_agree(tmp_path: Path, names: tuple[str, ...]) -> None:
     status = found(mini, "status")
     assert status["verdicts"] == Counter(values[0] for values in told.values())
     assert status["outdated"] == 0
+    editor = last_results(mini.root.resolve())
+    shown = {(r.op, r.dtype): r.verdict.value for rs in editor.results.values() for r in rs}
+    assert shown == {key: values[0] for key, values in told.items() if key[0] != "nowhere"}
+    assert editor.outdated == set(), "a crash is no change"
     assert summaries(found(mini, "ci")) == told
     assert summaries(found(mini, "report")) == told
 
@@ -81,6 +87,9 @@ def test_an_op_that_passed_and_broke_is_no_longer_said_to_have_passed(tmp_path: 
     ran = found(mini, "run")
     assert [r["verdict"] for r in ran["results"]] == ["error"]
     assert found(mini, "status")["verdicts"] == {"error": 1}
+    editor = last_results(mini.root.resolve())
+    assert [r.verdict.value for r in editor.results["right"]] == ["error"]
+    assert editor.results["right"][0].reason and editor.outdated == set()
     assert [r["verdict"] for r in found(mini, "report")["results"]] == ["error"]
     mini.write("right.py", "def op(x):\n    return x * 2\n")
     found(mini, "run")
@@ -95,3 +104,4 @@ def test_what_was_edited_since_is_marked(tmp_path: Path) -> None:
     assert reasons["right"] == "changed since it was checked"
     assert reasons["crashes"] == ""
     assert found(mini, "status")["outdated"] == 1
+    assert last_results(mini.root.resolve()).outdated == {"right"}
