@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parent.parent / "tests" / "emulator_kernels"
+KERNELS = Path(__file__).resolve().parent
 ARCHITECTURES = {"small_floats.cu": "sm_89"}
 
 
