@@ -5,6 +5,7 @@ Tensors of attention are laid out as batch, time, head, dim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -76,18 +77,18 @@ def _recurrent(
 
 
 def linear_attn(q: Array, k: Array, v: Array) -> Array:
-    return _recurrent(q / np.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s + a * b)
+    return _recurrent(q / math.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s + a * b)
 
 
 def retention(q: Array, k: Array, v: Array) -> Array:
     heads = np.arange(q.shape[2], dtype=q.dtype)
     decay = (1 - 2.0 ** (-5 - heads))[None, :, None, None]
-    return _recurrent(q / np.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s * decay + a * b)
+    return _recurrent(q / math.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s * decay + a * b)
 
 
 def gla(q: Array, k: Array, v: Array, g: Array) -> Array:
     decay = np.exp(g)[..., None]
-    return _recurrent(q / np.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s * decay[:, t] + a * b)
+    return _recurrent(q / math.sqrt(q.shape[-1]), k, v, lambda s, t, a, b: s * decay[:, t] + a * b)
 
 
 def simple_gla(q: Array, k: Array, v: Array, g: Array) -> Array:
@@ -107,7 +108,7 @@ def delta_rule(q: Array, k: Array, v: Array, beta: Array) -> Array:
 
 
 def gated_delta_rule(q: Array, k: Array, v: Array, g: Array, beta: Array) -> Array:
-    q, k = l2norm(q) / np.sqrt(q.shape[-1]), l2norm(k)
+    q, k = l2norm(q) / math.sqrt(q.shape[-1]), l2norm(k)
 
     def step(state: Array, t: int, key: Array, value: Array) -> Array:
         state = state * np.exp(g[:, t])[..., None, None]
@@ -123,13 +124,13 @@ def rwkv6(r: Array, k: Array, v: Array, w: Array, u: Array) -> Array:
     for t in range(r.shape[1]):
         product = k[:, t, :, :, None] * v[:, t, :, None, :]
         seen = state + u[None, :, :, None] * product
-        out[:, t] = (r[:, t, :, :, None] / np.sqrt(r.shape[-1]) * seen).sum(-2)
+        out[:, t] = (r[:, t, :, :, None] / math.sqrt(r.shape[-1]) * seen).sum(-2)
         state = state * np.exp(w[:, t])[..., None] + product
     return out
 
 
 def _attention(q: Array, k: Array, v: Array, bias: Array | float) -> Array:
-    scores = np.einsum("bihd,bjhd->bhij", q, k) / np.sqrt(q.shape[-1]) + bias
+    scores = np.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[-1]) + bias
     length = q.shape[1]
     scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -146,5 +147,26 @@ def forgetting_attention(q: Array, k: Array, v: Array, g: Array) -> Array:
     return _attention(q, k, v, total[..., :, None] - total[..., None, :])
 
 
-linear_attn_chunk, retention_chunk, gla_chunk = linear_attn, retention, gla
+def _all_at_once(q: Array, k: Array, v: Array, decay: Array) -> Array:
+    """The same as `_recurrent`, by products of matrices as the chunked kernels have them."""
+    total = np.broadcast_to(decay, q.shape).cumsum(1)
+    kept = np.exp(np.minimum(total[:, :, None] - total[:, None], 0.0))
+    scores = np.einsum("bijhd,bjhd->bhij", q[:, :, None] / math.sqrt(q.shape[-1]) * kept, k)
+    scores = np.where(np.tri(q.shape[1], dtype=bool), scores, 0.0)
+    return np.einsum("bhij,bjhd->bihd", scores, v)
+
+
+def linear_attn_chunk(q: Array, k: Array, v: Array) -> Array:
+    return _all_at_once(q, k, v, np.zeros_like(q))
+
+
+def retention_chunk(q: Array, k: Array, v: Array) -> Array:
+    heads = np.arange(q.shape[2], dtype=q.dtype)
+    return _all_at_once(q, k, v, np.log(1 - 2.0 ** (-5 - heads))[:, None])
+
+
+def gla_chunk(q: Array, k: Array, v: Array, g: Array) -> Array:
+    return _all_at_once(q, k, v, g)
+
+
 simple_gla_chunk, hgrn_chunk = simple_gla, hgrn
