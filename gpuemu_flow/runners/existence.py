@@ -16,6 +16,8 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
+_READLINK = os.readlink
+
 
 class _Telling(ModuleType):
     """Stand for ``os`` in a module that asks for files."""
@@ -33,14 +35,20 @@ class _Telling(ModuleType):
                 tell(path)
             return os.lstat(path, *more, **named)
 
+        def readlink(path: Any, *more: Any, **named: Any) -> Any:
+            with suppress(Exception):
+                tell(path)
+            return _READLINK(path, *more, **named)
+
         self.stat = stat
         self.lstat = lstat
+        self.readlink = readlink
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("stat", "lstat") and name not in self.__dict__:
+        if name in ("stat", "lstat", "readlink") and name not in self.__dict__:
             super().__setattr__(name, value)
         else:
             setattr(os, name, value)
@@ -55,6 +63,8 @@ def watch(tell: Callable[[Any], None]) -> None:
         Called with a path as it was given, before it is looked for.
     """
     telling = _Telling(tell)
+    os.readlink = telling.readlink
+    os.supports_dir_fd.add(os.readlink)
     for module in (genericpath, posixpath, pathlib):
         space = vars(module)
         if space.get("os") is os:

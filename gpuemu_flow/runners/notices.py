@@ -70,7 +70,7 @@ _X86_OPENS = {
 _X86_LOOKS = {
     4: Call("look", -1, 0), 6: Call("look", -1, 0), 21: Call("look", -1, 0),
     262: Call("look", 0, 1, 3), 269: Call("look", 0, 1), 332: Call("look", 0, 1, 2),
-    89: Call("look", -1, 0), 267: Call("look", 0, 1),
+    89: Call("look", -1, 0), 267: Call("look", 0, 1), 80: Call("look", -1, 0),
 }  # fmt: skip
 _ARM_OPENS = {
     56: _OPENAT, 221: Call("start", -1, 0), 281: Call("start", 0, 1), 34: Call("folder", 0, 1),
@@ -79,7 +79,7 @@ _ARM_OPENS = {
 }  # fmt: skip
 _ARM_LOOKS = {
     79: Call("look", 0, 1, 3), 48: Call("look", 0, 1), 291: Call("look", 0, 1, 2),
-    78: Call("look", 0, 1),
+    78: Call("look", 0, 1), 49: Call("look", -1, 0),
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
-from gpuemu_flow.runners.plain_paths import exists, lexists
+from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
@@ -93,6 +93,7 @@ class Observer:
             "os.scandir": self._on_list,
             "ctypes.dlopen": self._on_library,
             "sqlite3.connect": self._on_database,
+            "os.chdir": self._on_enter,
             "os.mkdir": self._on_mkdir,
             "os.rename": self._on_change,
             "os.link": self._on_change,
@@ -189,6 +190,13 @@ class Observer:
         else:
             if stat.S_ISREG(mode):
                 self.note(kind, path)
+            elif stat.S_ISDIR(mode) and realpath(path) != path:
+                self.note(b"r", path)  # where its links lead decides which folder it is
+
+    def _on_enter(self, path: object) -> None:
+        """Write down the links that lead to the folder from which relative names start."""
+        if isinstance(path, (str, bytes, os.PathLike)):
+            self._note_file(_absolute(path))
 
     def _look_at_program(self, path: str) -> None:
         """Write down a file that is executed, and what the kernel then loads to run it."""
@@ -232,7 +240,8 @@ class Observer:
             else:
                 self.note(b"w", name)
 
-    def _on_start(self, path: object, _words: object, _folder: object, env: object) -> None:
+    def _on_start(self, path: object, _words: object, folder: object, env: object) -> None:
+        self._on_enter(folder)
         self._on_spawn(path, None, env)
 
     def _on_spawn(self, path: object, _words: object = None, env: object = None) -> None:

@@ -152,6 +152,8 @@ class Tracer:
         else:
             if stat.S_ISREG(mode):
                 self._write(found, path)
+            elif stat.S_ISDIR(mode) and os.path.realpath(path) != path:
+                self._write(b"r", path)  # where its links lead decides which folder it is
 
     def _start(self, path: bytes) -> None:
         """Write down a program that is started; the kernel itself opens what interprets it."""
