@@ -28,4 +28,9 @@ if grep -qw avx512f /proc/cpuinfo; then
 else
   echo "no AVX-512 here: SkylakeX is left out"
 fi
-try Zen 1
+zen=$(OPENBLAS_CORETYPE=Zen OPENBLAS_VERBOSE=2 "$python" -c 'import numpy' 2>&1)
+if [ "$zen" = "Core: Haswell" ]; then
+  echo "this OpenBLAS takes Haswell's kernels for Zen: they have been tried"
+else
+  try Zen 1
+fi
