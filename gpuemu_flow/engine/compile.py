@@ -273,13 +273,16 @@ class Compiler:
     def _program(self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
+        has_file = (
+            ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
+        )
         if ref.kind == "ptx":
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
             ref.kind,
             root=str(self._config.root),
             # A dotted module is imported by its name, as relative imports inside it need.
-            path=str(ref.path) if ref.path is not None and not ref.module else executable,
+            path=str(ref.path) if has_file else executable,
             module=ref.module,
             function=ref.function,
             argv=tuple(arguments),
