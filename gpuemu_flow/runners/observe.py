@@ -9,6 +9,7 @@ from __future__ import annotations
 import _posixsubprocess
 import importlib.util
 import os
+import shutil
 import stat
 import sys
 import sysconfig
@@ -73,13 +74,13 @@ class Observer:
         self._libraries.changed()
         named = program.path or program.python or program.module
         self._name = shown_path(named, program.root)
-        if program.path:
+        if program.path.startswith("/"):
             self.note(b"r", program.path)
         if program.kind == "command" or program.python:
             self._write(b"v*")
             self._trace(children_only=True)
-            for path in (program.python, program.path):
-                self._look_at_program(path)
+            for name in (program.python, program.path):
+                self._look_at_program(name if "/" in name else shutil.which(name) or "")
         if self._active:
             return
         self._active = True

@@ -169,8 +169,8 @@ def test_an_item_per_case_with_its_figures(tested: Place) -> None:
     assert first.pop("gpuemu_seed").isdecimal()
     assert float(first.pop("gpuemu_tolerance_used")) == 0
     assert first == {
-        "gpuemu_op": "double", "gpuemu_dtype": "float32", "gpuemu_shape": "3x5x3",
-        "gpuemu_master_seed": "42", "gpuemu_verdict": "passed",
+        "gpuemu_op": "double", "gpuemu_dtype": "float32", "gpuemu_shape": "2x65x3",
+        "gpuemu_master_seed": "42", "gpuemu_verdict": "passed", "gpuemu_unjudged": "0",
     }  # fmt: skip
     assert not (tested.folder / ".gpuemu-cache" / "failures").exists()
 
