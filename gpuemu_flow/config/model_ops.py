@@ -129,7 +129,7 @@ class OpConfig:
     env: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
     timeout: float = 60.0
-    timeout_grows: bool = False
+    timeout_grows: bool = True
     memory_limit: int | None = None
     isolation: str = "fork"
     mutates: tuple[str, ...] = ()
