@@ -73,7 +73,9 @@ def test_verdicts_are_those_of_single_cases(ws: Workspace, auto: bool) -> None:
         alone = [opened.judge(case).result for case in given]
     assert batched == alone
     verdicts = {result.verdict for result in batched}
-    assert verdicts == {Verdict.PASSED, Verdict.FAILED}
+    assert verdicts == {Verdict.PASSED, Verdict.FAILED, Verdict.INCONCLUSIVE}
+    empty = [result.verdict for case, result in zip(given, batched, strict=True) if not case.numel]
+    assert set(empty) == {Verdict.INCONCLUSIVE}
 
 
 TROUBLE = {
@@ -97,11 +99,13 @@ def test_trouble_costs_its_own_case_only(ws: Workspace, name: str, role: str) ->
     """
     sources = {"op": "def op(x): return x * 2", "reference": REFERENCE, role: bad}
     with trials(ws, sources["op"], sources["reference"], timeout=10) as opened:
-        found = together(opened, cases(7, 3))
+        given = cases(7, 3)
+        found = together(opened, given)
         after = together(opened, cases(3))
     kind = FailureKind.EXECUTION if role == "op" else FailureKind.REFERENCE
     assert [result.verdict for result in found] == [
-        Verdict.ERROR if n == 3 else Verdict.PASSED for n in range(7)
+        Verdict.ERROR if n == 3 else Verdict.PASSED if case.numel else Verdict.INCONCLUSIVE
+        for n, case in enumerate(given)
     ]
     (failure,) = found[3].failures
     assert failure.kind is kind

@@ -70,7 +70,8 @@ def test_an_element_fails_exactly_when_the_formula_says_so(
         if not close(float(actual[index]), float(expected[index]), atol, rtol)
     ]
     assert result.stats.num_exceeding == len(failing)
-    assert result.verdict is (Verdict.FAILED if failing else Verdict.PASSED)
+    held = Verdict.PASSED if actual.size else Verdict.INCONCLUSIVE
+    assert result.verdict is (Verdict.FAILED if failing else held)
     for failure in result.failures:
         assert failure.index in failing
     if failing:
@@ -116,7 +117,9 @@ def test_strides_change_nothing(pair: tuple[np.ndarray, np.ndarray], rtol: float
 def test_equal_outputs_always_match(pair: tuple[np.ndarray, np.ndarray]) -> None:
     actual, _ = pair
     result = check(actual, actual.copy(), 0.0, 0.0)
-    assert result.verdict is Verdict.PASSED
+    assert result.verdict is not Verdict.FAILED
+    if actual.size and np.isfinite(actual.astype(np.float64)).mean() >= 0.5:
+        assert result.verdict is Verdict.PASSED  # NaN and Inf alone may leave nothing to judge
     assert result.stats.max_abs == result.stats.max_ulp == result.stats.tolerance_used == 0.0
 
 
