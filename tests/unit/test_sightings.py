@@ -26,27 +26,27 @@ def sightings(report: int) -> Sightings:
     return made
 
 
-WHOLE = framed(b"r/work/table of a name.npy")
+WHOLE = framed(b"r/place/table of a name.npy")
 
 
 @pytest.mark.parametrize("length", range(len(WHOLE)))
 def test_a_record_of_which_a_part_is_there_is_taken_when_the_rest_is(
     report: int, sightings: Sightings, length: int
 ) -> None:
-    os.write(report, framed(b"r/work/a") + WHOLE[:length])
+    os.write(report, framed(b"r/place/a") + WHOLE[:length])
     first = sightings.observation()
-    os.write(report, WHOLE[length:] + framed(b"m/work/b"))
+    os.write(report, WHOLE[length:] + framed(b"m/place/b"))
     seen = sightings.observation()
-    assert "/work/a" in first.files
+    assert "/place/a" in first.files
     assert first.untracked == set()
-    assert seen.files == {"/work/a", "/work/table of a name.npy"}
-    assert seen.missed == {"/work/b"}
+    assert seen.files == {"/place/a", "/place/table of a name.npy"}
+    assert seen.missed == {"/place/b"}
     assert seen.untracked == set()
 
 
 @pytest.mark.parametrize(
     "record",
-    [b"r/work/one.npy", b"b" + b"r/lib/a.so\nvPATH", b"vNAME", b"uthe reason", b"m/work/x"],
+    [b"r/place/one.npy", b"b" + b"r/lib/a.so\nvPATH", b"vNAME", b"uthe reason", b"m/place/x"],
 )
 @pytest.mark.parametrize("read_between", [False, True])
 def test_the_record_of_a_killed_writer_spoils_no_other_one(
@@ -58,34 +58,34 @@ def test_the_record_of_a_killed_writer_spoils_no_other_one(
         os.write(report, whole[:length])
         if read_between:
             sightings.observation()
-        os.write(report, framed(b"r/work/after%d" % length))
+        os.write(report, framed(b"r/place/after%d" % length))
     os.write(report, framed(b"v*"))
     seen = sightings.observation()
-    assert seen.files == {f"/work/after{n}" for n in range(1, len(whole) - 2)}
+    assert seen.files == {f"/place/after{n}" for n in range(1, len(whole) - 2)}
     assert seen.missed == set()
     assert seen.variables == {ALL_VARIABLES}
     assert seen.untracked == set()
 
 
 @pytest.mark.parametrize(
-    "junk", [b"junk\0", b"\0?/work/x\x01\0", b"\0rrelative\x01\0", b"\0r\x01\0", b"\xff\0"]
+    "junk", [b"junk\0", b"\0?/place/x\x01\0", b"\0rrelative\x01\0", b"\0r\x01\0", b"\xff\0"]
 )
 def test_junk_is_damage(report: int, sightings: Sightings, junk: bytes) -> None:
-    os.write(report, framed(b"r/work/a") + junk + framed(b"r/work/b"))
+    os.write(report, framed(b"r/place/a") + junk + framed(b"r/place/b"))
     seen = sightings.observation()
-    assert seen.files == {"/work/a", "/work/b"}
+    assert seen.files == {"/place/a", "/place/b"}
     assert [text for text in seen.untracked if "damaged" in text]
 
 
 def test_a_record_that_is_cut_is_damage(report: int, sightings: Sightings) -> None:
-    os.write(report, framed(b"r/work/a"))
+    os.write(report, framed(b"r/place/a"))
     assert sightings.observation().untracked == set()
     os.ftruncate(report, 0)
     seen = sightings.observation()
-    assert seen.files == {"/work/a"}
+    assert seen.files == {"/place/a"}
     assert [text for text in seen.untracked if "damaged" in text]
 
 
 def test_a_name_may_end_like_a_record(report: int, sightings: Sightings) -> None:
-    os.write(report, framed(b"r/work/a\x01"))
-    assert sightings.observation().files == {"/work/a\x01"}
+    os.write(report, framed(b"r/place/a\x01"))
+    assert sightings.observation().files == {"/place/a\x01"}
