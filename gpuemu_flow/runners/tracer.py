@@ -12,12 +12,13 @@ import socket
 import stat
 from pathlib import Path
 
+from gpuemu_flow.runners.named_paths import behind_process, is_environment, is_system, tidied
 from gpuemu_flow.runners.notices import Memory, Notice, Receiver
 from gpuemu_flow.runners.sightings import framed
 
-_WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_TEMPORARY = 0o600  # the mode that `mkstemp` gives
 _HERE = -100  # AT_FDCWD
-_SYSTEM = (b"/dev/", b"/proc/", b"/sys/")
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
@@ -103,56 +104,106 @@ class Tracer:
                 place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
                 self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
             return
-        path = self._path(notice)
-        if not path or path.startswith(_SYSTEM) or path.startswith(_PACKAGE):
+        if call.name == "symlink":
+            self._symlink(notice)
+            return
+        path = self._path(notice, call.folder, call.path)
+        if is_environment(os.fsdecode(path)):
+            self._put(b"v*")
+        if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
             return
         if call.name.startswith("open"):
             self._open(notice, path)
         elif call.name == "start":
             self._start(path)
-        elif call.name in ("create", "write"):
+        elif call.name == "create":
             self._write(b"w", path)
+        elif call.name in ("move", "link"):
+            target = self._path(notice, call.to_folder, call.to_path)
+            if os.path.lexists(path) and (call.name == "move" or not os.path.lexists(target)):
+                self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
         elif call.name == "folder" and not os.path.lexists(path):
             self._write(b"d", path)
 
     def _open(self, notice: Notice, path: bytes) -> None:
-        flags = notice.arguments[notice.call.flags]
-        if notice.call.name == "openat2":
-            flags = self._memory.word(notice.thread, flags)
-        if flags & _WRITE_ONLY:
-            self._write(b"w", path)
-        elif not flags & os.O_DIRECTORY:
-            self._read(path, b"w" if flags & os.O_CREAT else b"m")
-
-    def _path(self, notice: Notice) -> bytes:
-        """Return the absolute path that a call names, links in it as they are."""
         call, arguments = notice.call, notice.arguments
-        path = self._memory.text(notice.thread, arguments[call.path])
+        flags, mode = arguments[call.flags], arguments[call.flags + 1]
+        if call.name == "openat2":
+            flags, mode = (self._memory.word(notice.thread, flags + n) for n in (0, 8))
+        if flags & os.O_DIRECTORY or not flags & (_MAY_WRITE | os.O_CREAT):
+            if not flags & os.O_DIRECTORY:
+                self._read(path)
+        elif not os.path.lexists(path):
+            if flags & os.O_CREAT:
+                temporary = flags & os.O_EXCL and mode & 0o777 == _TEMPORARY
+                self._write(b"w" if flags & os.O_TRUNC or temporary else b"c", path)
+            else:
+                self._read(path)
+        elif flags & os.O_EXCL and flags & os.O_CREAT:
+            self._read(path, found=b"e")  # it is there: to open it fails
+        elif flags & os.O_TRUNC:
+            self._write(b"w", path)
+        elif flags & os.O_WRONLY:
+            self._write(b"t", path)
+        else:
+            self._read(path)
+
+    def _symlink(self, notice: Notice) -> None:
+        call = notice.call
+        source = self._memory.text(notice.thread, notice.arguments[call.path]) or b""
+        target = self._path(notice, call.to_folder, call.to_path)
+        if source and target and not os.path.lexists(target):
+            full = os.path.join(os.path.dirname(target), source)  # noqa: PTH118, PTH120
+            self._pair(b"k", os.fsencode(tidied(os.fsdecode(full))), target)
+
+    def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
+        """Write down that what is found at `target` from now on is that of `source`."""
+        if source.startswith(b"/") and target.startswith(b"/"):
+            below = target + b"/"
+            self._written -= {
+                known
+                for known in self._written
+                if known[1:] == target or known[1:].startswith(below)
+            }
+            self._put(kind + source + b"/" + target)
+
+    def _path(self, notice: Notice, at: int, position: int) -> bytes:
+        """Return the absolute path that a call names, links in it as they are."""
+        arguments = notice.arguments
+        path = self._memory.text(notice.thread, arguments[position])
         if path is None:
             if self._memory.refused():
                 self._put(_UNREADABLE)
             return b""
         if not path.startswith(b"/"):
-            descriptor = _signed(arguments[call.folder]) if call.folder >= 0 else _HERE
+            descriptor = _signed(arguments[at]) if at >= 0 else _HERE
             place = b"cwd" if descriptor == _HERE else b"fd/%d" % descriptor
             folder = os.readlink(b"/proc/%d/%b" % (notice.thread, place))  # noqa: PTH115 - bytes
             path = folder + b"/" + path if path else folder
         if b"//" in path or b"/." in path:
-            parts = [part for part in path.split(b"/") if part not in (b"", b".")]
-            return b"/" + b"/".join(parts) if b".." in parts else os.path.normpath(path)
+            path = os.fsencode(tidied(os.fsdecode(path)))
+        if path.startswith((b"/proc/", b"/dev/")):
+            own = b"/proc/%d/" % notice.thread
+            for name in (b"/proc/self/", b"/proc/thread-self/"):
+                path = own + path[len(name) :] if path.startswith(name) else path
+            if path.startswith(b"/dev/fd/"):
+                path = own + path[len(b"/dev/") :]
+            path = os.fsencode(behind_process(os.fsdecode(path)))
         return path
 
-    def _read(self, path: bytes, otherwise: bytes = b"m", *, found: bytes = b"r") -> None:
+    def _read(self, path: bytes, *, found: bytes = b"r") -> None:
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116 - bytes, and often
         except OSError:
-            self._write(otherwise, path)
+            self._write(b"m", path)
         else:
             if stat.S_ISREG(mode):
                 self._write(found, path)
-            elif stat.S_ISDIR(mode) and os.path.realpath(path) != path:
+                return
+            self._write(b"f", path)
+            if stat.S_ISDIR(mode) and os.path.realpath(path) != path:
                 self._write(b"r", path)  # where its links lead decides which folder it is
 
     def _start(self, path: bytes) -> None:
