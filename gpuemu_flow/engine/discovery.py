@@ -104,7 +104,9 @@ class Discovery:
             listed=self._others(seen.listed),
             modules=self._others(seen.modules),
             sized=self._others(seen.sized),
-            looked=frozenset(p for p in self._others(seen.looked) if not _INSTALLED.search(p)),
+            looked=frozenset(
+                p for p in self._others(seen.looked) if p != "." and not _INSTALLED.search(p)
+            ),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
             variables=frozenset(seen.variables - set(given)),

@@ -156,16 +156,10 @@ class Observer:
 
     def _note_change(self, kind: bytes, path: str) -> None:
         """Write down what the program does to a file; what then lies there is to be told anew."""
+        if kind in (b"a", b"k") and kind + os.fsencode(path) not in self._known:
+            target = "/" + path.partition("//")[2]
+            self._known -= {known for known in self._known if _is_of(known, target)}
         self.note(kind, path)
-        target = "/" + path.partition("//")[2] if kind in (b"a", b"k") else path
-        if kind in (b"a", b"k", b"x"):
-            below = f"{target}/"
-            self._known -= {
-                known
-                for known in self._known
-                if (text := known if isinstance(known, str) else os.fsdecode(known[1:])) == target
-                or text.startswith(below)
-            }
 
     def _note_variable(self, name: str) -> None:
         if f"v{name}" not in self._known:
@@ -322,6 +316,12 @@ class Observer:
             self.note(b"m", name)
         else:
             self.note(kind, name)
+
+
+def _is_of(known: str | bytes, target: str) -> bool:
+    """Return True for what is known of a path, or of one below it."""
+    path = known if isinstance(known, str) else os.fsdecode(known[1:])
+    return path == target or path.startswith(f"{target}/")
 
 
 def _caller(frame: FrameType) -> FrameType:

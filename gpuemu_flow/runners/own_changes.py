@@ -31,6 +31,7 @@ class OwnChanges:
         self.needed: set[str] = set()
         self._own: set[str] = set()
         self._created: set[str] = set()
+        self._gone: set[str] = set()
         self._folders: set[str] = set()
         self._sources: dict[str, str] = {}
         self._last = (0, "")
@@ -44,7 +45,7 @@ class OwnChanges:
                 self._pair(kind, source, f"/{target}")
         elif kind == REMOVED:
             self._sources.pop(path, None)
-            self._own.add(path)
+            self._gone.add(path)
         elif kind == MADE:
             self._folders.add(path)
         else:
@@ -56,6 +57,7 @@ class OwnChanges:
         if kind == TOUCHED:
             return
         self._own |= paths
+        self._gone -= paths
         if kind == CREATED:
             self._created |= paths
         elif kind == WRITTEN:
@@ -65,6 +67,7 @@ class OwnChanges:
         source = self.meant(path)
         self.written.add(target)
         self._own.discard(target)
+        self._gone.discard(target)
         self._sources.pop(target, None)
         if source in self._folders:
             self._folders.add(target)
@@ -74,7 +77,7 @@ class OwnChanges:
             self._sources[target] = source
         if kind == MOVED:
             self._sources.pop(path, None)
-            self._own.add(path)
+            self._gone.add(path)
 
     def meant(self, path: str) -> str:
         """Return where what is found at a path was before the program moved or linked it."""
@@ -82,6 +85,14 @@ class OwnChanges:
             if path == target or path.startswith(f"{target}/"):
                 return source + path[len(target) :]
         return path
+
+    def is_gone(self, path: str) -> bool:
+        """Return True for what the program itself moved away or removed."""
+        return path in self._gone
+
+    def is_own_file(self, path: str) -> bool:
+        """Return True when the program wrote the file itself."""
+        return path in self._own
 
     def is_own(self, path: str) -> bool:
         """Return True when the program made a file or folder, or one that it lies in, itself."""

@@ -57,6 +57,7 @@ class Sightings:
         self._found: set[str] = set()
         self._changes = OwnChanges()
         self._missed: set[str] = set()
+        self._inside: set[str] = set()
         self._followed: dict[int, int] = {}
         self._made = Observation()
         self._is_made = True
@@ -80,7 +81,12 @@ class Sightings:
             made = Observation(
                 # A program may look for its own log and append to it, every time.
                 files=frozenset(self._files | (self._looked - self._changes.written)),
-                missed=frozenset(self._missed | self._changes.needed),
+                missed=frozenset(
+                    self._missed
+                    | self._changes.needed
+                    # Temporary folders are gone by now; others will be there another time.
+                    | {path for path in self._inside if os.path.lexists(path)}
+                ),
                 listed=frozenset(self._folders[LISTED]),
                 modules=frozenset(self._folders[MODULES]),
                 sized=frozenset(self._folders[SIZED]),
@@ -153,10 +159,14 @@ class Sightings:
         if kind in CHANGES:
             changes.take(kind, path)
             return
+        if kind == MISSED and changes.is_gone(path):
+            return
         path = changes.meant(path)
         if changes.is_own(path):
-            if kind != MISSED:
+            if kind in (READ, LOOKED):
                 changes.use(path)
+            elif kind != FOLDER and not changes.is_own_file(path):
+                self._inside.add(path)
         elif kind == READ:
             self._files.add(path)
         elif kind == LOOKED:

@@ -160,14 +160,15 @@ class Tracer:
 
     def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
         """Write down that what is found at `target` from now on is that of `source`."""
-        if source.startswith(b"/") and target.startswith(b"/"):
+        record = kind + source + b"/" + target
+        if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
             below = target + b"/"
             self._written -= {
                 known
                 for known in self._written
                 if known[1:] == target or known[1:].startswith(below)
             }
-            self._put(kind + source + b"/" + target)
+            self._put(record)
 
     def _path(self, notice: Notice, at: int, position: int) -> bytes:
         """Return the absolute path that a call names, links in it as they are."""
