@@ -6,7 +6,9 @@ whose memory (Yama) asks for; it outlives them and does nothing that could wait 
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import select
 import socket
 import stat
@@ -20,6 +22,7 @@ _MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _TEMPORARY = 0o600  # the mode that `mkstemp` gives
 _HERE = -100  # AT_FDCWD
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 _HEAD = 256
@@ -82,10 +85,15 @@ class Tracer:
             if notice is None:
                 continue
             try:
-                self._take(notice)
+                denied = self._take(notice)
             except (OSError, ValueError, OverflowError):  # the caller has gone, or names nonsense
-                pass
-            finally:
+                denied = False
+            except BaseException:
+                self._receiver.go_on(notice)
+                raise
+            if denied:
+                self._receiver.deny(notice, errno.ENOENT)
+            else:
                 self._receiver.go_on(notice)
         return True
 
@@ -94,27 +102,34 @@ class Tracer:
         self._receiver.close()
         os.close(self._report)
 
-    def _take(self, notice: Notice) -> None:
+    def _take(self, notice: Notice) -> bool:
+        """Write down what a call uses.
+
+        Returns
+        -------
+        bool
+            True for a file that the call must not find.
+        """
         call, arguments = notice.call, notice.arguments
         own = notice.thread == self._worker
         if own and self._children_only:
-            return
+            return False
         if call.name == "list":
             if not own:
                 place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
                 self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
-            return
+            return False
         if call.name == "symlink":
             self._symlink(notice)
-            return
+            return False
         path = self._path(notice, call.folder, call.path)
         if is_environment(os.fsdecode(path)):
             self._put(b"v*")
         if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
-            return
+            return False
         if call.name.startswith("open"):
-            self._open(notice, path)
-        elif call.name == "start":
+            return self._open(notice, path)
+        if call.name == "start":
             self._start(path)
         elif call.name == "create":
             self._write(b"w", path)
@@ -126,15 +141,19 @@ class Tracer:
             self._read(path, found=b"e")
         elif call.name == "folder" and not os.path.lexists(path):
             self._write(b"d", path)
+        return False
 
-    def _open(self, notice: Notice, path: bytes) -> None:
+    def _open(self, notice: Notice, path: bytes) -> bool:
         call, arguments = notice.call, notice.arguments
         flags, mode = arguments[call.flags], arguments[call.flags + 1]
         if call.name == "openat2":
             flags, mode = (self._memory.word(notice.thread, flags + n) for n in (0, 8))
-        if flags & os.O_DIRECTORY or not flags & (_MAY_WRITE | os.O_CREAT):
-            if not flags & os.O_DIRECTORY:
-                self._read(path)
+        if flags & os.O_DIRECTORY:
+            return False
+        if not flags & (_MAY_WRITE | os.O_CREAT):
+            if _is_bytecode(path):
+                return True
+            self._read(path)
         elif not os.path.lexists(path):
             if flags & os.O_CREAT:
                 temporary = flags & os.O_EXCL and mode & 0o777 == _TEMPORARY
@@ -149,6 +168,7 @@ class Tracer:
             self._write(b"t", path)
         else:
             self._read(path)
+        return False
 
     def _symlink(self, notice: Notice) -> None:
         call = notice.call
@@ -268,6 +288,17 @@ class Incoming:
         """Take nothing more."""
         self.sock.close()
         os.close(self._report)
+
+
+def _is_bytecode(path: bytes) -> bool:
+    """Return True for the bytecode of a module that is not installed.
+
+    Python takes bytecode for current by the source's size and its time in whole seconds. Where it
+    finds none it compiles the source, which is what results are kept under.
+    """
+    if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
+        return False
+    return not _INSTALLED.search(path)
 
 
 def _signed(word: int) -> int:
