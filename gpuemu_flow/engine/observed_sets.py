@@ -81,7 +81,8 @@ class ObservedSets:
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
         # What a link leads to may appear elsewhere.
-        missing |= {_first_missing(os.path.realpath(p)) for p in missing if os.path.islink(p)}
+        dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
+        missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
         # A folder is watched as a whole: much is looked for in each.
         beside = {os.path.dirname(path) for path in missing}  # noqa: PTH120
         for folder in {*beside, *map(lookup.path, names.listed | names.modules | names.sized)}:

@@ -67,7 +67,7 @@ class Changes:
         if lexists(source) and not lexists(name):
             self._note(b"k", f"{source}//{name[1:]}")
 
-    def _on_symlink(self, path: object, target: object, folder: int = -1) -> None:
+    def _on_symlink(self, path: str | bytes, target: object, folder: int = -1) -> None:
         name = absolute(target, folder)
         if not lexists(name):
             source = os.path.join(os.path.dirname(name), os.fsdecode(path))  # noqa: PTH118, PTH120

@@ -69,7 +69,7 @@ def _telling(native: Callable[..., Any], tell: Callable[[Any, int | None], None]
     def asked(*arguments: Any, **named: Any) -> Any:
         try:  # what is watched goes on as if it were not
             tell(arguments[0] if arguments else named["path"], named.get("dir_fd"))
-        except Exception:  # noqa: BLE001, S110
+        except Exception:  # noqa: S110
             pass
         return native(*arguments, **named)
 

@@ -21,8 +21,8 @@ from types import FrameType
 from typing import Any
 
 from gpuemu_flow.runners import existence, libraries, variables
-from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
 from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of

@@ -115,5 +115,3 @@ def _upwards(path: str) -> list[str]:
         path = path.rpartition("/")[0]
         found.append(path)
     return found
-
-

@@ -18,11 +18,13 @@ from gpuemu_flow.runners.records import (
     CHANGES,
     FOLDER,
     LISTED,
+    LISTINGS,
     LOOKED,
     MISSED,
     MODULES,
     PATHS,
     READ,
+    SEEN,
     SIZED,
     UNTRACKED,
     VARIABLE,
@@ -49,14 +51,10 @@ class Sightings:
     """Collect what one program's workers report. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._files: set[str] = set()
-        self._folders: dict[int, set[str]] = {LISTED: set(), MODULES: set(), SIZED: set()}
+        self._seen: dict[int, set[str]] = {kind: set() for kind in SEEN}
         self._variables: set[str] = set()
         self._untracked: set[str] = set()
-        self._looked: set[str] = set()
-        self._found: set[str] = set()
         self._changes = OwnChanges()
-        self._missed: set[str] = set()
         self._inside: set[str] = set()
         self._followed: dict[int, int] = {}
         self._made = Observation()
@@ -77,20 +75,18 @@ class Sightings:
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:
-            names = self._variables
+            names, seen, changes = self._variables, self._seen, self._changes
             made = Observation(
                 # A program may look for its own log and append to it, every time.
-                files=frozenset(self._files | (self._looked - self._changes.written)),
+                files=frozenset(seen[READ] | (seen[LOOKED] - changes.written)),
+                # Temporary folders are gone by now; others will be there another time.
                 missed=frozenset(
-                    self._missed
-                    | self._changes.needed
-                    # Temporary folders are gone by now; others will be there another time.
-                    | {path for path in self._inside if os.path.lexists(path)}
+                    seen[MISSED] | changes.needed | {p for p in self._inside if os.path.lexists(p)}
                 ),
-                listed=frozenset(self._folders[LISTED]),
-                modules=frozenset(self._folders[MODULES]),
-                sized=frozenset(self._folders[SIZED]),
-                looked=frozenset(self._looked | self._found),
+                listed=frozenset(seen[LISTED]),
+                modules=frozenset(seen[MODULES]),
+                sized=frozenset(seen[SIZED]),
+                looked=frozenset(seen[LOOKED] | seen[FOLDER]),
                 variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
                 untracked=frozenset(self._untracked),
             )
@@ -133,7 +129,7 @@ class Sightings:
             return
         if kind == BASE:
             base = _base(rest)
-            self._files |= base.files
+            self._seen[READ] |= base.files
             self._variables |= base.variables
             return
         text = os.fsdecode(rest)
@@ -152,14 +148,14 @@ class Sightings:
         What it asked for before it made it is one: another time it will be there.
         """
         changes = self._changes
-        if _BYTECODE in path:
-            if kind in CHANGES:
+        if _BYTECODE in path or path.endswith(_BYTECODE[:-1]):
+            if kind in (*CHANGES, MISSED):
                 return
             path = _source_of(path)
         if kind in CHANGES:
             changes.take(kind, path)
             return
-        if kind == MISSED and changes.is_gone(path):
+        if kind == MISSED and (changes.is_gone(path) or path.endswith("_hook__")):
             return
         path = changes.meant(path)
         if changes.is_own(path):
@@ -167,17 +163,8 @@ class Sightings:
                 changes.use(path)
             elif kind != FOLDER and not changes.is_own_file(path):
                 self._inside.add(path)
-        elif kind == READ:
-            self._files.add(path)
-        elif kind == LOOKED:
-            self._looked.add(path)
-        elif kind == FOLDER:
-            self._found.add(path)
-        elif kind == MISSED:
-            if _BYTECODE not in path and not path.endswith("_hook__"):
-                self._missed.add(path)
-        elif not _INSTALLED.search(path):
-            self._folders[kind].add(path)
+        elif kind not in LISTINGS or not _INSTALLED.search(path):
+            self._seen[kind].add(path)
 
 
 def _source_of(path: str) -> str:

@@ -122,7 +122,11 @@ class Tracer:
         if call.name == "symlink":
             self._symlink(notice)
             return False
-        path = self._path(notice, call.folder, call.path)
+        return self._take_path(notice, self._path(notice, call.folder, call.path))
+
+    def _take_path(self, notice: Notice, path: bytes) -> bool:
+        """Do what `_take` does, for a call that names a path."""
+        call = notice.call
         if is_environment(os.fsdecode(path)):
             self._put(b"v*")
         if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):

@@ -20,10 +20,9 @@ from typing import Any
 from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners.imports import is_installed
 
-_NEVER = frozenset(("_", "GPUEMU_KWARGS", "PYTEST_CURRENT_TEST"))
-_TERMINAL = frozenset((
+NEVER = frozenset(("_", "GPUEMU_KWARGS", "PYTEST_CURRENT_TEST"))
+OF_TERMINAL = frozenset((
     "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID",
-    "XDG_SESSION_ID",
 ))  # fmt: skip
 AT_START = (
     "BLIS_*", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH",
@@ -59,9 +58,9 @@ def is_noise(name: str, reader: str) -> bool:
     read for what they print; the workspace's own code depends on them as on any other. A few are
     another in each process.
     """
-    if name in _NEVER:
+    if name in NEVER:
         return True
-    of_terminal = name in _TERMINAL or name.startswith("SSH_")
+    of_terminal = name in OF_TERMINAL or name.startswith("SSH_")
     return of_terminal and (reader.startswith("<") or is_installed(reader))
 
 
@@ -76,9 +75,11 @@ def read_by_library(path: str) -> tuple[str, ...]:
     if is_installed(path):
         return ()
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - pathlib asks by way of the observer
-            with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
-                reads = any(content.find(name) >= 0 for name in _READERS)
+        with (
+            open(path, "rb") as file,  # noqa: PTH123 - pathlib asks by way of the observer
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content,
+        ):
+            reads = any(content.find(name) >= 0 for name in _READERS)
     except (OSError, ValueError):
         return ()
     return (ALL_VARIABLES,) if reads else ()

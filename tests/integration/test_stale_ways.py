@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -38,13 +37,17 @@ schema = {{ dims = {{ N = [3] }}, inputs = {{ x = ["N"] }}, output = ["N"] }}
 
 @dataclass(frozen=True)
 class Way:
-    """An op that multiplies by `value`, an expression after `lines`, which is 3 until `edit`."""
+    """An op that multiplies by `value`, an expression after `lines`, which is 3 until `edit`.
+
+    One that `warns` moves its own input while it runs, which cannot be told from an edit.
+    """
 
     lines: str
     edit: Edit
     value: str = "int(v)"
     files: dict[str, str] = field(default_factory=dict)
     needs: str = ""
+    warns: bool = False
 
 
 def puts(path: str, text: str = "4") -> Edit:
@@ -121,12 +124,12 @@ OWN = {
     "temporary hard link": Way(
         "import os\np = f'own10.{os.getpid()}'\nos.link('own10.txt', p)\nv = open(p).read()\n"
         "os.unlink(p)",
-        puts("own10.txt"), files={"own10.txt": "3"},
+        puts("own10.txt"), files={"own10.txt": "3"}, warns=True,
     ),
     "renamed and back": Way(
         "import os\nos.rename('own11.txt', 'own11.t')\nv = open('own11.t').read()\n"
         "os.rename('own11.t', 'own11.txt')",
-        puts("own11.txt"), files={"own11.txt": "3"},
+        puts("own11.txt"), files={"own11.txt": "3"}, warns=True,
     ),
     "folder renamed and back": Way(
         "import os\nos.rename('own12', 'own12.t')\nv = open('own12.t/n').read()\n"
@@ -163,12 +166,12 @@ OWN = {
     "linked hard in a child": Way(
         "import subprocess\nv = subprocess.check_output(['sh', '-c', "
         "'ln own18 own18.$$; cat own18.$$; rm own18.$$'])",
-        puts("own18"), files={"own18": "3"},
+        puts("own18"), files={"own18": "3"}, warns=True,
     ),
     "moved in a child": Way(
         "import subprocess\nv = subprocess.check_output(['sh', '-c', "
         "'mv own19 own19.t; cat own19.t; mv own19.t own19'])",
-        puts("own19"), files={"own19": "3"},
+        puts("own19"), files={"own19": "3"}, warns=True,
     ),
 }  # fmt: skip
 
@@ -279,7 +282,7 @@ LOOKS = {
         files={"lk27": ""}, needs="gcc"),
     "module without source": Way(
         "import lk28\nv = lk28.F", lambda m: sourceless(m, 4)),
-    "statvfs and truncate": Way(
+    "os.access with dir_fd": Way(
         "import os\nd = os.open('.', 0)\nv = 3 if os.access('lk29', os.X_OK, dir_fd=d) else 4\n"
         "os.close(d)", chmods("lk29", 0o644), files={"lk29": ""}),
     "stat of a descriptor": Way(
@@ -290,7 +293,7 @@ LOOKS = {
 
 def shared(mini: Mini, name: str) -> Path:
     """A file in shared memory whose path the named file of the workspace holds."""
-    place = Path("/dev/shm") / f"gpuemu-test-{os.getpid()}-{name}"  # noqa: S108
+    place = Path("/dev/shm") / f"gpuemu-test-{os.getpid()}-{name}"
     mini.write(name, str(place))
     return place
 
@@ -334,7 +337,7 @@ def workspace(folder: Path, ways: dict[str, Way]) -> Mini:
     mini.write("ref.py", "def f(x):\n    return x * 3\n")
     if any(way.needs for way in ways.values()):
         build(mini, "getenv.so", GETENV_C)
-    if "stat and truncate" in ways or "statvfs and truncate" in ways:
+    if "os.access with dir_fd" in ways:
         (mini.root / "lk29").chmod(0o755)
     sourceless(mini, 3)
     mini.env["COLUMNS"] = "3"
@@ -361,7 +364,8 @@ def test_no_pass_is_left_after_an_edit(ways: dict[str, Way], tmp_path: Path) -> 
     wrong += [f"not passed at first: {n}" for n, v in verdicts(first).items() if v != "passed"]
     again = mini.run(code=None)
     wrong += [f"again: {name}" for name in again["executed"]]
-    wrong += [f"problem: {p['message']}" for p in again["problems"]]
+    warned = {p["message"].removeprefix("op of ").partition(":")[0] for p in again["problems"]}
+    wrong += [f"warned: {n}" for n in warned ^ {slug(n) for n, w in ways.items() if w.warns}]
     for way in ways.values():
         way.edit(mini)
     left = verdicts(mini.run(code=None))
