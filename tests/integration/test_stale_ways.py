@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -369,7 +371,74 @@ def test_no_pass_is_left_after_an_edit(ways: dict[str, Way], tmp_path: Path) -> 
     for way in ways.values():
         way.edit(mini)
     left = verdicts(mini.run(code=None))
+    fuzzed = json.loads(mini.command("fuzz", "-n", "2", "--format", "json", code=None).stdout)
+    print(str(fuzzed)[:3000])
     wrong += [f"stale: {name}" for name, verdict in left.items() if verdict != "failed"]
     if "shared memory" in ways:
         shared(mini, "lk26").unlink()
     assert not wrong, "\n".join(wrong)
+
+
+INTERPRETER = """\
+#!/bin/sh
+export PYTHONPATH="{site}:$PYTHONPATH"
+exec "{python}" "$@"
+"""
+
+
+@pytest.mark.parametrize("change", ["configured", "linked", "edited"])
+def test_another_interpreter_is_another_op(change: str, tmp_path: Path) -> None:
+    """Its packages are those that the op imports, whichever way it became another one."""
+    way = Way("import dep\nv = dep.F", lambda _: None)
+    mini = workspace(tmp_path.resolve(), {"interpreter": way})
+    for number in (3, 4):
+        mini.write(f"site{number}/dep.py", f"F = {number}\n")
+        interpreter(mini, f"python{number}", number)
+    (mini.root / "python").symlink_to("python3")
+    named = "python" if change == "linked" else "python3"
+    mini.edit(
+        "gpuemu.toml", "[validation]", f"[execution]\npython_path = './{named}'\n[validation]"
+    )
+    assert verdicts(mini.run(code=None)) == {"interpreter": "passed"}
+    assert mini.run(code=None)["executed"] == []
+    if change == "configured":
+        mini.edit("gpuemu.toml", "./python3", "./python4")
+    elif change == "linked":
+        (mini.root / "python").unlink()
+        (mini.root / "python").symlink_to("python4")
+    else:
+        interpreter(mini, "python3", 4)
+    assert verdicts(mini.run(code=None)) == {"interpreter": "failed"}
+    assert json.loads(fuzz(mini, "interpreter"))["passed"] == 0
+
+
+def interpreter(mini: Mini, name: str, number: int) -> None:
+    text = INTERPRETER.format(site=mini.root / f"site{number}", python=sys.executable)
+    mini.write(name, text).chmod(0o755)
+
+
+def fuzz(mini: Mini, op: str) -> str:
+    return mini.command("fuzz", op, "-n", "2", "--format", "json", code=None).stdout
+
+
+def test_a_link_to_nothing_is_no_reason_to_run_again(tmp_path: Path) -> None:
+    """What the program looked for in vain is a link whose target comes and goes."""
+    way = Way("import os\nv = 4 if os.path.exists('to') else 3", lambda _: None)
+    mini = workspace(tmp_path.resolve(), {"link": way})
+    (mini.root / "to").symlink_to("nothing")
+    report = mini.run(code=None)
+    assert (verdicts(report), report["problems"]) == ({"link": "passed"}, [])
+    assert mini.command("run").stdout.count("up to date") == 1
+    mini.write("nothing", "")
+    assert verdicts(mini.run(code=None)) == {"link": "failed"}
+    (mini.root / "nothing").unlink()
+    assert verdicts(mini.run(code=None)) == {"link": "passed"}
+
+
+def test_an_edited_source_is_named_once(tmp_path: Path) -> None:
+    mini = workspace(tmp_path.resolve(), {"own": Way("v = 3", lambda _: None)})
+    mini.run()
+    mini.write("ops/op0.py", "def f(x):\n    return x + x + x\n")
+    done = mini.command("explain", "op:own:float32", "--format", "json", code=None)
+    (task,) = json.loads(done.stdout)["tasks"]
+    assert [change["what"] for change in task["changes"]] == ["code.ops/op0.py"]
