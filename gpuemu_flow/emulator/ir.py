@@ -130,6 +130,10 @@ class Parameter:
     size: int
 
 
+STACK = "the stack"
+"""Name of the region of local memory that ``alloca`` takes from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Region:
     """A named piece of shared or local memory."""

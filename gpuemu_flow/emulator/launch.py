@@ -26,6 +26,9 @@ from gpuemu_flow.errors import Problem, did_you_mean
 BATCH_THREADS = 32768
 """Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
 
+BATCH_LOCAL = 1 << 26
+"""Bytes of local memory in flight."""
+
 DEFAULT_BUDGET = 20_000_000_000
 """Thread instructions of one launch."""
 
@@ -149,7 +152,8 @@ class Kernel:
         machine = Machine(launch, self._blocks, self._code)
         if "race" in launch.checks and launch.blocks > 1:
             machine.global_races = GlobalRaces(launch)
-        per = max(1, BATCH_THREADS // machine.width)
+        local = max(1, self.program.local_bytes)
+        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):

@@ -11,8 +11,11 @@ from gpuemu_flow.emulator.effects import (
     carries,
     loads,
     matrices,
+    mbarriers,
     moves,
+    stack,
     warps,
+    wmma,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 
@@ -24,6 +27,9 @@ _EFFECTS: dict[str, Effect] = {
     **atomics.EFFECTS,
     **asynchronous.EFFECTS,
     **matrices.EFFECTS,
+    **wmma.EFFECTS,
+    **mbarriers.EFFECTS,
+    **stack.EFFECTS,
     **calls.EFFECTS,
     **carries.EFFECTS,
 }
