@@ -242,6 +242,7 @@ class _Decoder:
                 register = Register(len(self._program.register_types), found[1])
                 frame.registers[key] = register
                 self._program.register_types.append(found[1])
+                self._program.register_names.append(name)
             return register
         symbol = frame.symbols.get(name) or self._module_symbols.get(name)
         if symbol is None:

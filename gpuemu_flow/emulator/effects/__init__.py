@@ -15,6 +15,8 @@ from gpuemu_flow.emulator.effects import (
     moves,
     stack,
     warps,
+    watch,
+    wgmma,
     wmma,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
@@ -28,6 +30,8 @@ _EFFECTS: dict[str, Effect] = {
     **asynchronous.EFFECTS,
     **matrices.EFFECTS,
     **wmma.EFFECTS,
+    **watch.EFFECTS,
+    **wgmma.EFFECTS,
     **mbarriers.EFFECTS,
     **stack.EFFECTS,
     **calls.EFFECTS,
@@ -50,4 +54,4 @@ def find_effect(opcode: Opcode) -> Effect | None:
 
 def effect_bases() -> tuple[str, ...]:
     """List the base names that have effects."""
-    return tuple(sorted(_EFFECTS))
+    return tuple(sorted(name for name in _EFFECTS if not name.startswith("!")))

@@ -30,7 +30,6 @@ _SUMS: dict[str, frozenset[str]] = {
     "f16": frozenset({"f16", "f32"}), "bf16": frozenset({"f32"}), "tf32": frozenset({"f32"}),
     "f64": frozenset({"f64"}),
 }  # fmt: skip
-_SUMMED = frozenset({"f16", "f32", "f64", "s32"})
 
 
 def fragment_form(role: str, shape: tuple[int, int, int], kind: str) -> FragmentForm:
@@ -59,6 +58,14 @@ def _kind_of(step: Step) -> str:
     return step.opcode.segments[-1]
 
 
+def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
+    """Tell whether some product of a shape has sums of a type."""
+    return any(
+        shape in shapes and kind in _SUMS.get(source, frozenset({"s32"}))
+        for source, shapes in _SHAPES.items()
+    )
+
+
 def _access(step: Step) -> tuple[FragmentForm, bool] | None:
     """Read a load's or store's fragment, and whether rows lie together in memory."""
     words = step.opcode.segments[1:]
@@ -72,11 +79,7 @@ def _access(step: Step) -> tuple[FragmentForm, bool] | None:
             return None
         if kind in ("s4", "u4", "b1") and words[4] != {"a": "row", "b": "col"}[role]:
             return None
-    elif (
-        role != {"load": "c", "store": "d"}.get(words[0])
-        or kind not in _SUMMED
-        or shape not in frozenset().union(*_SHAPES.values())
-    ):
+    elif role != {"load": "c", "store": "d"}.get(words[0]) or not _has_sums(shape, kind):
         return None
     return fragment_form(role, shape, kind), words[4] == "row"
 
