@@ -11,8 +11,11 @@ from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.semantics import mbarrier
 from gpuemu_flow.emulator.types import Array
 
-PATIENCE = 20_000
+PATIENCE = 1_000_000
 """Waits in a row of which none succeeds, before the threads are taken to wait for ever."""
+
+ALONE = 500
+"""What a wait counts for when there are no other threads that could bring it to an end."""
 
 _INCREMENT = AtomicForm("mbarrier.increment", "b64")
 _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
@@ -152,7 +155,7 @@ class Mbarriers(Asynchronous):
                 passed_places = self._places(space, address, passed)
                 self.shared_races.learn(passed_places, np.flatnonzero(passed))
         else:
-            self._fruitless += 1
+            self._fruitless += ALONE if self.group_is_alone else 1
             if self._fruitless > PATIENCE:
                 self.report_mask(
                     "sync", "never-completed", active, step,
