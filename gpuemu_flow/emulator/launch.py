@@ -21,10 +21,14 @@ from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768
 """Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
+
+BATCH_LOCAL = 1 << 26
+"""Bytes of local memory in flight."""
 
 DEFAULT_BUDGET = 20_000_000_000
 """Thread instructions of one launch."""
@@ -89,7 +93,7 @@ class Kernel:
     """A kernel ready to be launched any number of times."""
 
     program: Program
-    _machine_code: Code | None = field(default=None, repr=False)
+    _watched: Kernel | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_program(self.program)
@@ -144,12 +148,22 @@ class Kernel:
         BudgetError
             When the kernel does not end.
         """
+        wanted = frozenset(checks)
+        watched = "init" in wanted and self._blocks.entry_live
+        kernel = self._watching() if watched else self
+        return kernel._launch(grid, block, arguments, shared, wanted, budget, order)
+
+    def _launch(
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
+        shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
+    ) -> LaunchResult:  # fmt: skip
         dimensions = _check_dimensions(self.program, grid, block, shared)
-        launch, buffers = self._prepare(dimensions, arguments, shared, frozenset(checks), budget)
+        launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
         machine = Machine(launch, self._blocks, self._code)
         if "race" in launch.checks and launch.blocks > 1:
             machine.global_races = GlobalRaces(launch)
-        per = max(1, BATCH_THREADS // machine.width)
+        local = max(1, self.program.local_bytes)
+        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
@@ -161,6 +175,12 @@ class Kernel:
         return LaunchResult(
             outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed
         )
+
+    def _watching(self) -> Kernel:
+        """Give the kernel with steps that watch registers which may be read unwritten."""
+        if self._watched is None:
+            self._watched = Kernel(watch_registers(self.program, self._blocks))
+        return self._watched
 
     def _prepare(
         self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],

@@ -44,6 +44,7 @@ class SharedRaces:
         lanes = np.arange(rows * state.width)
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
+        self._signals: dict[int, Array] = {}
         self._written = _Trace(cells)
         self._read = _Trace(cells)
         self._read_also = _Trace(cells)
@@ -189,6 +190,24 @@ class SharedRaces:
         else:
             warps = self._warps_of(chosen)
             self._clock[:, index, index] += warps
+
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what the warps of some lanes know at barrier objects, by their places."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        pairs = np.unique(row * self._warps + warp)
+        rows, warps = pairs // self._warps, pairs % self._warps
+        self._clock[rows, warps, warps] += 1
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            known, before = self._clock[r, w], self._signals.get(place)
+            self._signals[place] = known.copy() if before is None else np.maximum(before, known)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what the warps of some lanes know."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            left = self._signals.get(place)
+            if left is not None:
+                self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
         """Give what warps have learnt of the count of other lanes' warps."""
