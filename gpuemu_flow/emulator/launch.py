@@ -18,6 +18,7 @@ from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
 from gpuemu_flow.emulator.names import plain_function
+from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
@@ -76,12 +77,18 @@ class LaunchResult:
         What the kernel's ``printf`` wrote.
     instructions : int
         Thread instructions that were executed.
+    backend : str
+        ``numpy`` or ``c``: what ran it.
+    note : str
+        Why the compiled back end did not run it where it was asked for or would have paid.
     """
 
     buffers: tuple[Array | None, ...]
     findings: tuple[Finding, ...]
     printed: str
     instructions: int
+    backend: str = "numpy"
+    note: str = ""
 
 
 @dataclass
@@ -95,6 +102,7 @@ class Kernel:
         check_program(self.program)
         self._blocks = split_blocks(self.program)
         self._code = Code(self.program, self._blocks)
+        self._native = Native(self.program, self._blocks)
 
     @property
     def name(self) -> str:
@@ -116,6 +124,7 @@ class Kernel:
         checks: Iterable[str] = DEFAULT_CHECKS,
         budget: int = DEFAULT_BUDGET,
         order: Sequence[int] | None = None,
+        backend: str = "auto",
     ) -> LaunchResult:
         """Run the kernel once.
 
@@ -132,6 +141,9 @@ class Kernel:
             Thread instructions at most.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
+        backend : str
+            ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
+            for large launches, where a compiler is there and no bit can differ.
 
         Returns
         -------
@@ -145,22 +157,24 @@ class Kernel:
             When the kernel does not end.
         """
         dimensions = _check_dimensions(self.program, grid, block, shared)
-        launch, buffers = self._prepare(dimensions, arguments, shared, frozenset(checks), budget)
+        kept = frozenset(checks)
+        launch, buffers = self._prepare(dimensions, arguments, shared, kept, budget)
+        ids = np.arange(launch.blocks) if order is None else np.asarray(order)
+        chosen = self._native.choose(backend, launch.threads, launch.blocks, kept)
+        note = chosen.note
+        if chosen.compiled:
+            if self._native.run(launch, ids):
+                return _result(launch, buffers, arguments, "c", "")
+            note = "something was found, which numpy describes"
+            launch, buffers = self._prepare(dimensions, arguments, shared, kept, budget)
         machine = Machine(launch, self._blocks, self._code)
         if "race" in launch.checks and launch.blocks > 1:
             machine.global_races = GlobalRaces(launch)
         per = max(1, BATCH_THREADS // machine.width)
-        ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
-        outputs = tuple(
-            None if buffer < 0 else _take_out(launch.arena, buffer, argument)
-            for buffer, argument in zip(buffers, arguments, strict=True)
-        )
-        return LaunchResult(
-            outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed
-        )
+        return _result(launch, buffers, arguments, "numpy", note)
 
     def _prepare(
         self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],
@@ -229,6 +243,18 @@ def _pack(
                 )
         block[parameter.offset : parameter.offset + len(piece)] = piece
     return block, buffers
+
+
+def _result(
+    launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
+) -> LaunchResult:
+    outputs = tuple(
+        None if buffer < 0 else _take_out(launch.arena, buffer, argument)
+        for buffer, argument in zip(buffers, arguments, strict=True)
+    )
+    return LaunchResult(
+        outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed, backend, note
+    )
 
 
 def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
