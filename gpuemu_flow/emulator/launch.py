@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
+from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
@@ -167,14 +168,22 @@ class Kernel:
                 return _result(launch, buffers, arguments, "c", "")
             note = "something was found, which numpy describes"
             launch, buffers = self._prepare(dimensions, arguments, shared, kept, budget)
+        between = "race" in kept and launch.blocks > 1
+        try:
+            self._run(launch, ids, QuickGlobalRaces(launch) if between else None)
+        except EveryLoadCountsError:
+            launch, buffers = self._prepare(dimensions, arguments, shared, kept, budget)
+            self._run(launch, ids, GlobalRaces(launch))
+        return _result(launch, buffers, arguments, "numpy", note)
+
+    def _run(self, launch: Launch, ids: Array, races: GlobalRaces | None) -> None:
+        """Run all blocks with numpy, batch by batch."""
         machine = Machine(launch, self._blocks, self._code)
-        if "race" in launch.checks and launch.blocks > 1:
-            machine.global_races = GlobalRaces(launch)
+        machine.global_races = races
         per = max(1, BATCH_THREADS // machine.width)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
-        return _result(launch, buffers, arguments, "numpy", note)
 
     def _prepare(
         self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],
