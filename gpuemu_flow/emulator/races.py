@@ -15,6 +15,24 @@ from gpuemu_flow.emulator.types import SIZES, WARP, Array
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
 
+def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
+    """Make a filter of the lanes that write something else than what is there.
+
+    It is looked up when a lane is in doubt, for most accesses never.
+    """
+    found: list[Array] = []
+
+    def keep(bad: Array) -> Array:
+        if same is None or not bad.any():
+            return bad
+        if not found:
+            alike = same()
+            found.append(~(alike if good is None else alike[good]))
+        return bad & found[0]
+
+    return keep
+
+
 def smallest_access(program: Program) -> int:
     """Give the bytes of the smallest access to memory, at most 4: what races are told apart by."""
     sizes = [
@@ -303,8 +321,8 @@ class GlobalRaces:
         *,
         write: bool,
         strong: bool,
-        same: Array | None = None,
-    ) -> None:
+        same: Callable[[], Array] | None = None,
+    ) -> bool:
         """Record one access, and report those that nothing orders with another block's.
 
         Parameters
@@ -314,8 +332,13 @@ class GlobalRaces:
         good : array or None
         size, step : int
         write, strong : bool
-        same : array or None
-            Of the active lanes, those that write what is there already.
+        same : callable or None
+            Tells which of the active lanes write what is there already.
+
+        Returns
+        -------
+        bool
+            Whether lanes of several blocks wrote to one place.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)
@@ -324,10 +347,11 @@ class GlobalRaces:
         numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
         if good is not None:
             me, offsets, numbers = me[good], offsets[good], numbers[good]
-            same = None if same is None else same[good]
         if not me.size:
-            return
+            return False
         self._time += 1
+        collided = False
+        differing = _differing(same, good)
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
             writer = self._writer[cells]
@@ -335,8 +359,7 @@ class GlobalRaces:
             if bad.any():
                 bad &= ~self._ordered(writer, self._written[cells], me)
                 bad &= ~(self._strong[cells] & strong)
-                if same is not None:
-                    bad &= ~same
+                bad = differing(bad)
                 self._report(state, bad, numbers, writer, step, offsets, cells, write, "written")
             if write:
                 for slot in (0, 1):
@@ -345,8 +368,7 @@ class GlobalRaces:
                     if bad.any():
                         bad &= ~self._ordered(reader, self._read_times[slot][cells], me)
                         bad &= ~(self._read_strong[slot][cells] & strong)
-                        if same is not None:
-                            bad &= ~same
+                        bad = differing(bad)
                         self._report(
                             state, bad, numbers, reader, step, offsets, cells, True, "read"
                         )
@@ -354,6 +376,7 @@ class GlobalRaces:
                 self._written[cells] = self._time
                 self._write_step[cells] = step
                 self._strong[cells] = strong
+                collided |= bool((self._writer[cells] != me).any())
             else:
                 reader = self._readers[0][cells]
                 taken = (reader > 0) & (reader != me)
@@ -367,6 +390,7 @@ class GlobalRaces:
                 self._readers[1][cells[beaten]] = me[beaten]
                 self._read_times[1][cells[beaten]] = self._time
                 self._read_strong[1][cells[beaten]] = strong
+        return collided
 
     def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction.

@@ -60,6 +60,8 @@ BESIDE = {
         "gpuemu_flow.artifacts.ptx.numbers",
         "gpuemu_flow.artifacts.ptx.opcode",
         "gpuemu_flow.artifacts.ptx.operands",
+        # Compiled kernels are kept in the user's cache.
+        "gpuemu_flow.store.user_cache",
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
