@@ -231,6 +231,13 @@ class Report:
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()
 
+    def place_of(self, failure: CaseFailure) -> Place | None:
+        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        found = failure.source
+        if found is None or found.file.startswith("/"):
+            return self.places.get(failure.op)
+        return Place(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
+
     @property
     def exit_code(self) -> int:
         """The run's; 1 when something regressed and that is to fail; 124 when it was cut off.

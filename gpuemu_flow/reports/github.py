@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.document import Report, regressed
+from gpuemu_flow.reports.document import Place, Report, regressed
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.types import Verdict
@@ -51,7 +51,7 @@ def _all(report: Report) -> Iterator[str]:
         what = leads.lead(report, failure, alike[leads.like(failure)])
         lines += [] if not what or what in lines[0] else [what]
         message = "\n".join([*lines, failure.reproduce])
-        yield _command(report, op, f"{op}: {kind}", message)
+        yield _at(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
         if result.verdict is Verdict.ERROR and not result.cases:
             yield _command(report, result.op, f"{result.op}: error", _short(result.reason))
@@ -86,7 +86,10 @@ def _lints(report: Report) -> Iterator[str]:
 
 
 def _command(report: Report, subject: str, title: str, message: str) -> str:
-    place = report.places.get(subject)
+    return _at(report.places.get(subject), title, message)
+
+
+def _at(place: Place | None, title: str, message: str) -> str:
     return _error(
         place.file if place is not None else "",
         place.line if place is not None else 0,

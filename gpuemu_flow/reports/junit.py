@@ -161,7 +161,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
         f"Max diff: {number(stats.max_abs)}  Max rel diff: {number(stats.max_rel)}  "
         f"Of tolerance: {share(stats.tolerance_used)}  Unjudged: {percent(stats.unjudged)}"
     )
-    place = report.places.get(checked.op)
+    place = report.place_of(failure)
     if place is not None:
         yield f"At: {place.file}:{place.line}"
     found = report.explained.get(report.key(failure))

@@ -149,7 +149,7 @@ def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> di
         "ruleId": f"validation/{kind}",
         "level": "error",
         "message": {"text": _text(text)},
-        "locations": [_location(report.places.get(op), op)],
+        "locations": [_location(report.place_of(worst), op)],
         "occurrenceCount": len(members),
         "properties": {
             "op": _text(op, MAX_NAME),

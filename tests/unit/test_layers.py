@@ -17,7 +17,7 @@ LAYERS = (
     ("tasks",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts"),
+    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -39,6 +39,7 @@ BESIDE = {
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
+        "gpuemu_flow.artifacts.ptx.plain",
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.expressions",
@@ -65,7 +66,7 @@ BESIDE = {
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors",),
+    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings"),
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
