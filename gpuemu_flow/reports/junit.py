@@ -233,9 +233,9 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 def _regressions(report: Report) -> Iterator[_Test]:
     """Only where they fail the run: elsewhere they would make a green job look red."""
     if report.fail_on_regression:
-        for sentence in report.regressions:
-            name = sentence.partition(":")[0]
-            yield _Test("regressions", name, 0.0, "failure", "Regression", sentence)
+        for worse in report.regressions:
+            said = worse.sentence
+            yield _Test("regressions", worse.subject, 0.0, "failure", "Regression", said)
 
 
 def _problems(report: Report) -> Iterator[_Test]:

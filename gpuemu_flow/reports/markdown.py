@@ -125,7 +125,9 @@ def _sections(report: Report) -> Iterator[_Section]:
     )
     if report.fail_on_regression or report.baseline is not None:
         yield _Section(
-            "Regressions", (), [f"- {code(s, 400, cell=False)}" for s in report.regressions]
+            "Regressions",
+            (),
+            [f"- {code(r.sentence, 400, cell=False)}" for r in report.regressions],
         )
     yield _Section(
         "Kernels",

@@ -36,7 +36,8 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "recorded": [dict(record) for record in report.recorded],
         "cases": [_case(case) for case in report.cases],
         "baseline": None if report.baseline is None else dict(report.baseline),
-        "regressions": list(report.regressions),
+        "regressions": [worse.sentence for worse in report.regressions],
+        "regressed": [worse.to_json() for worse in report.regressions],
         "fail_on_regression": report.fail_on_regression,
     }
 

@@ -83,7 +83,7 @@ def _after(report: Report) -> Iterator[str]:
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
-        yield from (f"regression: {printable(sentence)}" for sentence in report.regressions)
+        yield from (f"regression: {printable(r.sentence)}" for r in report.regressions)
     yield totals_line(report)
 
 

@@ -14,6 +14,7 @@ from report_samples import failed, hostile, huge, report_of, sample
 
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.junit import MAX_MESSAGE, report_to_junit
+from gpuemu_flow.reports.regressions import Regression
 
 GITLAB_LIMIT = 30_000_000
 
@@ -134,5 +135,5 @@ def test_what_clients_submitted_is_one_passed_test() -> None:
 
 
 def test_regressions_that_do_not_fail_the_run_are_no_failures() -> None:
-    report = report_of([failed("a", 1)], regressions=("a float32: worse",))
+    report = report_of([failed("a", 1)], regressions=(Regression("a", "float32"),))
     assert not [c for c in cases(report_to_junit(report)) if c.get("classname") == "regressions"]
