@@ -11,6 +11,7 @@ from gpuemu_flow import __version__
 from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
+from gpuemu_flow.engine.client_baselines import of_clients
 from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.report import run_and_report
@@ -164,6 +165,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
         ``baseline-bad-tag``.
     """
     kernels, results = _current(workspace, report)
+    submitted, artifacts = of_clients(workspace)
     baseline = Baseline(
         tag=baselines.check_tag(tag),
         created=baselines.now(),
@@ -171,6 +173,8 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
         environment=dict(workspace.environment),
         kernels=kernels,
         results=results,
+        submitted=submitted,
+        artifacts=artifacts,
     )
     return _put(workspace, baseline)
 

@@ -158,7 +158,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
         return None
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
-    return BaselineStore(workspace.cache).get(wanted)
+    return BaselineStore(workspace.cache).comparable(wanted)
 
 
 def _gate(workspace: Workspace, request: Request) -> bool:
