@@ -26,6 +26,7 @@ BESIDE = {
     "engine": (
         "gpuemu_flow.reports.document",
         "gpuemu_flow.reports.model",
+        "gpuemu_flow.reports.regressions",
         "gpuemu_flow.reports.fuzz_model",
         "gpuemu_flow.reports.export_outputs",
         "gpuemu_flow.reports.pytest_export",
