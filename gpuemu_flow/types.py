@@ -306,6 +306,24 @@ class ErrorStats:
 
 
 @dataclass(frozen=True)
+class WeakOutput:
+    """What makes the comparison of one output in one case say little.
+
+    Attributes
+    ----------
+    name : str
+    value : float or None
+        The one value that all of its finite elements are expected to have; None: there are several.
+    zeros : bool
+        An explicit tolerance lets zeros pass.
+    """
+
+    name: str
+    value: float | None = None
+    zeros: bool = False
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """Verdict on one case's outputs.
 
@@ -317,6 +335,8 @@ class CheckResult:
     notes : tuple of str
     empty : tuple of str
         Outputs without an element.
+    weak : tuple of WeakOutput
+        Outputs of which one value is expected, or zeros would pass.
 
     Raises
     ------
@@ -329,6 +349,7 @@ class CheckResult:
     stats: ErrorStats = field(default_factory=ErrorStats)
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    weak: tuple[WeakOutput, ...] = ()
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -346,6 +367,7 @@ class CheckResult:
             },
             "notes": list(self.notes),
             "empty": list(self.empty),
+            "weak": [weak_to_json(output) for output in self.weak],
         }
 
     @classmethod
@@ -362,7 +384,21 @@ class CheckResult:
             ErrorStats(**stats),
             tuple(data["notes"]),
             tuple(data.get("empty", ())),
+            tuple(weak_from_json(output) for output in data.get("weak", ())),
         )
+
+
+def weak_to_json(output: WeakOutput) -> dict[str, Json]:
+    """As plain JSON."""
+    return {"name": output.name, "value": output.value, "zeros": output.zeros}
+
+
+def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
+    """Rebuild from `weak_to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+    value = data["value"]
+    return WeakOutput(
+        str(data["name"]), None if value is None else float(value), bool(data["zeros"])
+    )
 
 
 def number_to_json(value: Json) -> Json:
