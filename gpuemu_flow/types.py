@@ -261,6 +261,10 @@ class Failure:
         Multi-index of the worst (or first) element.
     expected, actual : float or None
         Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+    why : str
+        Of a program that gave no outputs: the name of what it raised, else the error's slug.
+    place : str
+        ``file:line`` where it failed; empty where that is not known.
     """
 
     kind: FailureKind
@@ -269,6 +273,8 @@ class Failure:
     index: Shape | None = None
     expected: float | None = None
     actual: float | None = None
+    why: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -425,6 +431,8 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
         "index": None if failure.index is None else list(failure.index),
         "expected": number_to_json(failure.expected),
         "actual": number_to_json(failure.actual),
+        "why": failure.why,
+        "place": failure.place,
     }
 
 
@@ -438,4 +446,7 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         None if index is None else tuple(index),
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
+        # An older version's says nothing of these two.
+        str(data.get("why", "")),
+        str(data.get("place", "")),
     )
