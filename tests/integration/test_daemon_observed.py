@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from daemon_workspace import Served, normal
+from runner_workspace import wait_until
 
 from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
@@ -156,3 +159,43 @@ def test_a_file_that_appears(unserved: Served) -> None:
         assert client.submit_output("scale", {"x": x}, x * 5, 7).passed
         path.unlink()
         assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
+
+
+def test_an_edit_and_back_while_it_is_judged(unserved: Served) -> None:
+    """What the reference read in between is not what the file says before and after."""
+    path = unserved.root / "data" / "factor.txt"
+    path.parent.mkdir()
+    text(path, 2)
+    unserved.write("gpuemu.toml", CONFIG + "timeout = 600\n")
+    lock, entered = (
+        unserved.write("lock", "held while the file is edited"),
+        unserved.root / "entered",
+    )
+    unserved.write(
+        "scripts/scale.py",
+        f"""
+        import fcntl
+
+        def reference(x):
+            open({str(entered)!r}, "w").close()
+            with open({str(lock)!r}) as held:
+                fcntl.flock(held, fcntl.LOCK_SH)
+                return (x * int(open({str(path)!r}).read())).astype(x.dtype)
+        """,
+    )
+    unserved.start()
+    x = normal(3)
+    with unserved.client(timeout_ms=600_000) as client, ThreadPoolExecutor(1) as threads:
+        assert client.submit_output("scale", {"x": x}, x * 2, 7).passed
+        assert counted(unserved) == (Verdict.PASSED, 1)
+        entered.unlink()
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            waiting = threads.submit(client.submit_output, "scale", {"x": x}, x * 5, 8)
+            assert wait_until(entered.exists)
+            text(path, 5)
+        waiting.result()
+        text(path, 2)
+        assert counted(unserved) == (Verdict.PASSED, 1), "the second one was judged by another file"
+        assert not client.submit_output("scale", {"x": x}, x * 5, 8).passed
+        assert counted(unserved) == (Verdict.FAILED, 2)
