@@ -46,9 +46,7 @@ def fragments(rng: np.random.Generator, n: int) -> list[Case]:
     short = [(v.view("u4") & TF32_MASK).view("f4") for v in (x, y)]
     cases.append(Case(f, "wmma_tf32", one, [32], [x, y, c], {2: _product(*short, c)}, 1e-6, 1e-6))
     a, b, c = rng.standard_normal((8, 4)), rng.standard_normal((8, 4)), draw(8, 8)
-    cases.append(
-        Case(f, "wmma_f64", one, [32], [a, b, c], {2: _product(a, b.T, c)}, 1e-13, 1e-13)
-    )
+    cases.append(Case(f, "wmma_f64", one, [32], [a, b, c], {2: _product(a, b.T, c)}, 1e-13, 1e-13))
     sums = np.arange(32) * (n * (n - 1) // 2)
     cases.append(
         Case(f, "stack_sum", one, [32], [out(32, "i4"), np.int32(n)], {0: sums.astype("i4")})
