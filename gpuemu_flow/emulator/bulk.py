@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuemu_flow.emulator.asynchronous import MANY
 from gpuemu_flow.emulator.atomics import AtomicForm
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.mbarriers import Mbarriers
@@ -168,7 +169,7 @@ class Bulk(Mbarriers):
     def wait_bulk(self, most: int, mask: Array | None) -> None:
         """Deliver all but the latest groups."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
-        groups = self._bulk_group.reshape(-1)
+        groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []
         for copy in self._bulk:
             due = copy.barrier < 0 and active[copy.lane] and copy.group < groups[copy.lane] - most
