@@ -15,6 +15,8 @@ TITLES = {
     "race": "racecheck",
     "sync": "synccheck",
     "order": "ordercheck",
+    "contract": "contraction",
+    "approx": "approximation",
     "trap": "trap",
 }
 """Names of the checks as compute-sanitizer has them."""
