@@ -35,6 +35,7 @@ from gpuemu_flow.tasks import (
     lint,
     run_op,
     run_reference,
+    stages,
 )
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
@@ -43,11 +44,20 @@ _ATTEMPTS = 3
 
 Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
+
+def _consists_of(parts: KeyParts) -> dict[str, str]:
+    """Name all that a program consists of: its sources, and code that another task compiled."""
+    made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
+    return {**parts.code, **made}
+
+
 ACTIONS: Mapping[str, Action] = {
     generate.STAGE: lambda spec, context, _: generate.run(spec, context),
-    run_op.STAGE: lambda spec, context, parts: run_op.run(spec, context, parts.code),
-    run_reference.STAGE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
-    compare.STAGE: lambda spec, context, parts: compare.run(spec, context, parts.code),
+    run_op.STAGE: lambda spec, context, parts: run_op.run(spec, context, _consists_of(parts)),
+    run_reference.STAGE: lambda spec, context, parts: run_reference.run(
+        spec, context, _consists_of(parts)
+    ),
+    compare.STAGE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
     diff.STAGE: lambda spec, context, _: diff.run(spec, context),
     build_kernel.STAGE: lambda spec, context, _: build_kernel.run(spec, context),
     kernel_code.STAGE: lambda spec, context, _: kernel_code.run(spec, context),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 
+from gpuemu_flow.errors import FlowError
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
@@ -268,3 +269,11 @@ class OpError(Exception):
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def op_error(error: FlowError) -> OpError:
+    """Make the error of a program out of one of ours."""
+    problem = error.problems[0]
+    return OpError(
+        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
+    )
