@@ -14,7 +14,6 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.emulator.described import canonical_text, read_described
 from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.types import Json
 
@@ -242,6 +241,9 @@ def _triton_kind(
 
 
 def _ptx_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
+    # Only a workspace with such an op has a use for the emulator's modules.
+    from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
+
     source = "path" if "path" in table else "file"
     if not _needs(programs, table, where, (source,)):
         return None
