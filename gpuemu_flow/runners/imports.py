@@ -16,6 +16,7 @@ from gpuemu_flow.runners.api import OpError, Program, RunError
 
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+_OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
@@ -59,7 +60,11 @@ class _FreshLoader(machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(_transformed(self.get_data(path)), path)
+        source = self.get_data(path)
+        # A checkout of this package may be the workspace. Its own modules stay as they are: those
+        # that make the shadow would else be needed to load themselves.
+        own = _is_below(os.path.realpath(path), _OWN)
+        return self.source_to_code(source if own else _transformed(source), path)
 
 
 _PACKAGE = str(Path(__file__).parent.parent)
