@@ -69,12 +69,11 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
     ``OMP_*`` stands for all that begin so. The value itself, which may be a secret, is never kept.
     """
     if name != ALL_VARIABLES and name.endswith(ALL_VARIABLES):
-        merged = {**WORKER_DEFAULTS, **environ}
         begin = name[:-1]
-        found = sorted((n, v) for n, v in merged.items() if n.startswith(begin))
+        found = sorted(n for n in {*WORKER_DEFAULTS, *environ} if n.startswith(begin))
         if not found:
             return UNSET
-        value = repr(found)
+        value = repr([(n, environ.get(n, WORKER_DEFAULTS.get(n))) for n in found])
     elif name == ALL_VARIABLES:
         merged = {**WORKER_DEFAULTS, **environ}
         value = repr(sorted((n, v) for n, v in merged.items() if not is_of_a_session(n)))
@@ -199,7 +198,7 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
         if head != f"{FORMAT} {_checksum(body)}".encode():
             return None
         sections = body.decode().split("\f")
-        summary = _check_head(sections[0].split("\n"), environ)
+        summary = _check_head(sections[0].split("\n"), dict(environ))  # decoded once
         if summary is None:
             return None
         for section in sections[1:]:

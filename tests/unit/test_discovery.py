@@ -239,3 +239,63 @@ def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
     given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
     assert set(plan.WORKER_DEFAULTS) == given
     assert plan.VOLATILE == variables.NEVER | variables.OF_TERMINAL
+
+
+def test_names_that_begin_alike_count_as_one(root: Path) -> None:
+    """Set, unset or changed; what workers are given by default is no change."""
+    states = [
+        plan.variable_digest(environ, "OMP_*")
+        for environ in (
+            {}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}, {"OMP_NESTED": "1"},
+            {"OMP": "1"},
+        )
+    ]  # fmt: skip
+    assert states[0] == states[1] == states[4]
+    assert len(set(states)) == 3
+    assert plan.variable_digest({"TORCH": "1"}, "TORCH_*") == plan.UNSET
+    look = discovery(root, TORCH_X="1")
+    names = look.discover(Observation(variables=frozenset({"TORCH_*"})), {})
+    assert look.parts(names) != discovery(root).parts(names)
+
+
+LOOKS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a mode": ("looked", lambda r: (r / "names/a").chmod(0o700)),
+    "a folder that is gone": ("looked", lambda r: (r / "names").rename(r / "other")),
+    "a kind": ("listed", lambda r: ((r / "names/a").unlink(), (r / "names/a").mkdir())),
+    "a backup": ("listed", lambda r: (r / "names/a~").touch()),
+    "a size": ("sized", lambda r: (r / "names/a").write_text("longer")),
+    "a module": ("modules", lambda r: (r / "names/b.py").touch()),
+}
+
+
+@pytest.mark.parametrize("what", LOOKS)
+def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: Path) -> None:
+    part, change = LOOKS[what]
+    look = discovery(root)
+    paths = [root / "names", root / "names/a"] if part == "looked" else [root / "names"]
+    (root / "names/a").touch()
+    names = look.discover(Observation(**{part: frozenset(map(str, paths))}), {})
+    before = look.parts(names)
+    sets = ObservedSets()
+    sets.record("task", names, before)
+    assert sets.changed(look) == set()
+    needed = sets.needed(look)
+    text = plan.render(
+        identity_text=plan.identity({}), summary="fine", files={}, absent=needed.absent,
+        folders=needed.folders, looks=needed.looks,
+    )  # fmt: skip
+    assert text is not None
+    (root / "plan").write_bytes(text)
+    assert plan.up_to_date(str(root / "plan"), {}) == "fine"
+    change(root)
+    assert sets.changed(look) == {"task"}
+    assert plan.up_to_date(str(root / "plan"), {}) is None
+
+
+def test_names_that_editors_make_are_no_modules(root: Path) -> None:
+    look = discovery(root)
+    names = look.discover(Observation(modules=frozenset({str(root / "names")})), {})
+    before = look.parts(names)
+    for name in (".op.py.swp", "4913", "#op.py#", "op.py~"):
+        (root / "names" / name).touch()
+    assert look.parts(names) == before
