@@ -15,6 +15,7 @@ from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.emulator.described import CHECK_NAMES, canonical_text, read_described
+from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.types import Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
@@ -322,7 +323,7 @@ def _needs(
     for name in names:
         if name not in table:
             fault = f"{dotted(where)} of kind {table['kind']!r} lacks the key {name!r}"
-            programs.out.add("config-missing-key", where, fault)
+            programs.out.add("config-missing-key", where, fault, Hint.of("", AddKey(name)))
     return all(name in table for name in names)
 
 

@@ -16,6 +16,24 @@ from gpuemu_flow.kernel_findings import THERE
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
 
+def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
+    """Make a filter of the lanes that write something else than what is there.
+
+    It is looked up when a lane is in doubt, for most accesses never.
+    """
+    found: list[Array] = []
+
+    def keep(bad: Array) -> Array:
+        if same is None or not bad.any():
+            return bad
+        if not found:
+            alike = same()
+            found.append(~(alike if good is None else alike[good]))
+        return bad & found[0]
+
+    return keep
+
+
 def smallest_access(program: Program) -> int:
     """Give the bytes of the smallest access to memory, at most 4: what races are told apart by."""
     sizes = [
@@ -45,6 +63,7 @@ class SharedRaces:
         lanes = np.arange(rows * state.width)
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
+        self._signals: dict[int, Array] = {}
         self._written = _Trace(cells)
         self._read = _Trace(cells)
         self._read_also = _Trace(cells)
@@ -191,6 +210,24 @@ class SharedRaces:
             warps = self._warps_of(chosen)
             self._clock[:, index, index] += warps
 
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what the warps of some lanes know at barrier objects, by their places."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        pairs = np.unique(row * self._warps + warp)
+        rows, warps = pairs // self._warps, pairs % self._warps
+        self._clock[rows, warps, warps] += 1
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            known, before = self._clock[r, w], self._signals.get(place)
+            self._signals[place] = known.copy() if before is None else np.maximum(before, known)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what the warps of some lanes know."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            left = self._signals.get(place)
+            if left is not None:
+                self._clock[r, w] = np.maximum(self._clock[r, w], left)
+
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
         """Give what warps have learnt of the count of other lanes' warps."""
         return self._clock[row, warp, self._warp[of]]
@@ -285,8 +322,8 @@ class GlobalRaces:
         *,
         write: bool,
         strong: bool,
-        same: Array | None = None,
-    ) -> None:
+        same: Callable[[], Array] | None = None,
+    ) -> bool:
         """Record one access, and report those that nothing orders with another block's.
 
         Parameters
@@ -296,8 +333,13 @@ class GlobalRaces:
         good : array or None
         size, step : int
         write, strong : bool
-        same : array or None
-            Of the active lanes, those that write what is there already.
+        same : callable or None
+            Tells which of the active lanes write what is there already.
+
+        Returns
+        -------
+        bool
+            Whether lanes of several blocks wrote to one place.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)
@@ -306,10 +348,11 @@ class GlobalRaces:
         numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
         if good is not None:
             me, offsets, numbers = me[good], offsets[good], numbers[good]
-            same = None if same is None else same[good]
         if not me.size:
-            return
+            return False
         self._time += 1
+        collided = False
+        differing = _differing(same, good)
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
             writer = self._writer[cells]
@@ -317,8 +360,7 @@ class GlobalRaces:
             if bad.any():
                 bad &= ~self._ordered(writer, self._written[cells], me)
                 bad &= ~(self._strong[cells] & strong)
-                if same is not None:
-                    bad &= ~same
+                bad = differing(bad)
                 self._report(state, bad, numbers, writer, step, offsets, cells, write, "written")
             if write:
                 for slot in (0, 1):
@@ -327,8 +369,7 @@ class GlobalRaces:
                     if bad.any():
                         bad &= ~self._ordered(reader, self._read_times[slot][cells], me)
                         bad &= ~(self._read_strong[slot][cells] & strong)
-                        if same is not None:
-                            bad &= ~same
+                        bad = differing(bad)
                         self._report(
                             state, bad, numbers, reader, step, offsets, cells, True, "read"
                         )
@@ -336,6 +377,7 @@ class GlobalRaces:
                 self._written[cells] = self._time
                 self._write_step[cells] = step
                 self._strong[cells] = strong
+                collided |= bool((self._writer[cells] != me).any())
             else:
                 reader = self._readers[0][cells]
                 taken = (reader > 0) & (reader != me)
@@ -349,6 +391,7 @@ class GlobalRaces:
                 self._readers[1][cells[beaten]] = me[beaten]
                 self._read_times[1][cells[beaten]] = self._time
                 self._read_strong[1][cells[beaten]] = strong
+        return collided
 
     def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction.

@@ -134,5 +134,5 @@ def besides(report: Report) -> Iterator[Besides]:
             yield Besides(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
     if report.fail_on_regression and report.regressions:
         more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
-        text = report.regressions[0][:MAX_MESSAGE] + more
+        text = report.regressions[0].sentence[:MAX_MESSAGE] + more
         yield Besides("failed", "regression", text, "baseline")

@@ -26,6 +26,7 @@ BESIDE = {
     "engine": (
         "gpuemu_flow.reports.document",
         "gpuemu_flow.reports.model",
+        "gpuemu_flow.reports.regressions",
         "gpuemu_flow.reports.fuzz_model",
         "gpuemu_flow.reports.export_outputs",
         "gpuemu_flow.reports.pytest_export",
@@ -61,6 +62,8 @@ BESIDE = {
         "gpuemu_flow.artifacts.ptx.numbers",
         "gpuemu_flow.artifacts.ptx.opcode",
         "gpuemu_flow.artifacts.ptx.operands",
+        # Compiled kernels are kept in the user's cache.
+        "gpuemu_flow.store.user_cache",
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
