@@ -132,3 +132,5 @@ class Accesses(SharedMemory):
 
     def finish(self) -> None:
         """Let go of a batch."""
+        if self.shared_races is not None:
+            self.shared_races.settle()

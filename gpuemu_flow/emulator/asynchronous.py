@@ -9,7 +9,6 @@ import numpy as np
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.warps import Warps
 
-
 MANY = 1 << 30
 """More groups than there can be."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
+from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
@@ -18,6 +19,7 @@ from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
 from gpuemu_flow.emulator.names import plain_function
+from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
@@ -80,12 +82,18 @@ class LaunchResult:
         What the kernel's ``printf`` wrote.
     instructions : int
         Thread instructions that were executed.
+    backend : str
+        ``numpy`` or ``c``: what ran it.
+    note : str
+        Why the compiled back end did not run it where it was asked for or would have paid.
     """
 
     buffers: tuple[Array | None, ...]
     findings: tuple[Finding, ...]
     printed: str
     instructions: int
+    backend: str = "numpy"
+    note: str = ""
 
 
 @dataclass
@@ -99,6 +107,7 @@ class Kernel:
         check_program(self.program)
         self._blocks = split_blocks(self.program)
         self._code = Code(self.program, self._blocks)
+        self._native = Native(self.program, self._blocks)
 
     @property
     def name(self) -> str:
@@ -120,6 +129,7 @@ class Kernel:
         checks: Iterable[str] = DEFAULT_CHECKS,
         budget: int = DEFAULT_BUDGET,
         order: Sequence[int] | None = None,
+        backend: str = "auto",
     ) -> LaunchResult:
         """Run the kernel once.
 
@@ -136,6 +146,9 @@ class Kernel:
             Thread instructions at most.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
+        backend : str
+            ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
+            for large launches, where a compiler is there and no bit can differ.
 
         Returns
         -------
@@ -151,30 +164,40 @@ class Kernel:
         wanted = frozenset(checks)
         watched = "init" in wanted and self._blocks.entry_live
         kernel = self._watching() if watched else self
-        return kernel._launch(grid, block, arguments, shared, wanted, budget, order)
+        return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
 
     def _launch(
         self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
         shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
+        backend: str,
     ) -> LaunchResult:  # fmt: skip
         dimensions = _check_dimensions(self.program, grid, block, shared)
         launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
+        ids = np.arange(launch.blocks) if order is None else np.asarray(order)
+        chosen = self._native.choose(backend, launch.threads, launch.blocks, checks)
+        note = chosen.note
+        if chosen.compiled:
+            if self._native.run(launch, ids):
+                return _result(launch, buffers, arguments, "c", "")
+            note = "something was found, which numpy describes"
+            launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
+        between = "race" in checks and launch.blocks > 1
+        try:
+            self._run(launch, ids, QuickGlobalRaces(launch) if between else None)
+        except EveryLoadCountsError:
+            launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
+            self._run(launch, ids, GlobalRaces(launch))
+        return _result(launch, buffers, arguments, "numpy", note)
+
+    def _run(self, launch: Launch, ids: Array, races: GlobalRaces | None) -> None:
+        """Run all blocks with numpy, batch by batch."""
         machine = Machine(launch, self._blocks, self._code)
-        if "race" in launch.checks and launch.blocks > 1:
-            machine.global_races = GlobalRaces(launch)
+        machine.global_races = races
         local = max(1, self.program.local_bytes)
         per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
-        ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
-        outputs = tuple(
-            None if buffer < 0 else _take_out(launch.arena, buffer, argument)
-            for buffer, argument in zip(buffers, arguments, strict=True)
-        )
-        return LaunchResult(
-            outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed
-        )
 
     def _watching(self) -> Kernel:
         """Give the kernel with steps that watch registers which may be read unwritten."""
@@ -249,6 +272,18 @@ def _pack(
                 )
         block[parameter.offset : parameter.offset + len(piece)] = piece
     return block, buffers
+
+
+def _result(
+    launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
+) -> LaunchResult:
+    outputs = tuple(
+        None if buffer < 0 else _take_out(launch.arena, buffer, argument)
+        for buffer, argument in zip(buffers, arguments, strict=True)
+    )
+    return LaunchResult(
+        outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed, backend, note
+    )
 
 
 def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:

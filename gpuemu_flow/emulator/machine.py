@@ -15,6 +15,7 @@ from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import BITS, Array
+from gpuemu_flow.kernel_findings import THERE
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]
@@ -284,10 +285,10 @@ class _Schedule:
         for step in np.unique(steps[other]).tolist():
             chosen = other & (steps == step)
             row = int(np.flatnonzero(chosen.any(axis=1))[0])
-            where = self._m.launch.program.place(int(low[row])).where
             self._m.report_mask(
                 "sync", "different-barriers", chosen, step,
-                f"is waited at by some threads of a block while others wait at {where}",
+                f"is waited at by some threads of a block while others wait at {THERE}",
+                int(low[row]),
             )  # fmt: skip
 
     def _deadlock(self) -> None:

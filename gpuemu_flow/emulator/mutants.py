@@ -172,7 +172,8 @@ def _where(function: Function, body: Body, instruction: Instruction) -> str:
 
 
 def _replaced(text: str, instruction: Instruction, new: str) -> bytes:
-    # A guard stands before the offset and stays. The text has one character for each byte, and spaces for comments.
+    # A guard stands before the offset and stays. The text has one character for each byte, and
+    # spaces for comments.
     end = text.find(";", instruction.offset)
     if end < 0:
         raise UnsupportedError

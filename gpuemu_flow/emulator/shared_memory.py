@@ -76,9 +76,7 @@ class SharedMemory(GlobalMemory):
         """Load from shared memory."""
         size = width * vector
         races = self.shared_races
-        if races is not None and address.size == 1:
-            address = self.spread(address)
-        if address.shape[1] == 1 and mask is None and races is None:
+        if address.shape[1] == 1 and mask is None:
             lanes, good = self._shared_rows(address, size, step)
         else:
             lanes, good = self._shared_lanes(address, mask, size, step, False, whole=False)
