@@ -12,7 +12,8 @@ from gpuemu_flow.emulator.forms import find_form, lane_wise_bases
 from gpuemu_flow.emulator.types import DTYPES
 
 _WORDS = (
-    "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "finite", "full", "sat",
+    "", "rn", "lo", "wide", "approx", "hi", "wrap", "clamp", "l.wrap", "r.clamp", "finite", "full",
+    "sat",
 )  # fmt: skip
 """Words before the type, of which each instruction has one when it needs any."""
 
@@ -61,15 +62,14 @@ def _lane_wise(base: str) -> Row:
         for kind in DTYPES:
             parts = (base, word, kind, kind) if base in ("dp4a", "dp2a") else (base, word, kind)
             text = ".".join(part for part in parts if part)
-            form = find_form(Opcode(text)) or find_form(Opcode(f"{text}.s32"))
+            form = find_form(Opcode(f"{text}.s32" if base == "slct" else text))
             if form is None:
                 continue
             found[kind], section = None, form.section
             for flag in (*_MODES, *_FLAGS):
                 if flag != word and find_form(Opcode(f"{base}.{flag}.{kind}")) is not None:
                     flags[flag] = None
-            if word and word not in ("finite", "rn"):
-                flags[word] = None
+            flags.update(dict.fromkeys(word.split(".") if word not in ("finite", "rn", "") else ()))
     return Row(base, " ".join(found), " ".join(_in_order(flags)), section)
 
 

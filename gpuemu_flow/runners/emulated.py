@@ -26,7 +26,7 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.variants import variant_name
-from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.api import OpError, Program, RunError, op_error
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure, FailureKind
@@ -67,13 +67,6 @@ def failure_of(finding: Finding, root: str, code_line: Callable[[int], int] = in
     return Failure.of_kernel(kind, finding.typed(code_line).moved(near))
 
 
-def _refused(problem_of: FlowError) -> OpError:
-    problem = problem_of.problems[0]
-    return OpError(
-        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
-    )
-
-
 class EmulatedRunner:
     """Launches the kernels of one PTX file as the configuration describes.
 
@@ -108,7 +101,7 @@ class EmulatedRunner:
                 load_kernel(data, program.path, launch.entry) for launch in described.launches
             ]
         except FlowError as error:
-            raise _refused(error) from None
+            raise op_error(error) from None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Launch the kernels; the outputs by name.
@@ -125,7 +118,7 @@ class EmulatedRunner:
         except ExpressionError as error:
             raise OpError(RunError("emulator-launch", str(error))) from None
         except FlowError as error:
-            raise _refused(error) from None
+            raise op_error(error) from None
 
     def violations(self) -> Sequence[Failure]:
         """What the checks found in the latest call."""
