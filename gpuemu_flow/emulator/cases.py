@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.launch import (
     BufferArgument,
     Kernel,
     check_dimensions,
-    take_out,
+    outputs_of,
 )
 from gpuemu_flow.emulator.types import WARP, Array
 from gpuemu_flow.errors import FlowError
@@ -110,9 +110,6 @@ def _launch(
     if launch.findings() or launch.printed:
         return None
     return [
-        tuple(
-            None if number < 0 else take_out(launch.arena, number, argument)
-            for number, argument in zip(numbers, arguments, strict=True)
-        )
+        outputs_of(launch, numbers, arguments)
         for numbers, arguments in zip(buffers, lists, strict=True)
     ]

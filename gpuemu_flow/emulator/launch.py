@@ -283,17 +283,25 @@ def _pack(
 def _result(
     launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
 ) -> LaunchResult:
-    outputs = tuple(
-        None if buffer < 0 else take_out(launch.arena, buffer, argument)
+    return LaunchResult(
+        outputs_of(launch, buffers, arguments), tuple(launch.findings()),
+        "".join(launch.printed), launch.executed, backend, note,
+    )  # fmt: skip
+
+
+def outputs_of(
+    launch: Launch, buffers: Sequence[int], arguments: Sequence[Argument]
+) -> tuple[Array | None, ...]:
+    """Copy what the buffer arguments of one case hold now; None for other arguments."""
+    return tuple(
+        _take_out(launch.arena, buffer, argument)
+        if buffer >= 0 and isinstance(argument, BufferArgument)
+        else None
         for buffer, argument in zip(buffers, arguments, strict=True)
     )
-    return LaunchResult(
-        outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed, backend, note
-    )
 
 
-def take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
-    """Copy what a buffer argument holds now."""
+def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
     assert isinstance(argument, BufferArgument)
     raw = arena.read(arena.buffers[buffer]).copy()
     return raw.view(argument.data.dtype).reshape(argument.data.shape)

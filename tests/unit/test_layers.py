@@ -40,6 +40,7 @@ BESIDE = {
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
         "gpuemu_flow.cases.generate",
+        "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
