@@ -17,7 +17,7 @@ from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_laun
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
 from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
-from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
@@ -216,8 +216,15 @@ class Kernel:
                 )
             sizes += [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
             sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
-        arena = Arena(sizes)
-        made = [_place(program, arguments, arena) for arguments in lists]
+        if len(lists) == 1:
+            arena = Arena(sizes)
+            made = [_place(program, lists[0], arena)]
+        else:
+            arena = Arena([*sizes, SideBySide.room(sizes)])
+            shared_arena, made = SideBySide(arena, len(lists)), []
+            for arguments in lists:
+                shared_arena.begin_case()
+                made.append(_place(program, arguments, shared_arena))
         first, cases = made[0][0], tuple(case for case, _ in made)
         launch = Launch(
             program, arena, dimensions[0], dimensions[1], first.parameters,
@@ -228,7 +235,7 @@ class Kernel:
 
 
 def _place(
-    program: Program, arguments: Sequence[Argument], arena: Arena
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
 ) -> tuple[CaseMemory, list[int]]:
     """Allocate the module's variables, the buffers and the parameters of one case."""
     symbols = []
@@ -249,7 +256,7 @@ def _place(
 
 
 def _pack(
-    program: Program, arguments: Sequence[Argument], arena: Arena
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
 ) -> tuple[bytearray, list[int]]:
     """Allocate buffers and fill the parameter block."""
     block = bytearray(program.parameter_bytes + 16)
