@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuemu_flow.kernel_findings import KernelFinding
+
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
 
@@ -261,6 +263,8 @@ class Failure:
         Multi-index of the worst (or first) element.
     expected, actual : float or None
         Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+    finding : KernelFinding or None
+        Of compiled kernels: what a check found, and at which line; `message` is its text.
     """
 
     kind: FailureKind
@@ -269,6 +273,12 @@ class Failure:
     index: Shape | None = None
     expected: float | None = None
     actual: float | None = None
+    finding: KernelFinding | None = None
+
+    @classmethod
+    def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
+        """Make a failure of what a check of a kernel found."""
+        return cls(kind, str(finding), finding=finding)
 
 
 @dataclass(frozen=True)
@@ -389,12 +399,14 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
         "index": None if failure.index is None else list(failure.index),
         "expected": number_to_json(failure.expected),
         "actual": number_to_json(failure.actual),
+        **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
     }
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
     """Inverse of `failure_to_json`."""
     index = data["index"]
+    finding = data.get("finding")
     return Failure(
         FailureKind(data["kind"]),
         str(data["message"]),
@@ -402,4 +414,5 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         None if index is None else tuple(index),
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
+        None if finding is None else KernelFinding.from_json(finding),
     )

@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import inspect
 import os
+import pwd  # noqa: F401 - what getpass loads late, which a fork meanwhile would not survive
 import secrets
 import socket
 import sys
@@ -20,7 +21,6 @@ from gpuemu_flow.types import Json
 
 MAX_FILES = 500
 MAX_TEXT = 200
-_OURS = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _process: dict[int, str] = {}
 
 
@@ -79,14 +79,17 @@ def code_of_caller() -> dict[str, str]:
 
 def is_own(path: str | None) -> bool:
     """Whether a file is the user's: none of ours, of Python's or of an installed package."""
-    return bool(path) and not str(path).startswith((_OURS, *_installed()))
+    return bool(path) and not str(path).startswith(_NOT_OWN)
 
 
-@lru_cache(maxsize=1)
-def _installed() -> tuple[str, ...]:
+def _not_own() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({f"{paths[name]}{os.sep}" for name in names} | {"<frozen"})
+    ours = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+    return (ours, *{f"{paths[name]}{os.sep}" for name in names}, "<frozen")
+
+
+_NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
 def _of_module(module: ModuleType | None, name: str) -> dict[str, str]:

@@ -62,6 +62,8 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if writes and operands and not isinstance(operands[0], Memory):
         defined, operands = registers_in(operands[0]), operands[1:]
     used = tuple(n for operand in operands for n in registers_in(operand))
+    if step.opcode.destination is Destination.READS_AND_WRITES:
+        defined = registers_in(step.operands[0])
     if step.guard is not None:
         used = (*used, step.guard.number, *defined)
     return defined, used

@@ -47,6 +47,7 @@ def launch_cases(
         the cases must be launched one by one: they are large, nothing speaks for them, or
         something was found that has to be told for one case alone.
     """
+    kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)
     if per < 2 or not can_share(kernel.program):
         return None

@@ -23,10 +23,14 @@ from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import CaseMemory, Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768
 """Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
+
+BATCH_LOCAL = 1 << 26
+"""Bytes of local memory in flight."""
 
 DEFAULT_BUDGET = 20_000_000_000
 """Thread instructions of one launch."""
@@ -97,7 +101,7 @@ class Kernel:
     """A kernel ready to be launched any number of times."""
 
     program: Program
-    _machine_code: Code | None = field(default=None, repr=False)
+    _watched: Kernel | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_program(self.program)
@@ -157,21 +161,33 @@ class Kernel:
         BudgetError
             When the kernel does not end.
         """
+        wanted = frozenset(checks)
+        kernel = self.for_checks(wanted)
+        return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
+
+    def for_checks(self, checks: frozenset[str]) -> Kernel:
+        """Give the kernel that a launch with some checks executes."""
+        return self._watching() if "init" in checks and self._blocks.entry_live else self
+
+    def _launch(
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
+        shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
+        backend: str,
+    ) -> LaunchResult:  # fmt: skip
         dimensions = check_dimensions(self.program, grid, block, shared)
-        kept = frozenset(checks)
-        launch, (buffers,) = self.prepare(dimensions, [arguments], shared, kept, budget)
+        launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
-        chosen = self._native.choose(backend, launch.threads, launch.blocks, kept)
+        chosen = self._native.choose(backend, launch.threads, launch.blocks, checks)
         note = chosen.note
         if chosen.compiled:
             if self._native.run(launch, ids):
                 return _result(launch, buffers, arguments, "c", "")
             note = "something was found, which numpy describes"
-            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, kept, budget)
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         try:
             self.run(launch, ids)
         except EveryLoadCountsError:
-            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, kept, budget)
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
             self.run(launch, ids, every_load=True)
         return _result(launch, buffers, arguments, "numpy", note)
 
@@ -188,10 +204,17 @@ class Kernel:
             races = GlobalRaces(launch) if every_load else QuickGlobalRaces(launch)
         machine = Machine(launch, self._blocks, self._code)
         machine.global_races = races
-        per = max(1, BATCH_THREADS // machine.width)
+        local = max(1, self.program.local_bytes)
+        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
+
+    def _watching(self) -> Kernel:
+        """Give the kernel with steps that watch registers which may be read unwritten."""
+        if self._watched is None:
+            self._watched = Kernel(watch_registers(self.program, self._blocks))
+        return self._watched
 
     def prepare(
         self, dimensions: tuple[Dimensions, Dimensions], lists: Sequence[Sequence[Argument]],

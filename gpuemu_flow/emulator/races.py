@@ -11,6 +11,7 @@ from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.state import Launch, State
 from gpuemu_flow.emulator.types import SIZES, WARP, Array
+from gpuemu_flow.kernel_findings import THERE
 
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
 
@@ -62,6 +63,7 @@ class SharedRaces:
         lanes = np.arange(rows * state.width)
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
+        self._signals: dict[int, Array] = {}
         self._written = _Trace(cells)
         self._read = _Trace(cells)
         self._read_also = _Trace(cells)
@@ -162,14 +164,14 @@ class SharedRaces:
             ("written", True): "write-after-write",
             ("read", True): "write-after-read",
         }[verb, write]
-        there = self._s.launch.program.place(int(steps[first])).where
         at, other = int(offsets[first]), int(who[first])
         row = other // self._s.width
         self._s.report_lanes(
             "race", rule, numbers, step,
             lambda _: f"{'writes' if write else 'reads'} {self._describe(at, self._element(step))} "
             f"by {self._thread(int(numbers[0]))}, {verb} by {self._thread(other)} "
-            f"(block {show_index(self._s.block_index(row))}) at {there} with no barrier in between",
+            f"(block {show_index(self._s.block_index(row))}) at {THERE} with no barrier in between",
+            int(steps[first]),
         )  # fmt: skip
 
     def _warps_of(self, chosen: Array) -> Array:
@@ -207,6 +209,24 @@ class SharedRaces:
         else:
             warps = self._warps_of(chosen)
             self._clock[:, index, index] += warps
+
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what the warps of some lanes know at barrier objects, by their places."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        pairs = np.unique(row * self._warps + warp)
+        rows, warps = pairs // self._warps, pairs % self._warps
+        self._clock[rows, warps, warps] += 1
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            known, before = self._clock[r, w], self._signals.get(place)
+            self._signals[place] = known.copy() if before is None else np.maximum(before, known)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what the warps of some lanes know."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            left = self._signals.get(place)
+            if left is not None:
+                self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
         """Give what warps have learnt of the count of other lanes' warps."""
@@ -410,8 +430,8 @@ class GlobalRaces:
             "read-after-write" if not write
             else "write-after-write" if verb == "written" else "write-after-read"
         )  # fmt: skip
-        place = self._launch.program.place(int(self._write_step[cells[first]])).where
-        there = f" at {place}" if verb == "written" else ""
+        written = verb == "written"
+        there = f" at {THERE}" if written else ""
         x, y, _ = self._launch.grid
         linear = (int(other[first]) - 1) % self._launch.blocks
         block = show_index((linear % x, linear // x % y, linear // (x * y)))
@@ -421,4 +441,5 @@ class GlobalRaces:
             lambda _: f"{'writes' if write else 'reads'} {where} by "
             f"{state.who(int(numbers[first]))}, {verb} by block {block}{there} "
             "with nothing that orders the blocks",
+            int(self._write_step[cells[first]]) if written else -1,
         )  # fmt: skip

@@ -31,6 +31,7 @@ from gpuemu_flow.tasks import (
     diff,
     diff_kernel,
     generate,
+    kernel_code,
     lint,
     run_op,
     run_reference,
@@ -49,6 +50,7 @@ ACTIONS: Mapping[str, Action] = {
     compare.STAGE: lambda spec, context, parts: compare.run(spec, context, parts.code),
     diff.STAGE: lambda spec, context, _: diff.run(spec, context),
     build_kernel.STAGE: lambda spec, context, _: build_kernel.run(spec, context),
+    kernel_code.STAGE: lambda spec, context, _: kernel_code.run(spec, context),
     lint.STAGE: lambda spec, context, _: lint.run(spec, context),
     diff_kernel.STAGE: lambda spec, context, _: diff_kernel.run(spec, context),
 }

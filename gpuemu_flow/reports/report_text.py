@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.failure_text import failure_row
+from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
 from gpuemu_flow.types import Verdict
@@ -23,6 +24,12 @@ MAX_NAMES = 40
 _ABSENT = {Absence.CUT_OFF: "cut off by the time limit: ", Absence.UNABLE: ""}
 MAX_FAIL_LINES = 3
 """Failing cases of one op and dtype that ``test`` names one by one."""
+
+
+def write(report: Report, look: Look) -> str:
+    """Return the report as lines for people."""
+    style = Style(look.color)
+    return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
@@ -83,7 +90,7 @@ def _after(report: Report) -> Iterator[str]:
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
-        yield from (f"regression: {printable(sentence)}" for sentence in report.regressions)
+        yield from (f"regression: {printable(r.sentence)}" for r in report.regressions)
     yield totals_line(report)
 
 

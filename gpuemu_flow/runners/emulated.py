@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gpuemu_flow.artifacts.ptx.plain import plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
 from gpuemu_flow.emulator.expressions import ExpressionError, compute
@@ -21,6 +23,7 @@ from gpuemu_flow.emulator.launch import (
     load_kernel,
 )
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.emulated_batches import Beforehand
@@ -39,15 +42,29 @@ _KINDS = {
 }
 
 
-def failure_of(finding: Finding) -> Failure:
-    """Make a failure of what a check found."""
+def failure_of(finding: Finding, root: str, code_line: Callable[[int], int] = int) -> Failure:
+    """Make a failure of what a check found.
+
+    Parameters
+    ----------
+    finding : Finding
+    root : str
+        The workspace: its files are named from there.
+    code_line : callable
+        From a line of the PTX to its number in the PTX without line information.
+    """
+    prefix = root + "/"
+
+    def near(place: CodePlace) -> CodePlace:
+        return replace(place, file=place.file.removeprefix(prefix))
+
     kind = _KINDS.get(finding.check)
     if kind is None:
         writes = " writes " in f" {finding.message}"
         kind = FailureKind.OUT_OF_BOUNDS if writes else FailureKind.OUT_OF_BOUNDS_READ
         if finding.rule == "misaligned":
             kind = FailureKind.MISALIGNED
-    return Failure(kind, str(finding))
+    return Failure.of_kernel(kind, finding.typed(code_line).moved(near))
 
 
 def _refused(problem_of: FlowError) -> OpError:
@@ -82,7 +99,7 @@ class EmulatedRunner:
         self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
         try:
-            data = path.read_bytes()
+            data = self._data = path.read_bytes()
         except OSError as error:
             message = f"{path.name} cannot be read: {error.strerror}"
             raise OpError(RunError("emulator-no-file", message, file=program.path)) from None
@@ -209,7 +226,9 @@ class EmulatedRunner:
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
             checks=self._described.checks, backend=self._described.backend,
         )  # fmt: skip
-        self._found += [failure_of(finding) for finding in result.findings]
+        if result.findings:
+            number = plain_ptx(self._data).number
+            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
         _take(launch, result.buffers, buffers)
 
     def _arguments(
