@@ -25,6 +25,7 @@ from gpuemu_flow.emulator.layout import (
     initial_value,
     lay_out_parameters,
 )
+from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.operands import decode_operand
 
 _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d[\d\s,]{0,40})", re.ASCII)
@@ -324,7 +325,7 @@ class _Decoder:
             raise self._declined(
                 f"{instruction.opcode.text}: the operand {' '.join(text.split())[:60]!r} cannot "
                 "be run",
-                "",
+                fix_of(instruction.opcode),
                 instruction.offset,
             )
         return operand
