@@ -12,7 +12,8 @@ from gpuemu_flow.emulator.memory import (
     PATTERN,
 )
 from gpuemu_flow.emulator.names import plain_variable
-from gpuemu_flow.emulator.races import GlobalRaces, SharedRaces
+from gpuemu_flow.emulator.race_log import LoggedRaces
+from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Launch, State
 from gpuemu_flow.emulator.types import SIZES, Array
 
@@ -41,7 +42,7 @@ class Bytes(State):
         self.local_written: Array = np.zeros(0, np.uint8)
         self.shared_base: Array = np.zeros((1, 1), np.uint64)
         self.local_base: Array = np.zeros((1, 1), np.uint64)
-        self.shared_races: SharedRaces | None = None
+        self.shared_races: LoggedRaces | None = None
         self.global_races: GlobalRaces | None = None
         self._parameters: dict[tuple[int, str], Array] = {}
         if len(program.shared) + (launch.dynamic_shared > 0) > 1:
@@ -92,7 +93,7 @@ class Bytes(State):
             self.shared_written = np.zeros(rows * self.shared_stride + 64, np.uint8)
             self.local_written = np.zeros(lanes * self.local_stride + 64, np.uint8)
         if self.check_race and self.shared_stride:
-            self.shared_races = SharedRaces(
+            self.shared_races = LoggedRaces(
                 self, rows * self.shared_stride, self.describe_batch_offset
             )
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Module, Opcode, read_body
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
-from gpuemu_flow.emulator.errors import unsupported
+from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
+    STACK,
+    GlobalVariable,
     Operand,
     Program,
     Region,
@@ -34,6 +36,9 @@ SHARED_GUARD = 64
 """Bytes between shared variables, so that running over the end of one shows."""
 
 MAX_CALL_DEPTH = 32
+
+STACK_BYTES = 8192
+"""What ``alloca`` may take of a thread's local memory."""
 
 
 def decode_program(function: Function) -> Program:
@@ -101,6 +106,7 @@ class _Decoder:
         self._shared_names: dict[str, Symbol] = {}
         self._dynamic_names: list[str] = []
         self._global_numbers: dict[str, int] = {}
+        self._unreadable: dict[int, UnsupportedError] = {}
         self._stack: list[str] = []
         self._calls = 0
 
@@ -118,6 +124,10 @@ class _Decoder:
         program.steps.append(
             Step(Opcode("exit"), (), None, False, (), function.offset, None, "exit")
         )
+        if any(step.opcode.base == "alloca" for step in program.steps):
+            offset = align_up(program.local_bytes, 128)
+            program.local.append(Region(STACK, offset, STACK_BYTES))
+            program.local_bytes = offset + STACK_BYTES
         program.dynamic_offset = align_up(program.shared_bytes, 1024)
         return program
 
@@ -129,10 +139,13 @@ class _Decoder:
         variables = [v for v in self._module.variables if v.space in ("global", "const")]
         variables = [v for v in variables if not v.external]
         self._global_numbers = {v.name: n for n, v in enumerate(variables)}
-        for variable in variables:
-            self._program.globals.append(
-                initial_value(variable, self._module, self._global_numbers)
-            )
+        for number, variable in enumerate(variables):
+            try:
+                made = initial_value(variable, self._module, self._global_numbers)
+            except UnsupportedError as error:  # matters only to kernels that use the variable
+                self._unreadable[number] = error
+                made = GlobalVariable(variable.name, 0, b"", constant=True)
+            self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
         """Decode one function's body to the end of the program's steps."""
@@ -206,6 +219,8 @@ class _Decoder:
     def _module_symbol(self, name: str) -> Symbol | None:
         number = self._global_numbers.get(name)
         if number is not None:
+            if number in self._unreadable:
+                raise self._unreadable[number]
             return Symbol("global", number)
         if name in self._shared_names:
             return self._shared_names[name]
@@ -227,6 +242,7 @@ class _Decoder:
                 register = Register(len(self._program.register_types), found[1])
                 frame.registers[key] = register
                 self._program.register_types.append(found[1])
+                self._program.register_names.append(name)
             return register
         symbol = frame.symbols.get(name) or self._module_symbols.get(name)
         if symbol is None:

@@ -24,6 +24,7 @@ class _Tally:
     block: Dimensions
     thread: Dimensions
     count: int
+    there: int = -1
 
 
 @dataclass
@@ -88,13 +89,16 @@ class Launch:
 
     def tally(
         self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
-        count: int, message: Callable[[], str],
+        count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
-        """Count something that a check found; the first of a place is kept with its words."""
+        """Count something that a check found; the first of a place is kept with its words.
+
+        `there` is the step of a second place, which `THERE` stands for in the words.
+        """
         key = (check, rule, step)
         known = self._tallies.get(key)
         if known is None:
-            self._tallies[key] = _Tally(rule, message(), block, thread, count)
+            self._tallies[key] = _Tally(rule, message(), block, thread, count, there)
         else:
             known.count += count
 
@@ -110,8 +114,9 @@ class Launch:
             key = (check, rule, place.file, place.line or -step - 1, opcode)
             count = tally.count + (found[key].count if key in found else 0)
             kept = found.get(key) or Finding(
-                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0
-            )
+                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0,
+                None if tally.there < 0 else self.program.place(tally.there),
+            )  # fmt: skip
             found[key] = replace(kept, count=count)
         return list(found.values())
 
@@ -158,8 +163,9 @@ class State:
         return lane % x, lane // x % y, lane // (x * y)
 
     def report_lanes(
-        self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str]
-    ) -> None:
+        self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str],
+        there: int = -1,
+    ) -> None:  # fmt: skip
         """Count a finding for some lanes.
 
         Parameters
@@ -170,18 +176,22 @@ class State:
         step : int
         message : callable
             From the position within `lanes` to the words.
+        there : int
+            Step of a second place, which `THERE` stands for in the words.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
         row, lane = divmod(int(lanes[0]), self.width)
         self.launch.tally(
             check, rule, step, self.block_index(row), self.thread_index(lane),
-            len(lanes), lambda: message(0),
+            len(lanes), lambda: message(0), there,
         )  # fmt: skip
 
-    def report_mask(self, check: str, rule: str, mask: Array, step: int, message: str) -> None:
+    def report_mask(
+        self, check: str, rule: str, mask: Array, step: int, message: str, there: int = -1
+    ) -> None:
         """Count a finding for the lanes of a mask."""
-        self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message)
+        self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
         """Report member masks of warp operations that lie.

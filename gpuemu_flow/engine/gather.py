@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import history
+from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.reports.document import CheckedCase, KnownFailure, Place, Report, TaskState
@@ -86,7 +87,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
     """Every case of the ops of a report, in its order; of submitted results the failing ones."""
-    tasks = workspace.graph.tasks
+    tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
         spec = tasks.get(f"{stages.COMPARE}:{result.op}:{result.dtype}")
@@ -97,10 +98,10 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
                 cases = manifest["cases"]
             except StoreError:
                 cases = []
-        found += [
-            CheckedCase(result.op, Case.from_json(c["case"]), CheckResult.from_json(c["result"]))
-            for c in cases
-        ]
+        for c in cases:
+            checked = CheckResult.from_json(c["result"])
+            checked = checked if spec is None else relocate(spec, checked)
+            found.append(CheckedCase(result.op, Case.from_json(c["case"]), checked))
         if not cases:
             found += [CheckedCase(f.op, f.case, f.result) for f in result.failures]
     return found

@@ -34,11 +34,23 @@ _ATTEMPTS = 3
 Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
 
+def _consists_of(parts: KeyParts) -> dict[str, str]:
+    """Name all that a program consists of: its sources, and code that another task compiled."""
+    made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
+    return {**parts.code, **made}
+
+
 # The stages of kernels bring all lint rules: they are imported when a kernel is in the graph.
 def _build(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
     from gpuemu_flow.tasks import build_kernel  # noqa: PLC0415
 
     return build_kernel.run(spec, context)
+
+
+def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import kernel_code  # noqa: PLC0415
+
+    return kernel_code.run(spec, context)
 
 
 def _lint(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
@@ -55,11 +67,14 @@ def _kernel_diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageRes
 
 ACTIONS: Mapping[str, Action] = {
     stages.GENERATE: lambda spec, context, _: generate.run(spec, context),
-    stages.OP: lambda spec, context, parts: run_op.run(spec, context, parts.code),
-    stages.REFERENCE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
-    stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, parts.code),
+    stages.OP: lambda spec, context, parts: run_op.run(spec, context, _consists_of(parts)),
+    stages.REFERENCE: lambda spec, context, parts: run_reference.run(
+        spec, context, _consists_of(parts)
+    ),
+    stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
     stages.DIFF: lambda spec, context, _: diff.run(spec, context),
     stages.BUILD: _build,
+    stages.CODE: _code,
     stages.LINT: _lint,
     stages.KERNEL_DIFF: _kernel_diff,
 }

@@ -132,6 +132,45 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
     return found
 
 
+@dataclass(frozen=True)
+class SourceFinding:
+    """What a check of a compiled kernel found, at a line of its source.
+
+    Attributes
+    ----------
+    file : str
+        Relative to the workspace.
+    line : int
+        1-based.
+    level : int
+    code : str
+        Kind of the failure.
+    message : str
+    """
+
+    file: str
+    line: int
+    level: int
+    code: str
+    message: str
+
+
+def source_findings(last: LastResults) -> list[SourceFinding]:
+    """List the findings in compiled kernels, each line and kind once."""
+    found: dict[tuple[str, int, str, str], SourceFinding] = {}
+    for op, results in last.results.items():
+        level = INFORMATION if op in last.outdated else ERROR
+        for failed in (failure for result in results for failure in result.failures):
+            for reason in failed.result.failures:
+                if reason.finding is None or not reason.finding.place.line:
+                    continue
+                place, kind = reason.finding.place, reason.kind.value
+                message = printable(f"{op}: {reason.message}\n{failed.reproduce}")[:MAX_MESSAGE]
+                key = (place.file, place.line, kind, op)
+                found.setdefault(key, SourceFinding(place.file, place.line, level, kind, message))
+    return list(found.values())
+
+
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:
     """A verdict of one op and dtype; one that something changed since is no more than a hint."""
     first = result.failures[0] if result.failures else None

@@ -235,6 +235,13 @@ class Report:
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()
 
+    def place_of(self, failure: CaseFailure) -> Place | None:
+        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        found = failure.source
+        if found is None or found.file.startswith("/"):
+            return self.places.get(failure.op)
+        return Place(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
+
     @property
     def exit_code(self) -> int:
         """The run's; 1 when something regressed and that is to fail; 124 when it was cut off.
@@ -284,7 +291,7 @@ class Report:
             found[plural.get(kernel.verdict, kernel.verdict.value)] += 1
         return {"total": sum(found.values()), **found}
 
-    def place_of(self, worse: Regression) -> Place | None:
+    def place_of_regression(self, worse: Regression) -> Place | None:
         """Return the place of the op or kernel that a regression is about, if it is known."""
         places = self.kernel_places if worse.kernel else self.places
         return places.get(worse.kernel or worse.op)

@@ -80,7 +80,7 @@ def _card(
     """One failing case for all of its op, dtype and kind; `alike` counts these by their cause."""
     key = report.key(failure)
     known = report.known.get(key)
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     picture = report.pictures.get(key)
     if picture is not None and picture.rows and not has_picture:
         picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)

@@ -51,7 +51,7 @@ def _all(report: Report) -> Iterator[str]:
         what = leads.lead(report, failure, alike[leads.like(failure)])
         lines += [] if not what or what in lines[0] else [what]
         message = "\n".join([*lines, failure.reproduce])
-        yield _command(report.places.get(op), f"{op}: {kind}", message)
+        yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
         if result.verdict is Verdict.ERROR and not result.cases:
             place = report.places.get(result.op)
@@ -59,7 +59,7 @@ def _all(report: Report) -> Iterator[str]:
     yield from _lints(report)
     if report.fail_on_regression:
         for worse in report.regressions:
-            yield _command(report.place_of(worse), "regression", _short(worse.sentence))
+            yield _command(report.place_of_regression(worse), "regression", _short(worse.sentence))
     for problem in report.run.problems:
         if not problem.warning:
             yield _error(problem.file, problem.line, problem.slug, _short(str(problem)))

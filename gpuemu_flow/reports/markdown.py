@@ -216,7 +216,7 @@ def _details(report: Report, failure: CaseFailure) -> str:
         lines.append(f"minimized: {smallest}  id {known.minimized['id']}")
     for note in result.notes:
         lines += note_lines(note)
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     if place is not None:
         lines.append(f"at {place.file}:{place.line}")
     lines.append(failure.reproduce)

@@ -50,7 +50,7 @@ def report_to_json(report: Report) -> dict[str, Json]:
 
 def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     found = report.explained.get(report.key(failure))
     return {
         **failure_record(failure),

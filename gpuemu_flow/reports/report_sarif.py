@@ -156,7 +156,7 @@ def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> di
         "ruleId": f"validation/{kind}",
         "level": "error",
         "message": {"text": _text(text)},
-        "locations": [_location(report.places.get(op), op)],
+        "locations": [_location(report.place_of(worst), op)],
         "occurrenceCount": len(members),
         "properties": {
             "op": _text(op, MAX_NAME),
@@ -187,7 +187,7 @@ def _regressions(report: Report) -> list[dict[str, Any]]:
             "ruleId": "regression",
             "level": level,
             "message": {"text": _text(worse.sentence)},
-            "locations": [_location(report.place_of(worse), "regression")],
+            "locations": [_location(report.place_of_regression(worse), "regression")],
             "properties": {
                 name: _text(value, MAX_NAME) if isinstance(value, str) else value
                 for name, value in vars(worse).items()

@@ -1,4 +1,4 @@
-"""Linux' notices of system calls (seccomp): ask for them, receive them, let the calls go on.
+"""Linux' notices of system calls (seccomp): ask for them, receive them, answer them.
 
 A process asks for notices of the calls that name files; so do all that it starts from then on,
 whatever they are written in. Another process receives each notice while the caller waits, and
@@ -232,7 +232,14 @@ class Receiver:
 
     def go_on(self, notice: Notice) -> None:
         """Let the call happen."""
-        struct.pack_into("<QqiI", self._answer, 0, notice.number, 0, 0, _CONTINUE)
+        self._send(notice, 0, _CONTINUE)
+
+    def deny(self, notice: Notice, error: int) -> None:
+        """Let the call fail with this error number, without happening."""
+        self._send(notice, -error, 0)
+
+    def _send(self, notice: Notice, error: int, flags: int) -> None:
+        struct.pack_into("<QqiI", self._answer, 0, notice.number, 0, error, flags)
         self._libc.ioctl(self.fd, _SEND, self._answer)
 
     def close(self) -> None:

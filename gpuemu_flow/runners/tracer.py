@@ -6,7 +6,9 @@ whose memory (Yama) asks for; it outlives them and does nothing that could wait 
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import select
 import socket
 import stat
@@ -19,6 +21,7 @@ _WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _HERE = -100  # AT_FDCWD
 _SYSTEM = (b"/dev/", b"/proc/", b"/sys/")
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
+_INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
 _HEAD = 256
@@ -81,10 +84,15 @@ class Tracer:
             if notice is None:
                 continue
             try:
-                self._take(notice)
+                denied = self._take(notice)
             except (OSError, ValueError, OverflowError):  # the caller has gone, or names nonsense
-                pass
-            finally:
+                denied = False
+            except BaseException:
+                self._receiver.go_on(notice)
+                raise
+            if denied:
+                self._receiver.deny(notice, errno.ENOENT)
+            else:
                 self._receiver.go_on(notice)
         return True
 
@@ -93,22 +101,29 @@ class Tracer:
         self._receiver.close()
         os.close(self._report)
 
-    def _take(self, notice: Notice) -> None:
+    def _take(self, notice: Notice) -> bool:
+        """Write down what a call uses.
+
+        Returns
+        -------
+        bool
+            True for a file that the call must not find.
+        """
         call, arguments = notice.call, notice.arguments
         own = notice.thread == self._worker
         if own and self._children_only:
-            return
+            return False
         if call.name == "list":
             if not own:
                 place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
                 self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
-            return
+            return False
         path = self._path(notice)
         if not path or path.startswith(_SYSTEM) or path.startswith(_PACKAGE):
-            return
+            return False
         if call.name.startswith("open"):
-            self._open(notice, path)
-        elif call.name == "start":
+            return self._open(notice, path)
+        if call.name == "start":
             self._start(path)
         elif call.name in ("create", "write"):
             self._write(b"w", path)
@@ -116,15 +131,19 @@ class Tracer:
             self._read(path, found=b"e")
         elif call.name == "folder" and not os.path.lexists(path):
             self._write(b"d", path)
+        return False
 
-    def _open(self, notice: Notice, path: bytes) -> None:
+    def _open(self, notice: Notice, path: bytes) -> bool:
         flags = notice.arguments[notice.call.flags]
         if notice.call.name == "openat2":
             flags = self._memory.word(notice.thread, flags)
         if flags & _WRITE_ONLY:
             self._write(b"w", path)
         elif not flags & os.O_DIRECTORY:
+            if _is_bytecode(path) and not flags & os.O_CREAT:
+                return True
             self._read(path, b"w" if flags & os.O_CREAT else b"m")
+        return False
 
     def _path(self, notice: Notice) -> bytes:
         """Return the absolute path that a call names, links in it as they are."""
@@ -216,6 +235,17 @@ class Incoming:
         """Take nothing more."""
         self.sock.close()
         os.close(self._report)
+
+
+def _is_bytecode(path: bytes) -> bool:
+    """Return True for the bytecode of a module that is not installed.
+
+    Python takes bytecode for current by the source's size and its time in whole seconds. Where it
+    finds none it compiles the source, which is what results are kept under.
+    """
+    if not path.endswith(b".pyc") or b"/__pycache__/" not in path:
+        return False
+    return not _INSTALLED.search(path)
 
 
 def _signed(word: int) -> int:

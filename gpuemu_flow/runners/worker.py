@@ -22,6 +22,7 @@ import numpy as np
 
 from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
 from gpuemu_flow.runners.api import (
+    EMULATED,
     Checks,
     OpError,
     Outcome,
@@ -76,7 +77,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
         from gpuemu_flow.runners.triton_runner import TritonRunner  # noqa: PLC0415 - only for it
 
         return TritonRunner(program)
-    if program.kind == "ptx":
+    if program.kind in EMULATED:
         from gpuemu_flow.runners.emulated import EmulatedRunner  # noqa: PLC0415 - only for it
 
         return EmulatedRunner(program)

@@ -10,6 +10,7 @@ from fractions import Fraction
 import exact_floats as ef
 import numpy as np
 import pytest
+from both_backends import launch_both
 from exact_floats import FORMATS, Format
 
 from gpuemu_flow.emulator.launch import BufferArgument, load_kernel
@@ -59,7 +60,7 @@ def execute(
         BufferArgument(np.array([r[k] for r in padded], f"u{w // 8}")) for k, w in enumerate(widths)
     ]
     buffers.append(BufferArgument(np.zeros(count, f"u{out // 8}"), initialised=False))
-    result_ = load_kernel(ptx.encode(), opcode).launch([count // 256], [256], buffers)
+    result_ = launch_both(load_kernel(ptx.encode(), opcode), [count // 256], [256], buffers)
     assert result_.findings == ()
     last = result_.buffers[-1]
     assert last is not None

@@ -11,8 +11,14 @@ from gpuemu_flow.emulator.effects import (
     carries,
     loads,
     matrices,
+    mbarriers,
     moves,
+    perturb,
+    stack,
     warps,
+    watch,
+    wgmma,
+    wmma,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 
@@ -24,6 +30,12 @@ _EFFECTS: dict[str, Effect] = {
     **atomics.EFFECTS,
     **asynchronous.EFFECTS,
     **matrices.EFFECTS,
+    **wmma.EFFECTS,
+    **watch.EFFECTS,
+    **perturb.EFFECTS,
+    **wgmma.EFFECTS,
+    **mbarriers.EFFECTS,
+    **stack.EFFECTS,
     **calls.EFFECTS,
     **carries.EFFECTS,
 }
@@ -44,4 +56,4 @@ def find_effect(opcode: Opcode) -> Effect | None:
 
 def effect_bases() -> tuple[str, ...]:
     """List the base names that have effects."""
-    return tuple(sorted(_EFFECTS))
+    return tuple(sorted(name for name in _EFFECTS if not name.startswith("!")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.emulator.atomics import combiner
+from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -55,12 +55,10 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     address = operands[0]
     assert isinstance(address, Memory)
     values = ", ".join(emitter.read(o, type_name) for o in operands[1:])
-    releases = bool(_RELEASES.intersection(step.opcode.segments))
-    space = space_of(step, address)
-    where = emitter.address(address)
+    form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
     call = (
-        f"m.atomic({space!r}, {operation!r}, {type_name!r}, {where}, ({values},), "
-        f"{emitter.mask(step)}, {index}, {releases})"
+        f"m.atomic({space_of(step, address)!r}, {emitter.function(form, f'atomic {form}')}, "
+        f"{emitter.address(address)}, ({values},), {emitter.mask(step)}, {index})"
     )
     if step.opcode.base == "atom":
         emitter.write(step.operands[0], call, type_name, step)
