@@ -164,7 +164,12 @@ VARIABLES: dict[str, tuple[str, set[str]]] = {
         "    exec(compile('os.getenv(n)', '/x/site-packages/y.py', 'exec'), {'os': os, 'n': n})",
         {"X_SESSION_ID"},
     ),
-    "width, by a library": ("import argparse; argparse.ArgumentParser().add_argument('x')", set()),
+    "width, by a library": (
+        "import shutil\n"
+        "code = compile('get_terminal_size()', '/x/site-packages/y.py', 'exec')\n"
+        "exec(code, {'get_terminal_size': shutil.get_terminal_size})",
+        set(),
+    ),
     "width": ("import shutil; shutil.get_terminal_size()", {"COLUMNS", "LINES"}),
     "iterated": ("import os; [name for name in os.environ]", {ALL_VARIABLES}),
     "copied": ("import os; os.environ.copy()", {ALL_VARIABLES}),
