@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuemu_flow.kernel_findings import KernelFinding
+
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
 
@@ -265,6 +267,8 @@ class Failure:
         Of a program that gave no outputs: the name of what it raised, else the error's slug.
     place : str
         ``file:line`` where it failed; empty where that is not known.
+    finding : KernelFinding or None
+        Of compiled kernels: what a check found, and at which line; `message` is its text.
     """
 
     kind: FailureKind
@@ -273,8 +277,14 @@ class Failure:
     index: Shape | None = None
     expected: float | None = None
     actual: float | None = None
+    finding: KernelFinding | None = None
     why: str = ""
     place: str = ""
+
+    @classmethod
+    def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
+        """Make a failure of what a check of a kernel found."""
+        return cls(kind, str(finding), finding=finding)
 
 
 @dataclass(frozen=True)
@@ -431,6 +441,7 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
         "index": None if failure.index is None else list(failure.index),
         "expected": number_to_json(failure.expected),
         "actual": number_to_json(failure.actual),
+        **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
         "why": failure.why,
         "place": failure.place,
     }
@@ -439,6 +450,7 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
     """Inverse of `failure_to_json`."""
     index = data["index"]
+    finding = data.get("finding")
     return Failure(
         FailureKind(data["kind"]),
         str(data["message"]),
@@ -446,6 +458,7 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         None if index is None else tuple(index),
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
+        None if finding is None else KernelFinding.from_json(finding),
         # An older version's says nothing of these two.
         str(data.get("why", "")),
         str(data.get("place", "")),

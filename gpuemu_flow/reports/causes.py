@@ -78,4 +78,4 @@ def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[
     """What an experiment that confirmed nothing saw most of these cases with."""
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
-    return tuple(cause.text.removeprefix("seen with: ") for cause in about)
+    return tuple(cause.counted for cause in about)

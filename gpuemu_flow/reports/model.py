@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
@@ -36,6 +37,14 @@ class CaseFailure:
     op: str
     case: Case
     result: CheckResult
+
+    @property
+    def source(self) -> CodePlace | None:
+        """The line of a kernel's source that is at fault, where a check of the kernel found it."""
+        for failure in self.result.failures[:1]:
+            if failure.finding is not None and failure.finding.place.line:
+                return failure.finding.place
+        return None
 
     @property
     def reproduce(self) -> str:
@@ -229,12 +238,16 @@ class ReportBuilder:
         What the run did with each task.
     values : callable
         Stored facts of a task (durations), by name.
+    relocate : callable
+        From a comparison and a case's result to the result with the lines of findings as they are
+        now.
     """
 
     cache: WorkspaceCache
     tasks: Mapping[str, TaskSpec]
     status: Mapping[str, str]
     records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """The result of one op and dtype, or None when its comparison never ended."""
@@ -250,7 +263,7 @@ class ReportBuilder:
                 passing.append(item["case"])
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
                 case = Case.from_json(item["case"])
-                result = CheckResult.from_json(item["result"])
+                result = self.relocate(compare, CheckResult.from_json(item["result"]))
                 failures.append(CaseFailure(compare.subject, case, result))
         return OpResult(
             op=compare.subject,
