@@ -112,6 +112,9 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _plain(value: Any) -> Any:
+    # ``np.sqrt(n)`` is a float64 that would turn all that follows into float64: a kernel's is not.
+    if isinstance(value, np.float64):
+        return float(value)
     return value.view(np.ndarray) if isinstance(value, _Noisy) else value
 
 

@@ -199,3 +199,13 @@ def test_an_op_that_flushes_subnormal_intermediates_is_right() -> None:
     allowed = envelope.full("y").tolerance(expected["y"], slice(0, 2))
     assert allowed[0] >= expected["y"][0] > 2.0**-100, "0 is allowed where 2**-90 is expected"
     assert allowed[1] < 2.0**-17 * expected["y"][1]
+
+
+def test_a_scalar_of_float64_does_not_widen_what_follows() -> None:
+    """``x / np.sqrt(n)``: numpy's own promotion would hide that a weight underflows in float32."""
+    x = np.array([-120.0, 0.0], np.float32)
+    copies = flushing({"x": x})["x"]
+    weights = np.exp(copies / np.sqrt(1))
+    assert weights.dtype == np.float32
+    assert np.asarray(weights).tolist() == [0.0, 1.0]
+    assert np.asarray(np.exp(moved(x) / np.sqrt(1))).dtype == np.float32
