@@ -17,6 +17,7 @@ _DRAWN = "![The task graph of one op, from its cases to its verdict](images/grap
 def on_files(files: Files, config: Any) -> Files:
     """Add the changelog and the schemas, which lie outside of the folder of pages."""
     changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    changelog = changelog.replace("](docs/", "](")  # it lies among these pages here
     files.append(File.generated(config, "changelog.md", content=changelog))
     for schema in sorted((REPOSITORY / "schemas").glob("*.json")):
         path = str(schema)

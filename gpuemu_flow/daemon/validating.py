@@ -21,6 +21,7 @@ from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validati
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.wire_ops import Asked, precision_of, tolerance_of
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
+from gpuemu_flow.store.results import Judged
 from gpuemu_flow.types import (
     DTYPES,
     Case,
@@ -111,7 +112,14 @@ def _judge(
             fuzz_config=None if issued is None else issued.fuzz_config,
         )
     service.results.add(
-        name, seed, dtype, reply, source=source, judged_by=subject.judged_by, client=client
+        name,
+        seed,
+        dtype,
+        Judged.of(result, reply.get("failure_id", "")),
+        reply,
+        source=source,
+        judged_by=subject.judged_by,
+        client=client,
     )
     return reply
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.engine.compile import Compiler, Overrides
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.sampling import own_samples, stand_for
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.observed import Observation
@@ -18,7 +20,8 @@ from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.base import program_of
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
@@ -185,6 +188,7 @@ class Subjects:
     """
 
     def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
         self._config = workspace.config
         self._cache = workspace.cache
         self._root = workspace.root
@@ -308,14 +312,16 @@ class Subjects:
         """By way of the graph's compiler, so that programs are made in one place."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
-        tasks = Compiler(config, self._cache, Overrides(), self._version).graph().tasks
+        graph = Compiler(config, self._cache, Overrides(), self._version).graph()
+        tasks = graph.tasks
         program, reference, compare = (
             tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
         )
         made = program_of(program.settings)
         if op.op is None:
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
-        files = sorted({*program.sources, *reference.sources})
+        code = self._compiled_code(graph, (program, reference))
+        files = sorted({*program.sources, *reference.sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         static = digest_json(["wire", op.name, dtype, files, digests, self._version])
@@ -334,6 +340,18 @@ class Subjects:
             WireInputs(inputs, self._lookup, names),
             own_samples(op, dtype, self._config.validation.seed),
         )
+
+    def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
+        """Build what programs consist of that is compiled; the sources of the builds, and PTX."""
+        found: set[str] = set()
+        for spec in specs:
+            build_code(self._workspace, spec, graph)
+            for source in spec.inputs:
+                if source.role == stages.CODE:
+                    for name in graph.upstream([source.task]):
+                        found.update(graph.tasks[name].sources)
+                    found.add(spec.settings["path"])
+        return found
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:

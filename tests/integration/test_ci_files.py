@@ -34,6 +34,7 @@ const lint = await createLinter();
 const found = JSON.parse(readFileSync(0, "utf8")).map((text) => lint(text, "gpuemu.yml"));
 console.log(JSON.stringify(found));
 """
+PIP_INSTALL = ["-m", "pip", "install"]
 QUICK = "github.event_name == 'pull_request'"
 THOROUGH = "github.event_name == 'push'"
 
@@ -55,16 +56,29 @@ def lint(schema: str, *paths: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Mini:
-    """An empty folder, in which `gpuemu-flow` is this checkout's."""
+    """An empty folder, in which `gpuemu-flow` and `python` are this checkout's."""
     folder = tmp_path / "project"
     folder.mkdir()
-    command = tmp_path / "bin" / "gpuemu-flow"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpuemu_flow "$@"\n')
-    command.chmod(0o755)
     found = Mini(folder)
-    found.env = {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    place = folder.parent / "bin"
+    found.env = {"PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+    program(found, "gpuemu-flow", f'exec "{sys.executable}" -m gpuemu_flow "$@"')
+    program(found, "python", f'exec "{sys.executable}" "$@"')
     return found
+
+
+def program(project: Mini, name: str, script: str) -> None:
+    """Put a shell script on the project's path."""
+    path = project.root.parent / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def record_pip(project: Mini) -> None:
+    """Make `python -m pip` print its arguments in place of installing anything."""
+    other = f'exec "{sys.executable}" "$@"'
+    program(project, "python", f'[ "$2" = pip ] || {other}\nprintf "%s\\n" "$@"')
 
 
 def github(project: Mini) -> dict[str, str]:
@@ -117,7 +131,7 @@ def test_workflows_pass_their_linters(tmp_path: Path, service: str, schema: str)
         "jax": ["jax", "gpuemu-flow==1.2"],
         "tensorflow": ["tensorflow", "gpuemu-flow==1.2"],
         "triton": [torch, "triton", "gpuemu-flow==1.2"],
-        "cuda": ["gpuemu-flow==1.2"],
+        "cuda": ["'gpuemu-flow[cuda]==1.2'"],
     }
 
 
@@ -232,25 +246,31 @@ def test_the_job_to_include_is_the_one_that_init_writes_but_for_what_pip_gets(
     variables = included.pop("variables")
     assert {key for key in included if included[key] != own[key]} == {"before_script"}
     assert set(own) == set(included)
-    recorder = project.root.parent / "bin" / "python"
-    recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    recorder.chmod(0o755)
-    (command,) = included["before_script"]
-    for given, words in (
-        (variables, ["gpuemu-flow"]),
-        ({"GPUEMU_PACKAGES": "torch jax", "GPUEMU_FLOW": FROM_GIT}, ["torch", "jax", FROM_GIT]),
-    ):
-        done = subprocess.run(
-            ["sh", "-euc", command], cwd=project.root, env={**project.environment(), **given},
-            capture_output=True, text=True, timeout=600, check=True,
-        )  # fmt: skip
-        assert done.stdout.splitlines() == ["-m", "pip", "install", *words]
-    (command,) = own["before_script"]
-    done = subprocess.run(
-        ["sh", "-euc", command], cwd=project.root, env=project.environment(),
-        capture_output=True, text=True, timeout=600, check=True,
+    record_pip(project)
+    for framework, extra in (("numpy", []), ("cuda", [*PIP_INSTALL, "gpuemu-flow[cuda]"])):
+        project.command("init", "--force", "--framework", framework)
+        for given, words in (
+            (variables, ["gpuemu-flow"]),
+            ({"GPUEMU_PACKAGES": "torch jax", "GPUEMU_FLOW": FROM_GIT}, ["torch", "jax", FROM_GIT]),
+        ):
+            done = before(included, project, given)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.splitlines() == [*PIP_INSTALL, *words, *extra]
+    done = before(own, project, {})
+    assert done.stdout.splitlines() == [*PIP_INSTALL, FROM_GIT]
+    (project.root / "gpuemu.toml").write_text("[kernels\n")
+    done = before(included, project, variables)
+    assert done.returncode != 0, "a configuration that cannot be read needs nobody knows what"
+    assert "gpuemu.toml:1" in done.stderr
+
+
+def before(job: Any, project: Mini, given: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run what precedes a job's script as GitLab does, with the variables that a user gives."""
+    return subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", "\n".join(job["before_script"])],
+        cwd=project.root, env={**project.environment(), **given},
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["-m", "pip", "install", FROM_GIT]
 
 
 def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
@@ -262,10 +282,12 @@ def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
     assert all("${{" not in step.get("run", "") for step in action["runs"]["steps"]), (
         "what a user passes must reach a shell as a variable only"
     )
-    recorder = project.root.parent / "bin" / "python"
-    recorder.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    recorder.chmod(0o755)
+    record_pip(project)
     output = project.root.parent / "output"
+    inner = project.root / "a" / "b c"
+    inner.mkdir(parents=True)
+    project.command("init", "-t", str(inner), "--framework", "cuda")
+    project.command("init")
     for packages, words in (
         ("", []),
         ("torch $(touch owned)", ["torch", "$(touch", "owned)"]),
@@ -277,13 +299,13 @@ def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
         }  # fmt: skip
         done = execute(install["run"], project, env)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines() == ["-m", "pip", "install", "/the action", *words]
+        assert done.stdout.splitlines() == [*PIP_INSTALL, "/the action", *words]
     output.unlink()
     env |= {"TARGET": "compare:softmax:float32\nslug=,", "FOLDER": "a/b c"}
-    assert execute(install["run"], project, env).returncode == 0
+    done = execute(install["run"], project, env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-4:] == [*PIP_INSTALL, "gpuemu-flow[cuda]"]
     assert output.read_text() == "slug=compare-softmax-float32-slug---a-b-c\n"
-    recorder.unlink()
-    project.command("init")
     done = execute(validate["run"], project, {**github(project), "TARGET": "quick"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert (project.root / "gpuemu.sarif").exists()
@@ -294,7 +316,7 @@ def test_the_action_is_right_and_its_steps_work(project: Mini) -> None:
 
 def test_the_hooks_check_and_lint_only(project: Mini) -> None:
     hooks = load(REPOSITORY / ".pre-commit-hooks.yaml")
-    assert [h["entry"] for h in hooks] == ["gpuemu-flow config check", "gpuemu-flow lint"]
+    assert [h["entry"] for h in hooks] == ["gpuemu-flow config check --strict", "gpuemu-flow lint"]
     check, lints = hooks
     ptx = REPOSITORY / "scripts" / "kernels" / "sm_80" / "softmax.ptx"
     shutil.copy(ptx, project.root / "good.ptx")
@@ -309,6 +331,11 @@ def test_the_hooks_check_and_lint_only(project: Mini) -> None:
     assert execute(check["entry"], project, project.environment()).returncode == 0
     assert execute(f"{lints['entry']} good.ptx", project, project.environment()).returncode == 0
     assert execute(f"{lints['entry']} bad.ptx", project, project.environment()).returncode != 0
+    text = (project.root / "gpuemu.toml").read_text()
+    (project.root / "gpuemu.toml").write_text(text.replace("cases =", "casses ="))
+    done = execute(check["entry"], project, project.environment())
+    assert done.returncode == 2 and "casses" in done.stderr, "a key that nobody reads"
+    (project.root / "gpuemu.toml").write_text(text)
     (project.root / "scripts" / "softmax_ref.py").unlink()
     assert execute(check["entry"], project, project.environment()).returncode == 2
     assert not list((project.root / ".gpuemu-cache").rglob("softmax*")), "an op was run"

@@ -354,7 +354,7 @@ def test_a_client_that_only_asks(daemon: Served) -> None:
 
     If it did, one of them at least would be given up, and logged, before each ping of ours.
     """
-    with connect(daemon) as raw, daemon.client(timeout_ms=60_000) as client:
+    with connect(daemon) as raw, daemon.client(timeout_ms=600_000) as client:
         client.ping()
         stop = threading.Event()
         asker = threading.Thread(target=_ask_on, args=(raw, stop))
