@@ -18,9 +18,17 @@ from references import gradient, on_torch
 Array = np.ndarray[Any, Any]
 
 layer_norm, rms_norm, swiglu = references.layer_norm, references.rms_norm, references.swiglu
-cross_entropy = references.cross_entropy
 swish, swish_backward = on_torch(F.silu), gradient(F.silu)
 sigmoid, logsigmoid = on_torch(torch.sigmoid), on_torch(F.logsigmoid)
+
+
+def _wide(x: Array) -> Array:
+    """At least as float32, in which the library gives its sums, whatever their dtype."""
+    return x.astype(np.promote_types(x.dtype, np.float32))
+
+
+def cross_entropy(x: Array, target: Array) -> Any:
+    return references.cross_entropy(_wide(x), target)
 
 
 def rms_norm_gated(x: Array, gate: Array, weight: Array) -> Array:
@@ -50,11 +58,12 @@ def mean_pooling(x: Array) -> Array:
 
 
 def global_cumsum(x: Array) -> Array:
-    return x.cumsum(1)
+    return _wide(x).cumsum(1)
 
 
 def local_cumsum(x: Array) -> Array:
-    return np.concatenate([x[:, i : i + 16].cumsum(1) for i in range(0, x.shape[1], 16)], 1)
+    wide = _wide(x)
+    return np.concatenate([wide[:, i : i + 16].cumsum(1) for i in range(0, x.shape[1], 16)], 1)
 
 
 def solve_tril(a: Array) -> Array:

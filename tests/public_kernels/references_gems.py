@@ -50,7 +50,8 @@ def embedding(weight: Array, index: Array) -> Array:
     return np.asarray(weight[index])
 
 
-index_select = embedding
+def index_select(x: Array, index: Array) -> Array:
+    return np.asarray(x[index])
 
 
 def gather(x: Array, index: Array) -> Array:

@@ -33,6 +33,7 @@ REMARKS = {
     "liger.poly_norm": "float16: see the bugs below",
     "liger.poly_norm_backward": "float16: see the bugs below",
     "liger.dyt_backward": "values near 1: `1 - tanh²` cancels beyond",
+    "fla.logsigmoid": "values up to 4: `log(1 + e^-x)` cancels beyond",
     "liger.rope": "two steps and more: see the bugs below",
     "gems.mm": "through the library's own tuner and launcher",
 }  # fmt: skip
