@@ -6,6 +6,39 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Rename:
+    """The edit that puts a known name in place of an unknown one."""
+
+    wrong: str
+    right: str
+
+
+@dataclass(frozen=True)
+class AddKey:
+    """The edit that adds a required key to a table."""
+
+    name: str
+
+
+class Hint(str):
+    """A hint that an editor can follow by itself: the text, and the edit that it proposes.
+
+    Attributes
+    ----------
+    edit : Rename or AddKey
+    """
+
+    edit: Rename | AddKey
+
+    @classmethod
+    def of(cls, text: str, edit: Rename | AddKey) -> Hint:
+        """Make a hint; the text may be empty where the message says enough."""
+        made = cls(text)
+        made.edit = edit
+        return made
+
+
+@dataclass(frozen=True)
 class Problem:
     """One diagnosis: what is wrong, where, and how to mend it.
 
@@ -94,20 +127,9 @@ def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
     return found[0] if found else ""
 
 
-_SUGGESTION = "did you mean {!r}?"
-
-
 def did_you_mean(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """A hint naming the nearest known name, else the list of what is known."""
+    """Name the nearest known name in a `Hint`, else list what is known."""
     best = nearest(name, known)
     if best:
-        return _SUGGESTION.format(best)
+        return Hint.of(f"did you mean {best!r}?", Rename(name, best))
     return f"known: {', '.join(sorted(known))}" if known else ""
-
-
-def suggested(hint: str) -> str:
-    """The name that a hint of `did_you_mean` suggests, or an empty string."""
-    before, after = _SUGGESTION.split("{!r}")
-    inner = hint.removeprefix(before).removesuffix(after)
-    plain = len(inner) == len(hint) - len(before) - len(after) and len(inner) > 1
-    return inner[1:-1] if plain and inner[0] == inner[-1] else ""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuemu_flow.kernel_findings import KernelFinding
+
 Json = Any  # a value that json.dumps accepts: None, bool, int, float, str, list, dict
 Shape = tuple[int, ...]
 
@@ -261,6 +263,12 @@ class Failure:
         Multi-index of the worst (or first) element.
     expected, actual : float or None
         Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+    why : str
+        Of a program that gave no outputs: the name of what it raised, else the error's slug.
+    place : str
+        ``file:line`` where it failed; empty where that is not known.
+    finding : KernelFinding or None
+        Of compiled kernels: what a check found, and at which line; `message` is its text.
     """
 
     kind: FailureKind
@@ -269,6 +277,14 @@ class Failure:
     index: Shape | None = None
     expected: float | None = None
     actual: float | None = None
+    finding: KernelFinding | None = None
+    why: str = ""
+    place: str = ""
+
+    @classmethod
+    def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
+        """Make a failure of what a check of a kernel found."""
+        return cls(kind, str(finding), finding=finding)
 
 
 @dataclass(frozen=True)
@@ -306,6 +322,24 @@ class ErrorStats:
 
 
 @dataclass(frozen=True)
+class WeakOutput:
+    """What makes the comparison of one output in one case say little.
+
+    Attributes
+    ----------
+    name : str
+    value : float or None
+        The one value that all of its finite elements are expected to have; None: there are several.
+    zeros : bool
+        An explicit tolerance lets zeros pass.
+    """
+
+    name: str
+    value: float | None = None
+    zeros: bool = False
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """Verdict on one case's outputs.
 
@@ -317,6 +351,8 @@ class CheckResult:
     notes : tuple of str
     empty : tuple of str
         Outputs without an element.
+    weak : tuple of WeakOutput
+        Outputs of which one value is expected, or zeros would pass.
 
     Raises
     ------
@@ -329,6 +365,7 @@ class CheckResult:
     stats: ErrorStats = field(default_factory=ErrorStats)
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    weak: tuple[WeakOutput, ...] = ()
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -346,6 +383,7 @@ class CheckResult:
             },
             "notes": list(self.notes),
             "empty": list(self.empty),
+            "weak": [weak_to_json(output) for output in self.weak],
         }
 
     @classmethod
@@ -362,7 +400,21 @@ class CheckResult:
             ErrorStats(**stats),
             tuple(data["notes"]),
             tuple(data.get("empty", ())),
+            tuple(weak_from_json(output) for output in data.get("weak", ())),
         )
+
+
+def weak_to_json(output: WeakOutput) -> dict[str, Json]:
+    """As plain JSON."""
+    return {"name": output.name, "value": output.value, "zeros": output.zeros}
+
+
+def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
+    """Rebuild from `weak_to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+    value = data["value"]
+    return WeakOutput(
+        str(data["name"]), None if value is None else float(value), bool(data["zeros"])
+    )
 
 
 def number_to_json(value: Json) -> Json:
@@ -389,12 +441,16 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
         "index": None if failure.index is None else list(failure.index),
         "expected": number_to_json(failure.expected),
         "actual": number_to_json(failure.actual),
+        **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
+        "why": failure.why,
+        "place": failure.place,
     }
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
     """Inverse of `failure_to_json`."""
     index = data["index"]
+    finding = data.get("finding")
     return Failure(
         FailureKind(data["kind"]),
         str(data["message"]),
@@ -402,4 +458,8 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         None if index is None else tuple(index),
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
+        None if finding is None else KernelFinding.from_json(finding),
+        # An older version's says nothing of these two.
+        str(data.get("why", "")),
+        str(data.get("place", "")),
     )

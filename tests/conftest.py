@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,6 +17,11 @@ def mini(tmp_path: Path) -> Mini:
 
 
 def pytest_configure() -> None:
-    """Undo what a shell does to ``pytest &``: programs under test would not hear Ctrl-C."""
+    """Undo settings of the shell that would hide faults.
+
+    Programs below ``pytest &`` would not hear Ctrl-C; where Python writes no bytecode, none is ever
+    stale.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

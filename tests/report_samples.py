@@ -16,6 +16,7 @@ from gpuemu_flow.reports.document import (
     TaskState,
 )
 from gpuemu_flow.reports.model import KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -32,6 +33,7 @@ HOSTILE = (
     "  ::stop-commands::all ##[error]fake ##vso[task.complete] \udce9\ud800 \x85\u2028\x9b31m"
 )
 CONTROLS = "\x1b\x00\x07"
+HOSTILE_REGRESSION = Regression(HOSTILE, HOSTILE, what=HOSTILE, old=HOSTILE, baseline=HOSTILE)
 
 
 def case(op_seed: int, **values: Any) -> Case:
@@ -193,7 +195,7 @@ def sample() -> Report:
     return replace(
         report,
         run=run,
-        places={**report.places, "kernel:softmax_kernel": Place("scripts/softmax.cu")},
+        kernel_places={"softmax_kernel": Place("scripts/softmax.cu")},
         known={
             ("softmax", 12, "float32"): KnownFailure("abc123", "2026-01-02", minimized),
             ("softmax", 13, "float32"): KnownFailure("def456", "2026-01-02"),
@@ -204,7 +206,11 @@ def sample() -> Report:
             "baseline": {"tag": "v1", "created": "2026-01-01T00:00:00.000000Z"},
             "has_regressions": True, "kernels": [diff], "results": [],
         },
-        regressions=("softmax float32: verdict passed -> failed against v1",),
+        regressions=(
+            Regression(
+                "softmax", "float32", what="verdict", old="passed", new="failed", baseline="v1"
+            ),
+        ),
         fail_on_regression=True,
         tasks=(
             TaskState("generate:softmax:float32", "generate", "softmax", "float32", "current"),
@@ -229,7 +235,7 @@ def hostile() -> Report:
         passed(HOSTILE, 2),
     ]
     problem = Problem("task-broke", HOSTILE, HOSTILE, HOSTILE, 3)
-    report = report_of(cases, project=HOSTILE, mode=HOSTILE, regressions=(HOSTILE,))
+    report = report_of(cases, project=HOSTILE, mode=HOSTILE, regressions=(HOSTILE_REGRESSION,))
     entry = {
         **KERNEL.entries[0], "name": HOSTILE,
         "violations": [

@@ -110,6 +110,11 @@ class KernelDiff:
         """Whether anything became better; a kernel can be both."""
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
+    def figures(self, metric: str) -> tuple[float | None, float | None]:
+        """Return a figure before and after; None where nothing is known or nothing changed."""
+        found = (c for c in (*self.changes, *self.families) if c.metric == metric)
+        return next(((change.old, change.new) for change in found), (None, None))
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {

@@ -72,8 +72,7 @@ class Cause:
         """For people, with counts."""
         n = self.counts
         if not self.stated:
-            others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
-            return f"seen with: {self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
+            return f"seen with: {self.counted}"
         if self.relation is not None:
             return (
                 f"{self.sentence}, confirmed by {n.inside_failed} of {n.inside} new failing cases"
@@ -82,6 +81,13 @@ class Cause:
             f"fails when {self.sentence}, confirmed by {n.inside_failed} of {n.inside} new cases "
             f"inside, {n.outside_failed} of {n.outside} outside"
         )
+
+    @property
+    def counted(self) -> str:
+        """Return the sentence with the counts of the cases that failed inside and outside of it."""
+        n = self.counts
+        others = f", {n.outside_failed} of {n.outside} others" if n.outside else ""
+        return f"{self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""

@@ -30,6 +30,7 @@ SPECIAL_KINDS = 6
 TIES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
+OVERFLOWS_SQUARED = 2.0**64  # in float32, which all but float64 ops compute in
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
 
 
@@ -174,7 +175,11 @@ def _offset(rows: Rows, form: _Format) -> Array:
 
 
 def _extremes(rows: Rows, form: _Format) -> Array:
-    """Alternate rows: the dtype's own limits, and magnitudes up to the root of its largest."""
+    """Alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
+
+    One largest number is enough where it overflows in float32 arithmetic as soon as it is squared:
+    a second one in a column would leave nothing of a matrix product that is still a number.
+    """
     limits = form.limits
     exponent = math.frexp(limits.max)[1] // 2 - 1
     exponents = rows.rng.ranges(rows.count, -exponent, exponent)
@@ -186,7 +191,18 @@ def _extremes(rows: Rows, form: _Format) -> Array:
     positive = (limits.max, limits.smallest_normal, limits.smallest_subnormal, half, 1.0)
     palette = np.array([*positive, *(-x for x in positive), 0.0, -0.0], form.work)
     raw = rows.every(2)
-    values[raw] = pick(rows.rng.derive("raw"), palette, values[raw].shape)
+    picked = np.zeros(rows.shape, form.work)
+    picked[raw] = pick(rows.rng.derive("raw"), palette, picked[raw].shape)
+    largest = np.abs(picked) == form.work(limits.max)
+    if limits.max > OVERFLOWS_SQUARED:
+        found = np.flatnonzero(largest)
+        if found.size:
+            largest.reshape(-1)[found[rows.rng.derive("largest").gen_range(0, found.size)]] = False
+        # The others stay the magnitudes that they are in the rows beside.
+        raw = raw[:, None] & ~largest
+        np.copyto(values, picked, where=raw)
+    else:
+        values[raw] = picked[raw]
     return values
 
 

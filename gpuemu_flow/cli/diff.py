@@ -33,7 +33,7 @@ def diff(
     wanted = tag or baseline_tag
     workspace = Workspace()
     known = BaselineStore(workspace.cache)
-    baseline = known.get(wanted) if wanted is not None else known.newest()
+    baseline = known.comparable(wanted) if wanted is not None else known.newest()
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = baselines.bring_up_to_date(workspace, listener)
     if report.interrupted:

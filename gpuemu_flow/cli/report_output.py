@@ -13,16 +13,14 @@ import click
 
 from gpuemu_flow.cli.options import F, wants_color
 from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.reports import formats
 
 if TYPE_CHECKING:
     from gpuemu_flow.reports.document import Report
 
-FORMATS = ("text", "json", "junit", "sarif", "markdown", "html")
-ALIASES = {"xml": "junit", "md": "markdown", "pr-comment": "markdown", "pr_comment": "markdown"}
-ENDINGS = {
-    ".txt": "text", ".json": "json", ".xml": "junit", ".sarif": "sarif", ".md": "markdown",
-    ".markdown": "markdown", ".html": "html", ".htm": "html",
-}  # fmt: skip
+FORMATS = tuple(formats.FORMATS)
+ALIASES = {alias: name for name, form in formats.FORMATS.items() for alias in form.aliases}
+ENDINGS = {ending: name for name, form in formats.FORMATS.items() for ending in form.endings}
 
 
 class FormatChoice(click.Choice[str]):
@@ -95,30 +93,8 @@ def _not_writable(path: Path, reason: str) -> Problem:
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
     """A report in one format; text may be coloured."""
-    if name == "json":
-        from gpuemu_flow.reports import json_writer, report_json  # noqa: PLC0415
-
-        return json_writer.dumps(report_json.report_to_json(report)) + "\n"
-    if name == "junit":
-        from gpuemu_flow.reports import junit  # noqa: PLC0415
-
-        return junit.report_to_junit(report)
-    if name == "sarif":
-        from gpuemu_flow.reports import json_writer, report_sarif  # noqa: PLC0415
-
-        return json_writer.dumps(report_sarif.report_to_sarif(report)) + "\n"
-    if name == "markdown":
-        from gpuemu_flow.reports import markdown  # noqa: PLC0415
-
-        return markdown.report_to_markdown(report)
-    if name == "html":
-        from gpuemu_flow.reports import html_writer  # noqa: PLC0415
-
-        return html_writer.report_to_html(report)
-    from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
-
-    style = text.Style(color)
-    return report_text.render_report(report, style, warn_threshold=warn_threshold) + "\n"
+    look = formats.Look(color, warn_threshold)
+    return formats.FORMATS[name].writer.write(report, look)
 
 
 def write_file(path: Path, text: str) -> None:

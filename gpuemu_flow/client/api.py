@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -18,6 +17,7 @@ from gpuemu_flow.client.calls import Call, nbytes
 from gpuemu_flow.client.connection import Connection
 from gpuemu_flow.client.errors import ClientError, RequestTimeoutError
 from gpuemu_flow.client.identity import about_me, code_of, code_of_caller
+from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
@@ -43,7 +43,6 @@ BYTES_PER_MS = 1000
 LONG_TIMEOUT_MS = 3_600_000
 """For calls that run programs many times, unless a timeout is given."""
 BATCH = 16  # cases that client-side fuzzing asks for at a time
-REMEMBERED_CASES = 256
 PROGRESS_SECONDS = 0.5
 
 
@@ -78,8 +77,7 @@ class Client:
     ) -> None:
         self._connection = Connection(socket_path, workspace=workspace, autostart=autostart)
         self.timeout_ms = timeout_ms
-        self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
-        self._lock = threading.Lock()
+        self._cases = IssuedCases()
 
     def __enter__(self) -> Client:
         return self
@@ -191,33 +189,13 @@ class Client:
             Of the case.
         """
         if seed is None and isinstance(inputs, int):
-            seed, inputs = inputs, self._inputs_of(op_name, inputs)
+            seed, inputs = inputs, self._cases.inputs_of(op_name, inputs)
         if seed is None:
             raise ClientError(Problem("client-no-seed", "submit_output needs the seed of the case"))
         client = {**about_me(), **code_of_caller()}
         return self._do(
             calls.validate(op_name, inputs, output, kwargs, seed=seed, dtype=None, client=client)
         )
-
-    def _inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
-        with self._lock:
-            case = self._cases.get((op_name, seed))
-        if case is None:
-            raise ClientError(
-                Problem(
-                    "client-unknown-case",
-                    f"this client was given no case of {op_name} with the seed {seed} lately",
-                    "give the inputs too: submit_output(op, inputs, output, seed)",
-                )
-            )
-        return case.inputs
-
-    def _remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
-        with self._lock:
-            for case in cases:
-                self._cases[op_name, case.seed] = case
-                if len(self._cases) > REMEMBERED_CASES:
-                    self._cases.popitem(last=False)
 
     def get_test_case(
         self,
@@ -230,7 +208,7 @@ class Client:
         """One case of a master seed, the first of `get_test_batch`, whose parameters these are."""
         config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
-        self._remember(op_name, [case])
+        self._cases.remember(op_name, [case])
         return case
 
     def get_test_batch(
@@ -272,7 +250,7 @@ class Client:
             op_name, config, start=0, count=count, own_dtypes=dtypes is None
         )
         cases = self._do(call)
-        self._remember(op_name, cases)
+        self._cases.remember(op_name, cases)
         return cases
 
     def fuzz_op_client_side(

@@ -48,7 +48,8 @@ def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
 
 
 def _as_numpy(value: Any) -> NDArray[Any]:
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    masked = sys.modules.get("numpy.ma")  # where it is not loaded, no array is of its type
+    if isinstance(value, getattr(masked, "MaskedArray", ())) and np.ma.is_masked(value):
         raise TypeError("it is a masked array, whose masked elements have no value")
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray)

@@ -6,28 +6,30 @@ forked connects anew.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
-from gpuemu_flow.client import calls
+from gpuemu_flow.client import calls, library_socket
 from gpuemu_flow.client.calls import Call, Reply
 from gpuemu_flow.client.errors import (
     ClientError,
     DaemonUnreachableError,
     RequestTimeoutError,
+    TransportError,
+    TransportLost,
+    TransportTimeout,
     VersionMismatchError,
     refused,
 )
-from gpuemu_flow.client.plain_socket import PlainSocket, TransportLost, TransportTimeout
+from gpuemu_flow.client.library_socket import LibrarySocket
+from gpuemu_flow.client.plain_socket import PlainSocket
 from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
 from gpuemu_flow.wire.address import MAX_PATH_BYTES, default_socket, find_root, fits, read_info
@@ -43,8 +45,6 @@ AUTOSTART_IDLE_SECONDS = 4 * 3600.0
 CONNECT_MILLISECONDS = 5000
 REFUSED_SECONDS = 0.1  # as often as the transport itself tries to connect again
 
-_library_process = 0
-"""The process that uses the transport library; its children cannot."""
 _connections: WeakSet[Connection] = WeakSet()
 
 
@@ -81,7 +81,7 @@ class Connection:
             )
         self._autostart = autostart and self._root is not None
         self._lock = threading.RLock()
-        self._socket: Any = None
+        self._socket: LibrarySocket | PlainSocket | None = None
         self._exchange: Exchange | None = None
         self.pong: dict[str, Any] = {}
         self._process = os.getpid()
@@ -90,14 +90,12 @@ class Connection:
     def start_anew(self) -> None:
         """Forget the parent's connection, in a process that was just forked.
 
-        Another thread of the parent may have held the lock, and the library must not be called.
+        Another thread of the parent may have held the lock.
         """
         self._lock = threading.RLock()
         self._process = os.getpid()
         socket, self._socket, self._exchange = self._socket, None, None
-        if socket is not None and not isinstance(socket, PlainSocket):
-            socket.close = _nothing  # also what it does when it is collected
-        elif socket is not None:
+        if socket is not None:
             socket.abandon()
 
     @property
@@ -165,7 +163,7 @@ class Connection:
             reason = f"{type(error).__name__}: {error}"
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
-    def socket(self) -> Any:
+    def socket(self) -> LibrarySocket | PlainSocket:
         """The connected socket; connects at first.
 
         Raises
@@ -184,7 +182,7 @@ class Connection:
                     raise
             return self._socket
 
-    def _connect(self) -> Any:
+    def _connect(self) -> LibrarySocket | PlainSocket:
         path = self.socket_path
         socket = _dial(path)
         if socket is None and self._autostart and self._root is not None:
@@ -246,29 +244,23 @@ class Connection:
         ------
         ClientError
         """
-        import pynng  # noqa: PLC0415 - slow to import, and not needed to make a client
-
         socket = self.socket()
         data = self.prepare(call)
-        with self._lock:
-            socket.recv_timeout = socket.send_timeout = timeout_ms  # contexts inherit it
-            context = socket.new_context()
         try:
-            context.send(data)
-            answer = context.recv()
-        except (pynng.NNGException, TransportTimeout, TransportLost) as error:
-            raise transport_error(error, timeout_ms) from None
-        finally:
-            with suppress(pynng.NNGException):  # `close` of the connection took it along
+            context = socket.new_context(timeout_ms)
+            try:
+                context.send(data)
+                answer = context.recv()
+            finally:
                 context.close()
+        except TransportError as error:
+            raise transport_error(error, timeout_ms) from None
         return self.read(call, answer)
 
 
-def transport_error(error: Exception, timeout_ms: int) -> ClientError:
-    """nng's exception as ours."""
-    import pynng  # noqa: PLC0415
-
-    if isinstance(error, (pynng.Timeout, TransportTimeout)):
+def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
+    """An exchange that failed, as callers hear of it."""
+    if isinstance(error, TransportTimeout):
         return RequestTimeoutError(
             Problem(
                 "client-timeout",
@@ -276,8 +268,7 @@ def transport_error(error: Exception, timeout_ms: int) -> ClientError:
                 "give a larger timeout_ms; `gpuemu-flow daemon logs` shows what it does",
             )
         )
-    ended = (pynng.ConnectionReset, pynng.ConnectionRefused, pynng.Closed, TransportLost)
-    if isinstance(error, ended):
+    if isinstance(error, TransportLost):
         return DaemonUnreachableError(
             Problem(
                 "client-connection-lost",
@@ -288,9 +279,8 @@ def transport_error(error: Exception, timeout_ms: int) -> ClientError:
     return ClientError(Problem("client-transport", f"the request failed: {error}"))
 
 
-def _dial(path: Path) -> Any:
+def _dial(path: Path) -> LibrarySocket | PlainSocket | None:
     """A connected socket, or None when nobody listens."""
-    global _library_process  # noqa: PLW0603 - it is the library's state, which is the process's
     if not fits(path):
         raise ClientError(
             Problem(
@@ -299,22 +289,10 @@ def _dial(path: Path) -> Any:
                 "give a shorter one",
             )
         )
-    if _forked():
-        try:
-            return PlainSocket(path)
-        except OSError:
-            return None
-    import pynng  # noqa: PLC0415
-
-    _library_process = os.getpid()
-    # A request that takes long must not be sent again, and the daemon limits what it receives.
-    socket = pynng.Req0(resend_time=-1, recv_max_size=0)
     try:
-        socket.dial(f"ipc://{path}", block=True)
-    except pynng.NNGException:
-        socket.close()
+        return LibrarySocket(path) if library_socket.usable() else PlainSocket(path)
+    except OSError:
         return None
-    return socket
 
 
 def _hangs_up(path: Path) -> bool:
@@ -322,37 +300,17 @@ def _hangs_up(path: Path) -> bool:
     socket = _dial(path)
     if socket is None:
         return False
-    if isinstance(socket, PlainSocket):
-        try:
-            return socket.hangs_up(10 * REFUSED_SECONDS)
-        finally:
-            socket.close()
-    ended = threading.Event()
-    socket.add_post_pipe_remove_cb(lambda _: ended.set())
     try:
-        return not socket.pipes or ended.wait(10 * REFUSED_SECONDS)
+        return socket.hangs_up(10 * REFUSED_SECONDS)
     finally:
         socket.close()
 
 
-def _forked() -> bool:
-    """Whether the transport library belongs to a process that this one was forked from."""
-    return _library_process not in (0, os.getpid())
-
-
-def _nothing() -> None:
-    """Close nothing: the connection is the parent's."""
-
-
 def _after_fork() -> None:
     """Every client of the parent has no connection yet in the child."""
+    library_socket.note_fork()
     for connection in list(_connections):
         connection.start_anew()
-    if _library_process:
-        import pynng.nng  # noqa: PLC0415 - imported by the parent
-
-        # It would wait for the library's threads, which are the parent's.
-        atexit.unregister(pynng.nng._pynng_atexit)
 
 
 os.register_at_fork(after_in_child=_after_fork)

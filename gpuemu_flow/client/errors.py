@@ -62,6 +62,18 @@ class RequestTimeoutError(ClientError):
     """The daemon did not answer in time."""
 
 
+class TransportError(Exception):
+    """A message could not be exchanged; clients' callers see a `ClientError` instead."""
+
+
+class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
+    """There was no answer in time."""
+
+
+class TransportLost(TransportError):  # noqa: N818
+    """The other side hung up, or does not speak the protocol."""
+
+
 def refused(code: str, message: str) -> ClientError:
     """The error for a daemon's ``Error`` reply."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

@@ -6,11 +6,13 @@ import getpass
 import hashlib
 import inspect
 import os
+import pwd  # noqa: F401 - what getpass loads late, which a fork meanwhile would not survive
 import secrets
 import socket
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -20,7 +22,6 @@ from gpuemu_flow.types import Json
 
 MAX_FILES = 500
 MAX_TEXT = 200
-_OURS = f"{Path(__file__).resolve().parent.parent}{os.sep}"
 _process: dict[int, str] = {}
 
 
@@ -67,8 +68,15 @@ def code_of(function: Callable[..., Any]) -> dict[str, str]:
     return {"origin": _printable(name), "code": hashlib.sha256(text.encode()).hexdigest()}
 
 
+CALLER: ContextVar[dict[str, str] | None] = ContextVar("gpuemu_caller", default=None)
+"""What `code_of_caller` is to say in a thread that has none of the caller's frames."""
+
+
 def code_of_caller() -> dict[str, str]:
     """`code_of` the file of the user's own that called this package; empty where there is none."""
+    known = CALLER.get()
+    if known is not None:
+        return known
     frame = inspect.currentframe()
     while frame is not None:
         if is_own(frame.f_code.co_filename):
@@ -79,14 +87,17 @@ def code_of_caller() -> dict[str, str]:
 
 def is_own(path: str | None) -> bool:
     """Whether a file is the user's: none of ours, of Python's or of an installed package."""
-    return bool(path) and not str(path).startswith((_OURS, *_installed()))
+    return bool(path) and not str(path).startswith(_NOT_OWN)
 
 
-@lru_cache(maxsize=1)
-def _installed() -> tuple[str, ...]:
+def _not_own() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib")
-    return tuple({f"{paths[name]}{os.sep}" for name in names} | {"<frozen"})
+    ours = f"{Path(__file__).resolve().parent.parent}{os.sep}"
+    return (ours, *{f"{paths[name]}{os.sep}" for name in names}, "<frozen")
+
+
+_NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
 def _of_module(module: ModuleType | None, name: str) -> dict[str, str]:

@@ -15,6 +15,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from gpuemu_flow.client.errors import TransportLost, TransportTimeout
+
 _GREETING = struct.Struct(">4sHH")
 _FRAME = struct.Struct(">BQ")
 _NUMBER = struct.Struct(">I")
@@ -24,25 +26,12 @@ _LAST = 0x80000000  # marks the last number of a chain of them
 _CHUNK = 1 << 20
 
 
-class TransportTimeout(Exception):  # noqa: N818 - named after what it stands in for
-    """There was no answer in time."""
-
-
-class TransportLost(Exception):  # noqa: N818
-    """The other side hung up, or does not speak the protocol."""
-
-
 class PlainSocket:
     """A way to one daemon; every exchange under way has a connection of its own. Thread-safe.
 
     Parameters
     ----------
     path : Path
-
-    Attributes
-    ----------
-    send_timeout, recv_timeout : int
-        Milliseconds, as the library's sockets have them.
 
     Raises
     ------
@@ -54,20 +43,22 @@ class PlainSocket:
         self._path = path
         self._lock = threading.Lock()
         self._closed = False
-        self.send_timeout = self.recv_timeout = 10_000
         self._idle = [_connected(path)]
 
-    def new_context(self) -> PlainContext:
+    def new_context(self, timeout_ms: int) -> PlainContext:
         """One exchange: a message sent, an answer received."""
-        return PlainContext(self, self.recv_timeout)
+        return PlainContext(self, timeout_ms)
 
     def take(self) -> _Connection:
         """A connection that nobody uses."""
         with self._lock:
             if self._closed:
                 raise TransportLost("the connection was closed")
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                connection = self._idle.pop()
+                if _lives(connection):
+                    return connection
+                connection.close()  # the daemon was started anew since
         try:
             return _connected(self._path)
         except OSError as error:
@@ -198,6 +189,17 @@ def _connected(path: Path) -> _Connection:
         connection.close()
         raise
     return connection
+
+
+def _lives(connection: _Connection) -> bool:
+    """Whether an idle connection's other side is still there."""
+    connection.settimeout(0)
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _greeted_then_ended(connection: _Connection) -> bool:

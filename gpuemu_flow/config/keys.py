@@ -11,7 +11,7 @@ from functools import cached_property
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shortened, shown
 from gpuemu_flow.config.values import I63_MAX, INVALID, U64_MAX, ValueType, toml_type
-from gpuemu_flow.errors import nearest
+from gpuemu_flow.errors import AddKey, Hint, nearest
 from gpuemu_flow.types import Json
 
 MAX_TABLES = 20_000
@@ -109,7 +109,7 @@ class Section(ValueType):
                 unknown = [written for written in value if written not in self.by_name]
                 misspelt = nearest(key.name, unknown[:MAX_LOOKED_AT])
                 hint = f"{shortened(misspelt)!r} is no key; rename it?" if misspelt else ""
-                out.add("config-missing-key", path, text, hint)
+                out.add("config-missing-key", path, text, Hint.of(hint, AddKey(key.name)))
         if self.at_least_one and not checked and not wrong:
             names = " or ".join(key.name for key in self.keys)
             out.add("config-missing-key", path, f"{dotted(path)} lacks {names}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuemu_flow.config import parse_sections
 from gpuemu_flow.config.merge import definer, merged
 from gpuemu_flow.config.model import Config, ConfigFile, Environment
+from gpuemu_flow.config.parse_compiled import join_kernels
 from gpuemu_flow.config.parse_kernels import KernelParser
 from gpuemu_flow.config.parse_ops import OpParser
 from gpuemu_flow.config.parse_targets import TargetParser
@@ -197,6 +198,7 @@ class _Assembly:
         kernels = KernelParser(
             self.workspace(("kernels",)), self.out_of(("kernels",)), shared
         ).parse_all(self.tables("kernels"))
+        ops, kernels = join_kernels(ops, kernels, self.out_of(("ops",)))
         names = frozenset(
             table["name"]
             for table in (*self.tables("ops"), *self.tables("kernels"))

@@ -20,6 +20,7 @@ class ProgramRef:
         ``script``: a Python file of the JSON protocol. ``callable``: a function, in `path` or in
         `module`. ``command``: an executable of the JSON protocol. ``triton``: a function in `path`
         that launches Triton kernels. ``ptx``: a file of PTX; `argv` holds how it is launched.
+        ``cuda``: the same for PTX that a build makes.
     path : Path or None
         Absolute and resolved file of the program; None for a callable of an installed package
         and for a command found on ``PATH``.
@@ -40,6 +41,12 @@ class ProgramRef:
         that names a file of the workspace.
     file, line : str, int
         Where it is written.
+    kernel : str
+        Of kind ``cuda``: the kernel whose build makes its PTX.
+    arch : str
+        Of kind ``cuda`` and compiled Triton: as written, or empty.
+    flags : tuple of str
+        Of kind ``cuda``: nvcc's.
     """
 
     kind: str
@@ -53,6 +60,9 @@ class ProgramRef:
     files: tuple[Path, ...] = ()
     file: str = ""
     line: int = 0
+    kernel: str = ""
+    arch: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,8 @@ class OpConfig:
         Cases per dtype.
     has_schema : bool
         Whether the configuration gives `schema`, rather than shapes for all ops or none.
+    says_dtypes : bool
+        Whether the op gives `dtypes` itself, rather than ``[validation]`` or nobody.
     fuzz_iterations : int
     tolerance : str
         For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
@@ -140,6 +152,7 @@ class OpConfig:
     cases: int = 24
     fuzz_iterations: int = 100
     has_schema: bool = False
+    says_dtypes: bool = False
     tolerance: str = "auto"
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     precision: str = "tensor-core"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuemu_flow.types import DTYPES
 
 OP_STAGES = ("generate", "op", "reference", "compare", "diff")
-KERNEL_STAGES = ("build", "lint", "diff")
+KERNEL_STAGES = ("build", "code", "lint", "diff")
 STAGES = tuple(dict.fromkeys((*OP_STAGES, *KERNEL_STAGES)))
 GROUPS = ("quick", "lint", "all")
 

@@ -14,7 +14,7 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.emulator.described import canonical_text, read_described
+from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.types import Json
 
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?\s+(?=\S)")
@@ -237,7 +237,27 @@ def _triton_kind(
         return None
     text = f"{table[source]}:{table['function']}"
     ref = programs.function_of_file(table[source], table["function"], (*where, source), text)
-    return replace(ref, kind="triton") if ref is not None else None
+    if ref is None:
+        return None
+    if table.get("mode", "interpreted") != "compiled":
+        return replace(ref, kind="triton")
+    arch = "sm_" + str(table.get("arch", "sm_80")).rpartition("_")[2]
+    # The mode travels and is keyed as arguments; the first place is a command's own.
+    argv = ("", "compiled", arch, ",".join(_checks(programs, table, where)))
+    return replace(ref, kind="triton", argv=argv, portable_argv=argv, arch=arch)
+
+
+def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
+    """Read the checks of a compiled Triton kernel."""
+    from gpuemu_flow.emulator.described import DEFAULT_CHECKS  # noqa: PLC0415
+
+    given = table.get("checks", list(DEFAULT_CHECKS))
+    if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
+        return list(given)
+    place = (*where, "checks")
+    hint = f"of {', '.join(DEFAULT_CHECKS)}"
+    programs.out.add("config-launch", place, f"{dotted(place)} is no list of checks", hint)
+    return []
 
 
 def _ptx_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
@@ -245,18 +265,56 @@ def _ptx_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> 
     if not _needs(programs, table, where, (source,)):
         return None
     path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
+    return _launched(programs, table, where, path, str(table[source]))
+
+
+def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> ProgramRef | None:
+    kernel, path = str(table.get("kernel", "")), None
+    source = "path" if "path" in table else "file"
+    if kernel:
+        for name in (source, "flags"):
+            if name in table:
+                fault = f"{dotted(where)} has both kernel and {name}"
+                hint = "the kernel of [[kernels]] says what is compiled, and how"
+                programs.out.add("config-conflict", (*where, name), fault, hint)
+                return None
+    elif _needs(programs, table, where, (source,)):
+        path = programs.workspace.existing_file(table[source], (*where, source), programs.out)
+        if path is None:
+            return None
+        if path.suffix != ".cu":
+            fault = f"{dotted((*where, source))} = {shown(table[source])} is no .cu file"
+            hint = 'kind = "ptx" runs a file of PTX'
+            programs.out.add("config-value", (*where, source), fault, hint)
+            return None
+    else:
+        return None
+    ref = _launched(programs, table, where, path, str(table.get(source, kernel)))
+    if ref is None:
+        return None
+    arch = str(table.get("arch", ""))
+    arch = "sm_" + arch.rpartition("_")[2] if arch else ""
+    return replace(ref, kind="cuda", kernel=kernel, arch=arch, flags=tuple(table.get("flags", ())))
+
+
+def _launched(
+    programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
+) -> ProgramRef | None:
+    """A kernel whose launches the table describes."""
+    # Only a workspace with such an op has a use for the emulator's modules.
+    from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
 
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)
         programs.out.add("config-launch", place, f"{dotted(place)}: {text}", hint)
 
     described = read_described(table, fault)
-    if path is None or described is None:
+    if described is None or (path is None and "kernel" not in table):
         return None
     entry = table.get("entry", "")
-    text = f"{table[source]}:{entry}" if entry else str(table[source])
     # The launches travel and are keyed as an argument; the first place is a command's own.
     argv = ("", canonical_text(table))
+    text = f"{source}:{entry}" if entry else source
     return replace(
         programs.ref("ptx", where, text, path, function=entry), argv=argv, portable_argv=argv
     )
@@ -268,7 +326,7 @@ def _needs(
     for name in names:
         if name not in table:
             fault = f"{dotted(where)} of kind {table['kind']!r} lacks the key {name!r}"
-            programs.out.add("config-missing-key", where, fault)
+            programs.out.add("config-missing-key", where, fault, Hint.of("", AddKey(name)))
     return all(name in table for name in names)
 
 
@@ -279,4 +337,5 @@ KINDS: dict[str, Callable[[Programs, Mapping[str, Json], KeyPath], ProgramRef | 
     "command": _command_kind,
     "triton": _triton_kind,
     "ptx": _ptx_kind,
+    "cuda": _cuda_kind,
 }

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
 from gpuemu_flow.config.values import Bool, Either, Integer, ListOf, Number, TableOf, Text
-from gpuemu_flow.config.vocabulary import INVARIANT_SET, NAME, PATH, TOLERANCES, WORD
+from gpuemu_flow.config.vocabulary import (
+    ARCH,
+    ARGUMENTS,
+    INVARIANT_SET,
+    NAME,
+    PATH,
+    TOLERANCES,
+    WORD,
+)
 
 _NOT_RUN = (
     "kernels are built and linted, not run: put it into the [[ops]] that runs this kernel, or "
     "remove it"
 )
 COUNT = Integer(0)
-ARCH = Text(r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?", 'an architecture such as "sm_80"')
 ARCHES = Either((ListOf(ARCH, 0, 32), ARCH))
 PATTERNS = ListOf(Text(what="a pattern", longest=512), 0, 1000)
-ARGUMENTS = ListOf(Text(what="an argument", empty=True), 0, 200, distinct=False)
 
 ARTIFACT_CHECKS = Section(
     (

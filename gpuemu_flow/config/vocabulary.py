@@ -19,8 +19,10 @@ MODE_ALIASES = {"daemon_side": "daemon_orchestrated"}
 POLICIES = ("match", "strict", "ignore")
 ISOLATIONS = ("fork", "spawn", "warm")
 FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
+EMULATOR_BACKENDS = ("auto", "numpy", "c")
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
-PROGRAM_KINDS = ("script", "callable", "command", "triton", "ptx")
+TRITON_MODES = ("interpreted", "compiled")
+PROGRAM_KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
 
 DTYPE = Choice(tuple(DTYPES), "config-unknown-dtype", "dtype", DTYPE_ALIASES)
 DTYPE_LIST = ListOf(DTYPE, at_least=1)
@@ -106,8 +108,36 @@ SCHEMA = Either(
     )
 )
 
+ARCH = Text(r"(?:sm_|compute_)?[1-9][0-9]{1,2}[af]?", 'an architecture such as "sm_80"')
+ARGUMENTS = ListOf(Text(what="an argument", empty=True), 0, 200, distinct=False)
+
+_BUILD_KEYS = (
+    Key(
+        "kernel",
+        NAME,
+        "One of `[[kernels]]`, whose build makes the PTX of an op of kind `cuda`; in place of "
+        "`file`.",
+        ours=True,
+    ),
+    Key(
+        "arch",
+        ARCH,
+        "Architecture that CUDA C++ or Triton is compiled for.",
+        default_text="sm_80",
+        ours=True,
+    ),
+    Key("flags", ARGUMENTS, "Flags of nvcc.", default_text="[]", ours=True),
+    Key(
+        "mode",
+        Choice(TRITON_MODES, noun="mode"),
+        "Of kind `triton`: `interpreted`, or `compiled`, which executes the PTX that Triton makes.",
+        default_text="interpreted",
+        ours=True,
+    ),
+)
+
 _LAUNCH_KEYS = (
-    Key("entry", WORD, "Kernel of a PTX file; not needed when there is one.", ours=True),
+    Key("entry", WORD, "Kernel of a PTX or CUDA file; not needed when there is one.", ours=True),
     Key(
         "grid",
         FreeValue("a list of expressions"),
@@ -137,7 +167,7 @@ _LAUNCH_KEYS = (
     Key(
         "outputs",
         FreeValue("a table of buffers", only_table=True),
-        'Outputs of a PTX kernel: `{ out = ["B", "H"] }`, or with '
+        'Outputs of a compiled kernel: `{ out = ["B", "H"] }`, or with '
         '`{ dims = [...], dtype = "float32" }` another dtype than that of the first input. The '
         "name of an input means what the kernel leaves in it.",
         ours=True,
@@ -152,8 +182,16 @@ _LAUNCH_KEYS = (
     Key(
         "checks",
         FreeValue("a list of checks"),
-        "What is checked while a PTX kernel runs: `mem`, `init`, `race`, `sync`.",
+        "What is checked while a compiled kernel runs: `mem`, `init`, `race`, `sync`.",
         default_text="all",
+        ours=True,
+    ),
+    Key(
+        "backend",
+        Choice(EMULATOR_BACKENDS, noun="back end"),
+        "Who executes a compiled kernel: `numpy`, `c` (compiled by the system's C compiler, numpy "
+        "where that cannot), or `auto`: `c` for large launches that it can run.",
+        default_text="auto",
         ours=True,
     ),
 )
@@ -167,13 +205,18 @@ PROGRAM = Either(
                 Key(
                     "kind",
                     Choice(PROGRAM_KINDS, "config-unknown-kind", "kind of program"),
-                    "How it is run: `script`, `callable`, `command`, `triton` or `ptx`.",
+                    "How it is run: `script`, `callable`, `command`, `triton`, `ptx` or `cuda`.",
                     required=True,
                     ours=True,
                 ),
                 Key("path", PATH, "File of a script or callable.", ours=True),
                 Key("module", WORD, "Module of a callable, dotted.", ours=True),
-                Key("file", PATH, "File of a Triton host function, or of PTX.", ours=True),
+                Key(
+                    "file",
+                    PATH,
+                    "File of a Triton function, PTX or CUDA C++.",
+                    ours=True,
+                ),
                 Key("function", WORD, "Function of a callable, or of Triton kernels.", ours=True),
                 Key(
                     "argv",
@@ -181,6 +224,7 @@ PROGRAM = Either(
                     "Executable and arguments of a command.",
                     ours=True,
                 ),
+                *_BUILD_KEYS,
                 *_LAUNCH_KEYS,
             ),
             "a table with a kind",

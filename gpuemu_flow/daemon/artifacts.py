@@ -15,12 +15,13 @@ from gpuemu_flow.daemon.fields import MAX_NAME, Fields, invalid
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine import client_baselines
 from gpuemu_flow.engine.compile_kernels import kernel_policy
-from gpuemu_flow.errors import did_you_mean
+from gpuemu_flow.errors import UsageError, did_you_mean
+from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.types import Json
 
 MAX_U32 = (1 << 32) - 1
-_KERNEL, _BASELINE = "kernel:", "baseline:"
 _COUNTS = (
     "register_count", "spill_count", "local_memory_bytes", "shared_memory_bytes",
     "instruction_count",
@@ -170,7 +171,7 @@ def lint_of_run(record: Mapping[str, Json]) -> dict[str, Json] | None:
 
 def keep_metrics(service: Service, metrics: Mapping[str, Json]) -> None:
     """The latest metrics of a kernel, for `get_artifact` and baselines."""
-    service.artifacts.put(_KERNEL + metrics["kernel_name"], dict(metrics))
+    service.artifacts.put(metrics["kernel_name"], metrics)
 
 
 def _violation(
@@ -218,9 +219,9 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """``GetArtifact``: the latest metrics of a kernel."""
     name = fields.name("kernel_name")
-    metrics = service.artifacts.get(_KERNEL + name)
+    metrics = service.artifacts.get(name)
     if metrics is None:
-        known = tuple(_stored(service))
+        known = tuple(service.artifacts.everything())
         text = f"no metrics of a kernel {name!r}; {did_you_mean(name, known)}"
         raise RequestError("ArtifactNotFound", text.rstrip("; "))
     return {"type": "ArtifactMetricsResult", **metrics}
@@ -228,21 +229,14 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
     """``ListArtifacts``: the latest metrics of every kernel."""
-    return {"type": "ArtifactList", "artifacts": list(_stored(service).values())}
-
-
-def _stored(service: Service) -> dict[str, dict[str, Json]]:
-    found = {}
-    for key in sorted(service.artifacts):
-        metrics = service.artifacts.get(key) if key.startswith(_KERNEL) else None
-        if metrics is not None:
-            found[key.removeprefix(_KERNEL)] = metrics
-    return found
+    return {"type": "ArtifactList", "artifacts": list(service.artifacts.everything().values())}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """``StoreArtifactBaseline``: all metrics under a tag, in place of what it named before."""
-    service.artifacts.put(_BASELINE + fields.name("tag"), _stored(service))
+    tag, workspace = fields.name("tag"), service.configured().workspace
+    with service.baselines_lock:
+        client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
     return {"type": "Ok"}
 
 
@@ -251,9 +245,8 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
     tag = fields.name("tag")
     summary = diff_summary(service, tag)
     if summary is None:
-        tags = [
-            key.removeprefix(_BASELINE) for key in service.artifacts if key.startswith(_BASELINE)
-        ]
+        known = BaselineStore(service.cache).list()
+        tags = [baseline.tag for baseline in known if baseline.artifacts is not None]
         text = f"no artifact baseline {tag!r}; {did_you_mean(tag, tags)}"
         raise RequestError("BaselineNotFound", text.rstrip("; "))
     return {"type": "ArtifactDiffs", **summary}
@@ -261,10 +254,13 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
     """The metrics of now against those of a tag; None when it names none."""
-    then = service.artifacts.get(_BASELINE + tag)
+    try:
+        then = BaselineStore(service.cache).get(tag).artifacts
+    except UsageError:
+        return None
     if then is None:
         return None
-    now = _stored(service)
+    now = service.artifacts.everything()
     diffs = [_diff(name, then.get(name), current) for name, current in now.items()]
     return {
         "baseline_tag": tag,

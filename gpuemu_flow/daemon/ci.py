@@ -16,6 +16,7 @@ from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.replies import LARGEST, RequestError
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.store.baselines import BaselineStore
 from gpuemu_flow.types import Json, number_from_json
 
 SLICE_SECONDS = 0.1
@@ -30,7 +31,7 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
     tag = fields.optional_name("baseline")
     if tag is not None and diff_summary(service, tag) is None:
-        service.results.baseline(tag)  # an unknown one is an error before the work, not after it
+        BaselineStore(service.cache).get(tag)  # an unknown one is an error before the work
     report = _run(service, job, jobs, quick=quick)
     linted = [lint for record in report["kernels"] if (lint := lint_of_run(record)) is not None]
     for lint in linted:

@@ -6,9 +6,11 @@ import math
 
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.replies import RequestError
+from gpuemu_flow.daemon.replies import RequestError, finite
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.types import Json
+from gpuemu_flow.engine import client_baselines
+from gpuemu_flow.store.baselines import BaselineStore, SubmittedResult, unknown_baseline
+from gpuemu_flow.types import Json, Verdict
 
 MAX_LIMIT = (1 << 63) - 1
 
@@ -30,32 +32,35 @@ def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """``StoreBaseline``: the newest result of each op and seed."""
-    limit = service.configured().workspace.config.storage.max_baselines
-    count = service.results.store_baseline(fields.name("tag"), limit)
+    workspace = service.configured().workspace
+    with service.baselines_lock:
+        latest = service.results.latest().values()
+        count = client_baselines.store_submitted(workspace, fields.name("tag"), latest)
     return {"type": "Ok", "results": count}
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     """``CompareBaseline``: what changed since, for seeds that both have or that are new."""
     tag = fields.name("tag")
-    known = service.results.baseline(tag)
+    known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold
     comparisons = []
     for (op, seed), stored in service.results.latest().items():
-        passed, now = bool(stored.result["passed"]), float(stored.result["max_diff"])
+        passed, now = stored.judged.verdict is Verdict.PASSED, finite(stored.judged.max_abs)
         then = known.get((op, seed))
-        change = None if then is None else _relative_change(float(then["max_diff"]), now)
+        before = None if then is None else finite(then.max_abs)
+        change = None if before is None else _relative_change(before, now)
         worse = then is not None and (
-            (bool(then["passed"]) and not passed) or (change is not None and change > threshold)
+            (then.passed and not passed) or (change is not None and change > threshold)
         )
         comparisons.append(
             {
                 "op_name": op,
                 "seed": seed,
                 "current_max_diff": now,
-                "baseline_max_diff": None if then is None else then["max_diff"],
+                "baseline_max_diff": before,
                 "current_passed": passed,
-                "baseline_passed": None if then is None else then["passed"],
+                "baseline_passed": None if then is None else then.passed,
                 "relative_change": change,
                 "is_regression": worse,
             }
@@ -66,6 +71,22 @@ def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, J
         "comparisons": comparisons,
         "has_regressions": any(c["is_regression"] for c in comparisons),
     }
+
+
+def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedResult]:
+    """Return the results of a baseline by op and seed.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-baseline`` also where the name stands for figures of kernels alone.
+    """
+    known = BaselineStore(service.cache)
+    found = known.get(tag).submitted
+    if found is None:
+        tags = [baseline.tag for baseline in known.list() if baseline.submitted is not None]
+        raise unknown_baseline(tag, tags)
+    return {(result.op, result.seed): result for result in found}
 
 
 def _relative_change(then: float, now: float) -> float | None:

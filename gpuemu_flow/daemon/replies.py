@@ -132,11 +132,17 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
     return [Failure(FailureKind.TOLERANCE, f"{result.verdict.value}: {text}")]
 
 
-def _finite(name: str, value: float, nonfinite: dict[str, str]) -> float:
+def finite(value: float) -> float:
+    """Return a figure as the wire has it: the largest float in place of NaN and infinity."""
     if math.isfinite(value):
         return float(value)
-    nonfinite[name] = str(value)
     return -LARGEST if value < 0 else LARGEST
+
+
+def _finite(name: str, value: float, nonfinite: dict[str, str]) -> float:
+    if not math.isfinite(value):
+        nonfinite[name] = str(value)
+    return finite(value)
 
 
 def _statistic(name: str, value: Any, nonfinite: dict[str, str]) -> Json:

@@ -17,6 +17,7 @@ from gpuemu_flow.engine.planned import PlannedCases
 from gpuemu_flow.engine.wire_ops import results_folder
 from gpuemu_flow.errors import FlowError, UsageError
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.artifacts import ArtifactStore
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.results import ResultStore
@@ -52,7 +53,8 @@ class Service:
             max_results=config.storage.max_results,
             retention_days=config.storage.retention_days,
         )
-        self.artifacts = JsonStore(self.cache.folder / "wire-artifacts", self.cache.set_aside)
+        self.artifacts = ArtifactStore(self.cache)
+        self.baselines_lock = threading.Lock()
         self.failures = FailureStore(self.cache)
         self.failures_lock = threading.Lock()
         self._recipes = JsonStore(

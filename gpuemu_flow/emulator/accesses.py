@@ -117,5 +117,20 @@ class Accesses(SharedMemory):
         )
         self.report_lanes("trap", "trap", numbers, step, lambda _: f"trap executed by {where}")
 
+    def check_defined(self, undefined: Array, mask: Array | None, step: int) -> None:
+        """Report lanes that use a register that nobody wrote."""
+        if not undefined.any():
+            return
+        bad = self.spread(undefined) & self.spread(self.live if mask is None else mask)
+        numbers = np.flatnonzero(bad)
+        if numbers.size:
+            note = self.launch.program.steps[step].note
+            self.report_lanes(
+                "init", "unwritten-register", numbers, step,
+                lambda _: f"{note}, by {self.who(int(numbers[0]))}",
+            )  # fmt: skip
+
     def finish(self) -> None:
         """Let go of a batch."""
+        if self.shared_races is not None:
+            self.shared_races.settle()

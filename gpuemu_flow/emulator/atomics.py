@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +13,7 @@ from gpuemu_flow.emulator.accesses import Accesses
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, WRITTEN
 from gpuemu_flow.emulator.semantics import floats, packed
+from gpuemu_flow.emulator.semantics.mbarrier import MBARRIER_TURNS
 from gpuemu_flow.emulator.types import DTYPES, SIZES, Array
 
 _G = np.uint64(GLOBAL_BASE)
@@ -35,6 +38,30 @@ def _float_extreme(least: bool) -> Combine:
     return lambda old, value, _: floats.canonical(function(old, value))
 
 
+_HALVES: dict[str, Callable[..., Array]] = {
+    "f16": np.add, "bf16": _add_bfloat,
+    "f16x2": packed.twice_f16(np.add), "bf16x2": packed.twice_bits(_add_bfloat),
+}  # fmt: skip
+_FLOATS: dict[str, Combine] = {
+    "add": lambda old, value, _: floats.canonical(old + value),
+    "min": _float_extreme(True),
+    "max": _float_extreme(False),
+    "exch": lambda old, value, _: value,
+}
+_INTEGERS: dict[str, Combine] = {
+    "add": lambda old, value, _: old + value,
+    "min": lambda old, value, _: np.minimum(old, value),
+    "max": lambda old, value, _: np.maximum(old, value),
+    "and": lambda old, value, _: old & value,
+    "or": lambda old, value, _: old | value,
+    "xor": lambda old, value, _: old ^ value,
+    "exch": lambda old, value, _: value,
+    "cas": lambda old, value, new: np.where(old == value, new, old),
+    "inc": lambda old, value, _: _wrap_up(old, value),
+    "dec": lambda old, value, _: _wrap_down(old, value),
+}
+
+
 def combiner(operation: str, type_name: str) -> Combine | None:
     """Make what one turn of an atomic does to the old value.
 
@@ -44,38 +71,31 @@ def combiner(operation: str, type_name: str) -> Combine | None:
         From the old value, the operand and the second operand (``cas``) to the new value; None
         for an operation that does not exist for the type.
     """
-    if type_name in ("f16x2", "bf16x2", "bf16", "f16"):
-        one: Combine
-        if operation == "add":
-            half: dict[str, Callable[..., Array]] = {
-                "f16": np.add, "bf16": _add_bfloat,
-                "f16x2": packed.twice_f16(np.add), "bf16x2": packed.twice_bits(_add_bfloat),
-            }  # fmt: skip
-            adding = half[type_name]
-            one = lambda old, value, _: adding(old, value)  # noqa: E731
-            return one
-        return None
+    if operation in MBARRIER_TURNS:
+        return MBARRIER_TURNS[operation]
+    if type_name in _HALVES:
+        adding = _HALVES[type_name]
+        return (lambda old, value, _: adding(old, value)) if operation == "add" else None
     if type_name in ("f32", "f64"):
-        known: dict[str, Combine] = {
-            "add": lambda old, value, _: floats.canonical(old + value),
-            "min": _float_extreme(True),
-            "max": _float_extreme(False),
-            "exch": lambda old, value, _: value,
-        }
-        return known.get(operation)
-    integers: dict[str, Combine] = {
-        "add": lambda old, value, _: old + value,
-        "min": lambda old, value, _: np.minimum(old, value),
-        "max": lambda old, value, _: np.maximum(old, value),
-        "and": lambda old, value, _: old & value,
-        "or": lambda old, value, _: old | value,
-        "xor": lambda old, value, _: old ^ value,
-        "exch": lambda old, value, _: value,
-        "cas": lambda old, value, new: np.where(old == value, new, old),
-        "inc": lambda old, value, _: _wrap_up(old, value),
-        "dec": lambda old, value, _: _wrap_down(old, value),
-    }
-    return integers.get(operation) if SIZES.get(type_name, 0) in (2, 4, 8) else None
+        return _FLOATS.get(operation)
+    return _INTEGERS.get(operation) if SIZES.get(type_name, 0) in (2, 4, 8) else None
+
+
+@dataclass(frozen=True)
+class AtomicForm:
+    """One atomic: what it does to which type, and whether it releases what was written before."""
+
+    operation: str
+    type_name: str
+    releases: bool = False
+
+    @cached_property
+    def combine(self) -> Combine:
+        """What one turn does to the old value."""
+        found = combiner(self.operation, self.type_name)
+        if found is None:
+            raise ValueError(f"no atomic {self.operation} of .{self.type_name}")
+        return found
 
 
 class Atomics(Accesses):
@@ -84,13 +104,11 @@ class Atomics(Accesses):
     def atomic(
         self,
         space: str,
-        operation: str,
-        type_name: str,
+        form: AtomicForm,
         address: Array,
         values: tuple[Array, ...],
         mask: Array | None,
         step: int,
-        releases: bool,
     ) -> Array:
         """Compute ``atom`` or ``red``.
 
@@ -99,48 +117,30 @@ class Atomics(Accesses):
         array
             The old values.
         """
-        dtype = DTYPES[type_name]
-        out = np.zeros(self.full.shape, dtype)
-        if space != "generic":
-            self._atomic_in(space, operation, type_name, address, values, mask, step, releases, out)
-            return out
-        for window, base, chosen in self.windows(address, mask):
-            near = address - np.uint64(base)
-            self._atomic_in(window, operation, type_name, near, values, chosen, step, releases, out)
+        out = np.zeros(self.full.shape, DTYPES[form.type_name])
+        spaces: list[tuple[str, int, Array | None]] = [(space, 0, mask)]
+        if space == "generic":
+            spaces = self.windows(address, mask)
+        for window, base, chosen in spaces:
+            active = self.spread(self.live if chosen is None else chosen)
+            if active.any():
+                self._atomic_in(window, form, address - np.uint64(base), values, active, step, out)
         return out
 
     def _atomic_in(
-        self,
-        space: str,
-        operation: str,
-        type_name: str,
-        address: Array,
-        values: tuple[Array, ...],
-        mask: Array | None,
-        step: int,
-        releases: bool,
-        out: Array,
-    ) -> None:
-        active = self.spread(self.live if mask is None else mask)
-        size = SIZES[type_name]
-        if not active.any():
-            return
-        lanes, good, data = self._atomic_lanes(space, address, active, size, step, releases)
-        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        self, space: str, form: AtomicForm, address: Array, values: tuple[Array, ...],
+        active: Array, step: int, out: Array,
+    ) -> None:  # fmt: skip
+        size = SIZES[form.type_name]
+        lanes, good, data = self._atomic_lanes(space, address, active, size, step, form.releases)
+        numbers, offsets = np.flatnonzero(active), lanes.offsets
         operands = [self.active(v, active) for v in values]
         if good is not None:
+            numbers, offsets = numbers[good], offsets[good]
             operands = [v[good] for v in operands]
-        usable = len(data) // size * size
-        cells = data[:usable].view(DTYPES[type_name])
+        cells = data[: len(data) // size * size].view(DTYPES[form.type_name])
         places = (offsets >> np.uint64(size.bit_length() - 1)).astype(np.int64)
-        combine = combiner(operation, type_name)
-        assert combine is not None
-        old = _take_turns(cells, places, operands, combine)
-        if good is None:
-            out[active] = old
-        else:
-            numbers = np.flatnonzero(active)[good]
-            out.reshape(-1)[numbers] = old
+        out.reshape(-1)[numbers] = _take_turns(cells, places, operands, form.combine)
 
     def _atomic_lanes(
         self, space: str, address: Array, active: Array, size: int, step: int, releases: bool
@@ -150,9 +150,10 @@ class Atomics(Accesses):
             lanes, good = self._shared_lanes(address, active, size, step, True, whole=True)
             if self.check_init:
                 self._check_written(self.shared_written, lanes, good, size, 1, step, "shared")
-            if self.shared_races is not None:
+            shared = self.shared_races
+            if shared is not None:
                 for write in (False, True):
-                    self.shared_races.access(lanes, good, size, step, write=write, strong=True)
+                    shared.access(lanes, good, size, step, write=write, strong=True)
             return lanes, self._aligned(lanes, good, size), self.shared
         if space == "local":
             lanes, good = self._local_lanes(address, active, size, step, "writes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
@@ -61,20 +62,28 @@ def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if writes and operands and not isinstance(operands[0], Memory):
         defined, operands = registers_in(operands[0]), operands[1:]
     used = tuple(n for operand in operands for n in registers_in(operand))
+    if step.opcode.destination is Destination.READS_AND_WRITES:
+        defined = registers_in(step.operands[0])
     if step.guard is not None:
         used = (*used, step.guard.number, *defined)
     return defined, used
 
 
-def split_blocks(program: Program) -> Blocks:
+def split_blocks(program: Program, also: Iterable[int] = ()) -> Blocks:
     """Cut a program into blocks and compute liveness.
+
+    Parameters
+    ----------
+    program : Program
+    also : iterable of int
+        More steps that begin a block.
 
     Returns
     -------
     Blocks
     """
     steps = program.steps
-    leaders = {0}
+    leaders = {0, *also}
     for index, step in enumerate(steps):
         if _ends_block(step):
             leaders.add(index + 1)

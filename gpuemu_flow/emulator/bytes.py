@@ -12,7 +12,8 @@ from gpuemu_flow.emulator.memory import (
     PATTERN,
 )
 from gpuemu_flow.emulator.names import plain_variable
-from gpuemu_flow.emulator.races import GlobalRaces, SharedRaces
+from gpuemu_flow.emulator.race_log import LoggedRaces
+from gpuemu_flow.emulator.races import GlobalRaces
 from gpuemu_flow.emulator.state import Launch, State
 from gpuemu_flow.emulator.types import SIZES, Array
 
@@ -41,7 +42,7 @@ class Bytes(State):
         self.local_written: Array = np.zeros(0, np.uint8)
         self.shared_base: Array = np.zeros((1, 1), np.uint64)
         self.local_base: Array = np.zeros((1, 1), np.uint64)
-        self.shared_races: SharedRaces | None = None
+        self.shared_races: LoggedRaces | None = None
         self.global_races: GlobalRaces | None = None
         self._parameters: dict[tuple[int, str], Array] = {}
         if len(program.shared) + (launch.dynamic_shared > 0) > 1:
@@ -79,6 +80,8 @@ class Bytes(State):
     def begin(self, block_ids: Array) -> None:
         """Set up memory for some blocks."""
         super().begin(block_ids)
+        if self.launch.cases:
+            self._parameters = {}  # other rows belong to other cases
         rows, lanes = self.count, self.count * self.width
         self.shared = np.full(rows * self.shared_stride + 64, PATTERN, np.uint8)
         self.local = np.full(lanes * self.local_stride + 64, PATTERN, np.uint8)
@@ -92,7 +95,7 @@ class Bytes(State):
             self.shared_written = np.zeros(rows * self.shared_stride + 64, np.uint8)
             self.local_written = np.zeros(lanes * self.local_stride + 64, np.uint8)
         if self.check_race and self.shared_stride:
-            self.shared_races = SharedRaces(
+            self.shared_races = LoggedRaces(
                 self, rows * self.shared_stride, self.describe_batch_offset
             )
 
@@ -101,16 +104,32 @@ class Bytes(State):
         key = (offset, code)
         value = self._parameters.get(key)
         if value is None:
-            value = np.frombuffer(self.launch.parameters, code, 1, offset).reshape(1, 1)
+            cases = self.launch.cases
+            blocks = [c.parameters for c in cases] or [self.launch.parameters]
+            value = np.concatenate([np.frombuffer(b, code, 1, offset) for b in blocks])
+            bits = value.view(f"u{value.itemsize}")
+            value = value[:1].reshape(1, 1) if (bits == bits[0]).all() else self._by_case(value)
             self._parameters[key] = value
         return value
 
+    def _by_case(self, values: Array) -> Array:
+        """Give every block the value of its case."""
+        found: Array = values[self.block_ids // self.launch.blocks][:, None]
+        return found
+
     def symbol(self, number: int, displacement: int) -> Array:
         """Give the address of a module variable."""
+        moved = displacement & 0xFFFFFFFFFFFFFFFF
+        places = [c.symbols[number] for c in self.launch.cases]
+        if places:
+            return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
         return np.full((1, 1), self.launch.symbols[number] + displacement, np.uint64)
 
     def parameter_address(self, offset: int) -> Array:
         """Give the address of a parameter."""
+        places = [c.parameter_address + offset for c in self.launch.cases]
+        if places:
+            return self._by_case(np.array(places, np.uint64))
         return np.full((1, 1), self.launch.parameter_address + offset, np.uint64)
 
     def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> Lanes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, Module, Opcode, read_body
 from gpuemu_flow.artifacts.ptx.opcode import TYPE_BYTES
-from gpuemu_flow.emulator.errors import unsupported
+from gpuemu_flow.emulator.errors import UnsupportedError, unsupported
 from gpuemu_flow.emulator.ir import (
+    STACK,
+    GlobalVariable,
     Operand,
     Program,
     Region,
@@ -22,7 +25,10 @@ from gpuemu_flow.emulator.layout import (
     initial_value,
     lay_out_parameters,
 )
+from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.operands import decode_operand
+
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d[\d\s,]{0,40})", re.ASCII)
 
 MAX_STEPS = 200_000
 """Steps of one kernel with its device functions inlined."""
@@ -34,6 +40,9 @@ SHARED_GUARD = 64
 """Bytes between shared variables, so that running over the end of one shows."""
 
 MAX_CALL_DEPTH = 32
+
+STACK_BYTES = 8192
+"""What ``alloca`` may take of a thread's local memory."""
 
 
 def decode_program(function: Function) -> Program:
@@ -101,6 +110,7 @@ class _Decoder:
         self._shared_names: dict[str, Symbol] = {}
         self._dynamic_names: list[str] = []
         self._global_numbers: dict[str, int] = {}
+        self._unreadable: dict[int, UnsupportedError] = {}
         self._stack: list[str] = []
         self._calls = 0
 
@@ -108,6 +118,7 @@ class _Decoder:
         program, function = self._program, self._function
         program.required_threads = function.bounds.max_threads if function.bounds.required else 0
         program.max_threads = function.bounds.max_threads
+        self._refuse_clusters(function)
         program.parameters, program.parameter_bytes = lay_out_parameters(function)
         self._place_globals()
         symbols = {p.name: Symbol("param", p.offset) for p in program.parameters}
@@ -118,8 +129,21 @@ class _Decoder:
         program.steps.append(
             Step(Opcode("exit"), (), None, False, (), function.offset, None, "exit")
         )
+        if any(step.opcode.base == "alloca" for step in program.steps):
+            offset = align_up(program.local_bytes, 128)
+            program.local.append(Region(STACK, offset, STACK_BYTES))
+            program.local_bytes = offset + STACK_BYTES
         program.dynamic_offset = align_up(program.shared_bytes, 1024)
         return program
+
+    def _refuse_clusters(self, function: Function) -> None:
+        match = _CLUSTER.search(function.header)
+        if match is not None and {n.strip() for n in match.group(1).split(",")} != {"1"}:
+            raise self._declined(
+                f"{function.name} runs in clusters of {match.group(1).strip()} blocks",
+                "clusters of more than one block cannot be run; compile it without",
+                function.offset,
+            )
 
     def _declined(self, message: str, hint: str, offset: int) -> Exception:
         source = self._module.source
@@ -129,10 +153,13 @@ class _Decoder:
         variables = [v for v in self._module.variables if v.space in ("global", "const")]
         variables = [v for v in variables if not v.external]
         self._global_numbers = {v.name: n for n, v in enumerate(variables)}
-        for variable in variables:
-            self._program.globals.append(
-                initial_value(variable, self._module, self._global_numbers)
-            )
+        for number, variable in enumerate(variables):
+            try:
+                made = initial_value(variable, self._module, self._global_numbers)
+            except UnsupportedError as error:  # matters only to kernels that use the variable
+                self._unreadable[number] = error
+                made = GlobalVariable(variable.name, 0, b"", constant=True)
+            self._program.globals.append(made)
 
     def _frame(self, function: Function, symbols: dict[str, Symbol]) -> _Frame:
         """Decode one function's body to the end of the program's steps."""
@@ -206,6 +233,8 @@ class _Decoder:
     def _module_symbol(self, name: str) -> Symbol | None:
         number = self._global_numbers.get(name)
         if number is not None:
+            if number in self._unreadable:
+                raise self._unreadable[number]
             return Symbol("global", number)
         if name in self._shared_names:
             return self._shared_names[name]
@@ -227,6 +256,7 @@ class _Decoder:
                 register = Register(len(self._program.register_types), found[1])
                 frame.registers[key] = register
                 self._program.register_types.append(found[1])
+                self._program.register_names.append(name)
             return register
         symbol = frame.symbols.get(name) or self._module_symbols.get(name)
         if symbol is None:
@@ -295,7 +325,7 @@ class _Decoder:
             raise self._declined(
                 f"{instruction.opcode.text}: the operand {' '.join(text.split())[:60]!r} cannot "
                 "be run",
-                "",
+                fix_of(instruction.opcode),
                 instruction.offset,
             )
         return operand

@@ -36,6 +36,11 @@ class Emitter:
         self._temporaries = 0
         self.condition = "None"
 
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of the parameter block."""
+        return self._program.parameter_bytes
+
     # Names
 
     def temporary(self, expression: str) -> str:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuemu_flow.emulator.ir import Place
+from gpuemu_flow.kernel_findings import TITLES, CodePlace, KernelFinding
 
-CHECKS = ("mem", "init", "race", "sync", "order")
+CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 """Names of the checks, in the order in which they are shown."""
 
 DEFAULT_CHECKS = ("mem", "init", "race", "sync")
-"""Checks that one launch makes; `order` launches the kernel again."""
+"""Checks that one launch makes; the others launch the kernel again."""
 
-TITLES = {
-    "mem": "memcheck",
-    "init": "initcheck",
-    "race": "racecheck",
-    "sync": "synccheck",
-    "order": "ordercheck",
-    "trap": "trap",
-}
+DOUBTS = ("contract", "approx")
+"""Checks that find no mistake but a verdict that is none: it flips with the compiler or GPU."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +28,52 @@ class Finding:
         One of `CHECKS`, or ``trap``.
     rule : str
         What kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
-    message : str
-        What happened, with block, thread and address, without the place.
+    words : str
+        What happened, with block, thread and address, without the place; `THERE` stands for the
+        second place.
     kernel : str
     place : Place
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
         How often it happened, over all threads.
+    there : Place or None
+        Of a race the other access, of a barrier the other one.
     """
 
     check: str
     rule: str
-    message: str
+    words: str
     kernel: str
     place: Place
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
     count: int
+    there: Place | None = None
+
+    @property
+    def message(self) -> str:
+        """What happened, in words, with the second place."""
+        return self.typed().message
+
+    def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
+        """Give the finding as data that outlives the kernel.
+
+        Parameters
+        ----------
+        code_line : callable
+            From a line of the PTX to its number in the PTX without line information.
+        """
+
+        def place(found: Place) -> CodePlace:
+            return CodePlace(found.file, found.line, code_line(found.ptx_line))
+
+        return KernelFinding(
+            self.check, self.rule, self.kernel,
+            "" if self.check in _WHOLE else _short(self.place.text), self.words,
+            place(self.place), None if self.there is None else place(self.there),
+            self.block, self.thread, self.count,
+        )  # fmt: skip
 
     @property
     def title(self) -> str:
@@ -57,13 +81,27 @@ class Finding:
         return TITLES[self.check]
 
     def __str__(self) -> str:
-        times = "once" if self.count == 1 else f"{self.count:,} times"
-        return f"{self.title}: {self.where} {self.message} · {times}"
+        return str(self.typed())
 
     @property
     def where(self) -> str:
         """Source file and line, or the PTX line where there is no line information."""
         return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
+
+
+def _short(text: str) -> str:
+    """Name an instruction and its space: ``ld.shared`` of ``ld.volatile.shared.f32 ...``."""
+    words = text.split()
+    opcode = next((word for word in words if not word.startswith("@")), "").rstrip(";")
+    first, *rest = opcode.split(".")
+    spaces = [part for part in rest if part.partition("::")[0] in _SPACES]
+    space = next(iter(spaces or rest), "")
+    return f"{first}.{space}" if space else first
+
+
+_SPACES = ("global", "shared", "local", "const", "param")
+_WHOLE = ("order", "trap", *DOUBTS)
+"""Checks whose words say all."""
 
 
 def show_index(index: tuple[int, int, int]) -> str:

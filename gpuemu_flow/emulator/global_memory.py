@@ -107,14 +107,17 @@ class GlobalMemory(Bytes):
         size = width * len(values)
         good = self._check_global(lanes, size, step, write=True)
         arena = self.launch.arena
-        if self.global_races is not None:
-            same = self._unchanged(arena.data, lanes, values, width, good)
-            self.global_races.access(
-                self, lanes, good, size, step, write=True, strong=strong, same=same
-            )
+        races = self.global_races
+
+        def unchanged() -> Array:
+            return self._unchanged(arena.data, lanes, values, width, good)
+
+        collided = races is not None and races.access(
+            self, lanes, good, size, step, write=True, strong=strong, same=unchanged
+        )
         self._put(arena.data, lanes, values, width, good)
-        if self.global_races is not None and self.count > 1:
-            lost = ~self._unchanged(arena.data, lanes, values, width, good)
-            self.global_races.collide(self, lanes, lost if good is None else lost & good, step)
+        if races is not None and collided:
+            lost = ~unchanged()
+            races.collide(self, lanes, lost if good is None else lost & good, step)
         if self.check_init:
             self._mark(arena.shadow, lanes, size, good, WRITTEN)

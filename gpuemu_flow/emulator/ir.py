@@ -108,6 +108,8 @@ class Step:
         Where the instruction stands in the PTX text.
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
+    note : str
+        What a step of our own reports.
     """
 
     opcode: Opcode
@@ -118,6 +120,7 @@ class Step:
     offset: int
     location: tuple[int, int] | None
     text: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,10 @@ class Parameter:
     type: str
     offset: int
     size: int
+
+
+STACK = "the stack"
+"""Name of the region of local memory that ``alloca`` takes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +167,8 @@ class Program:
     module : Module
     steps : list of Step
         Device functions are inlined.
-    register_types : list of str
-        Declared type by register number.
+    register_types, register_names : list of str
+        Declared type and name by register number.
     parameters : list of Parameter
     shared, local : list of Region
     globals : list of GlobalVariable
@@ -174,6 +181,7 @@ class Program:
     module: Module
     steps: list[Step] = field(default_factory=list)
     register_types: list[str] = field(default_factory=list)
+    register_names: list[str] = field(default_factory=list)
     parameters: list[Parameter] = field(default_factory=list)
     parameter_bytes: int = 0
     shared: list[Region] = field(default_factory=list)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx import Function, read_ptx
+from gpuemu_flow.emulator.block_races import EveryLoadCountsError, QuickGlobalRaces
 from gpuemu_flow.emulator.blocks import split_blocks
 from gpuemu_flow.emulator.codegen import Code, check_program
 from gpuemu_flow.emulator.decode import decode_program
@@ -16,15 +17,20 @@ from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_laun
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
 from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
-from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
+from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import Dimensions, Launch
+from gpuemu_flow.emulator.state import CaseMemory, Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
 
 BATCH_THREADS = 32768
 """Threads in flight: enough to hide Python's cost per step, few enough to stay in the cache."""
+
+BATCH_LOCAL = 1 << 26
+"""Bytes of local memory in flight."""
 
 DEFAULT_BUDGET = 20_000_000_000
 """Thread instructions of one launch."""
@@ -46,11 +52,17 @@ class BufferArgument:
         False for an output whose contents before the launch mean nothing.
     name : str
         For messages; the parameter's name when empty.
+    kept : bool
+        Of one that is not initialised: it holds the bytes of `data` all the same.
+    offset : int
+        Bytes from the start of the buffer to where the pointer leads.
     """
 
     data: Array
     initialised: bool = True
     name: str = ""
+    kept: bool = False
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,23 @@ class ScalarArgument:
     data: bytes
 
 
-Argument = BufferArgument | ScalarArgument
+@dataclass(frozen=True)
+class PointerArgument:
+    """A pointer into the buffer of an earlier argument.
+
+    Attributes
+    ----------
+    argument : int
+        Place of that argument.
+    offset : int
+        Bytes from the start of its buffer.
+    """
+
+    argument: int
+    offset: int
+
+
+Argument = BufferArgument | ScalarArgument | PointerArgument
 
 
 @dataclass(frozen=True)
@@ -76,12 +104,18 @@ class LaunchResult:
         What the kernel's ``printf`` wrote.
     instructions : int
         Thread instructions that were executed.
+    backend : str
+        ``numpy`` or ``c``: what ran it.
+    note : str
+        Why the compiled back end did not run it where it was asked for or would have paid.
     """
 
     buffers: tuple[Array | None, ...]
     findings: tuple[Finding, ...]
     printed: str
     instructions: int
+    backend: str = "numpy"
+    note: str = ""
 
 
 @dataclass
@@ -89,12 +123,13 @@ class Kernel:
     """A kernel ready to be launched any number of times."""
 
     program: Program
-    _machine_code: Code | None = field(default=None, repr=False)
+    _watched: Kernel | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_program(self.program)
         self._blocks = split_blocks(self.program)
         self._code = Code(self.program, self._blocks)
+        self._native = Native(self.program, self._blocks)
 
     @property
     def name(self) -> str:
@@ -116,6 +151,7 @@ class Kernel:
         checks: Iterable[str] = DEFAULT_CHECKS,
         budget: int = DEFAULT_BUDGET,
         order: Sequence[int] | None = None,
+        backend: str = "auto",
     ) -> LaunchResult:
         """Run the kernel once.
 
@@ -132,6 +168,9 @@ class Kernel:
             Thread instructions at most.
         order : sequence of int or None
             Linear block numbers in the order in which they run; None for ascending.
+        backend : str
+            ``numpy``, ``c`` (numpy where C cannot: the result's note says why), or ``auto``: C
+            for large launches, where a compiler is there and no bit can differ.
 
         Returns
         -------
@@ -144,81 +183,148 @@ class Kernel:
         BudgetError
             When the kernel does not end.
         """
-        dimensions = _check_dimensions(self.program, grid, block, shared)
-        launch, buffers = self._prepare(dimensions, arguments, shared, frozenset(checks), budget)
-        machine = Machine(launch, self._blocks, self._code)
-        if "race" in launch.checks and launch.blocks > 1:
-            machine.global_races = GlobalRaces(launch)
-        per = max(1, BATCH_THREADS // machine.width)
+        wanted = frozenset(checks)
+        kernel = self.for_checks(wanted)
+        return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
+
+    def for_checks(self, checks: frozenset[str]) -> Kernel:
+        """Give the kernel that a launch with some checks executes."""
+        return self._watching() if "init" in checks and self._blocks.entry_live else self
+
+    def _launch(
+        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
+        shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
+        backend: str,
+    ) -> LaunchResult:  # fmt: skip
+        dimensions = check_dimensions(self.program, grid, block, shared)
+        launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
+        chosen = self._native.choose(backend, launch.threads, launch.blocks, checks)
+        note = chosen.note
+        if chosen.compiled:
+            if self._native.run(launch, ids):
+                return _result(launch, buffers, arguments, "c", "")
+            note = "something was found, which numpy describes"
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+        try:
+            self.run(launch, ids)
+        except EveryLoadCountsError:
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            self.run(launch, ids, every_load=True)
+        return _result(launch, buffers, arguments, "numpy", note)
+
+    def run(self, launch: Launch, ids: Array, *, every_load: bool = False) -> None:
+        """Run blocks with numpy, batch by batch.
+
+        Raises
+        ------
+        EveryLoadCountsError
+            When the launch must be made again with every load recorded.
+        """
+        races: GlobalRaces | None = None
+        if "race" in launch.checks and launch.blocks > 1:
+            races = GlobalRaces(launch) if every_load else QuickGlobalRaces(launch)
+        machine = Machine(launch, self._blocks, self._code)
+        machine.global_races = races
+        local = max(1, self.program.local_bytes)
+        per = max(1, min(BATCH_THREADS, BATCH_LOCAL // local) // machine.width)
         with np.errstate(all="ignore"):
             for start in range(0, len(ids), per):
                 machine.run(ids[start : start + per])
-        outputs = tuple(
-            None if buffer < 0 else _take_out(launch.arena, buffer, argument)
-            for buffer, argument in zip(buffers, arguments, strict=True)
-        )
-        return LaunchResult(
-            outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed
-        )
 
-    def _prepare(
-        self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],
+    def _watching(self) -> Kernel:
+        """Give the kernel with steps that watch registers which may be read unwritten."""
+        if self._watched is None:
+            self._watched = Kernel(watch_registers(self.program, self._blocks))
+        return self._watched
+
+    def prepare(
+        self, dimensions: tuple[Dimensions, Dimensions], lists: Sequence[Sequence[Argument]],
         shared: int, checks: frozenset[str], budget: int,
-    ) -> tuple[Launch, list[int]]:  # fmt: skip
+    ) -> tuple[Launch, list[list[int]]]:  # fmt: skip
+        """Lay out memory for one list of arguments, or for several cases side by side.
+
+        Returns
+        -------
+        tuple of Launch and list
+            Of each list, the numbers of its buffers; -1 for numbers.
+        """
         program = self.program
-        if len(arguments) != len(program.parameters):
-            names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
-            raise bad_argument(
-                f"{program.name} takes {len(program.parameters)} arguments, not {len(arguments)}",
-                f"its parameters: {names}" if names else "",
-            )
-        sizes = [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
-        sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
-        arena = Arena(sizes)
-        symbols = []
-        for variable in program.globals:
-            data = variable.initial.ljust(variable.size, b"\0")
-            symbols.append(
-                arena.allocate(
-                    variable.name, variable.size, data, 1, writable=not variable.constant
+        sizes = []
+        for arguments in lists:
+            if len(arguments) != len(program.parameters):
+                names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
+                raise bad_argument(
+                    f"{program.name} takes {len(program.parameters)} arguments, "
+                    f"not {len(arguments)}",
+                    f"its parameters: {names}" if names else "",
                 )
-            )
-        numbers = {v.name: n for n, v in enumerate(program.globals)}
-        for variable, address in zip(program.globals, symbols, strict=True):
-            for offset, name, added in variable.pointers:
-                where = address - GLOBAL_BASE + offset
-                value = struct.pack("<Q", symbols[numbers[name]] + added)
-                arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
-        block, buffers = _pack(program, arguments, arena)
-        address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
+            sizes += [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
+            sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
+        if len(lists) == 1:
+            arena = Arena(sizes)
+            made = [_place(program, lists[0], arena)]
+        else:
+            arena = Arena([*sizes, SideBySide.room(sizes)])
+            shared_arena, made = SideBySide(arena, len(lists)), []
+            for arguments in lists:
+                shared_arena.begin_case()
+                made.append(_place(program, arguments, shared_arena))
+        first, cases = made[0][0], tuple(case for case, _ in made)
         launch = Launch(
-            program, arena, dimensions[0], dimensions[1], bytes(block), address, symbols, shared,
-            checks, budget,
+            program, arena, dimensions[0], dimensions[1], first.parameters,
+            first.parameter_address, first.symbols, shared, checks, budget * len(lists),
+            cases if len(lists) > 1 else (),
         )  # fmt: skip
-        return launch, buffers
+        return launch, [buffers for _, buffers in made]
+
+
+def _place(
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
+) -> tuple[CaseMemory, list[int]]:
+    """Allocate the module's variables, the buffers and the parameters of one case."""
+    symbols = []
+    for variable in program.globals:
+        data = variable.initial.ljust(variable.size, b"\0")
+        symbols.append(
+            arena.allocate(variable.name, variable.size, data, 1, writable=not variable.constant)
+        )
+    numbers = {v.name: n for n, v in enumerate(program.globals)}
+    for variable, address in zip(program.globals, symbols, strict=True):
+        for offset, name, added in variable.pointers:
+            where = address - GLOBAL_BASE + offset
+            value = struct.pack("<Q", symbols[numbers[name]] + added)
+            arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
+    block, buffers = _pack(program, arguments, arena)
+    address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
+    return CaseMemory(bytes(block), address, symbols), buffers
 
 
 def _pack(
-    program: Program, arguments: Sequence[Argument], arena: Arena
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
 ) -> tuple[bytearray, list[int]]:
     """Allocate buffers and fill the parameter block."""
     block = bytearray(program.parameter_bytes + 16)
     buffers = []
     for parameter, argument in zip(program.parameters, arguments, strict=True):
+        if isinstance(argument, (BufferArgument, PointerArgument)) and parameter.size != 8:
+            raise bad_argument(
+                f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, no pointer",
+                "pass a number, for example i32=7",
+            )
         if isinstance(argument, BufferArgument):
-            if parameter.size != 8:
-                raise bad_argument(
-                    f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, "
-                    "no pointer",
-                    "pass a number, for example i32=7",
-                )
             data = np.ascontiguousarray(argument.data)
-            raw = data.tobytes() if argument.initialised else None
+            raw = data.tobytes() if argument.initialised or argument.kept else None
             name = argument.name or parameter.name
-            address = arena.allocate(name, data.nbytes, raw, max(1, data.itemsize))
+            address = arena.allocate(
+                name, data.nbytes, raw, max(1, data.itemsize), initialised=argument.initialised
+            )
             buffers.append(len(arena.buffers) - 1)
-            piece = struct.pack("<Q", address)
+            piece = struct.pack("<Q", address + argument.offset)
+        elif isinstance(argument, PointerArgument):
+            buffers.append(buffers[argument.argument])
+            start = arena.buffers[buffers[-1]].start
+            piece = struct.pack("<Q", GLOBAL_BASE + start + argument.offset)
         else:
             buffers.append(-1)
             piece = argument.data
@@ -231,15 +337,36 @@ def _pack(
     return block, buffers
 
 
-def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
-    assert isinstance(argument, BufferArgument)
+def _result(
+    launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
+) -> LaunchResult:
+    return LaunchResult(
+        outputs_of(launch, buffers, arguments), tuple(launch.findings()),
+        "".join(launch.printed), launch.executed, backend, note,
+    )  # fmt: skip
+
+
+def outputs_of(
+    launch: Launch, buffers: Sequence[int], arguments: Sequence[Argument]
+) -> tuple[Array | None, ...]:
+    """Copy what the buffer arguments of one case hold now; None for other arguments."""
+    return tuple(
+        _take_out(launch.arena, buffer, argument)
+        if buffer >= 0 and isinstance(argument, BufferArgument)
+        else None
+        for buffer, argument in zip(buffers, arguments, strict=True)
+    )
+
+
+def _take_out(arena: Arena, buffer: int, argument: BufferArgument) -> Array:
     raw = arena.read(arena.buffers[buffer]).copy()
     return raw.view(argument.data.dtype).reshape(argument.data.shape)
 
 
-def _check_dimensions(
+def check_dimensions(
     program: Program, grid: Sequence[int], block: Sequence[int], shared: int
 ) -> tuple[Dimensions, Dimensions]:
+    """Check a grid and a block, and fill them up to three numbers."""
     full = []
     for what, given in (("grid", grid), ("block", block)):
         if not 1 <= len(given) <= 3 or any(n < 1 for n in given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 
 from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier
 from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import BITS, Array
+from gpuemu_flow.kernel_findings import THERE
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
 CodeSource = Callable[[int, bool], BlockFunction]
@@ -81,7 +84,8 @@ class Machine(Printing):
         registers: list[Array] = [
             np.zeros((1, 1), BITS.get(t, "u4")) for t in self.launch.program.register_types
         ]
-        _Schedule(self, registers).run()
+        with contextlib.suppress(StuckError):
+            _Schedule(self, registers).run()
         self.finish()
 
     def clock(self, code: str) -> Array:
@@ -281,10 +285,10 @@ class _Schedule:
         for step in np.unique(steps[other]).tolist():
             chosen = other & (steps == step)
             row = int(np.flatnonzero(chosen.any(axis=1))[0])
-            where = self._m.launch.program.place(int(low[row])).where
             self._m.report_mask(
                 "sync", "different-barriers", chosen, step,
-                f"is waited at by some threads of a block while others wait at {where}",
+                f"is waited at by some threads of a block while others wait at {THERE}",
+                int(low[row]),
             )  # fmt: skip
 
     def _deadlock(self) -> None:

@@ -1,4 +1,4 @@
-"""Matrix operations of warps: ldmatrix, stmatrix, mma, and the wmma operations.
+"""Matrix operations of warps: ldmatrix, stmatrix and mma.
 
 A fragment of ``mma`` is laid out as the PTX ISA says ("Matrix Fragments for mma"): with ``g`` the
 lane divided by 4, ``t`` the rest, and ``e`` elements in a 32-bit register, element ``j`` of
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuemu_flow.emulator.asynchronous import Asynchronous
+from gpuemu_flow.emulator.bulk import Bulk
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
 from gpuemu_flow.emulator.types import WARP, Array
@@ -63,7 +63,7 @@ class MatrixForm:
         return self.m * self.n // WARP // (2 if kind == "f16" else 1)
 
 
-def _elements(word: Array, kind: str) -> Array:
+def unpack_elements(word: Array, kind: str) -> Array:
     """Unpack registers, lanes last, to elements (…, lanes, elements) as numbers."""
     if kind == "f64":
         return word.view(np.float64)[..., None]
@@ -87,25 +87,25 @@ def _elements(word: Array, kind: str) -> Array:
 
 def gather_a(registers: Sequence[Array], form: MatrixForm) -> Array:
     """Build A (…, m, k) from its fragments (…, lanes)."""
-    first = _elements(registers[0], form.a)
+    first = unpack_elements(registers[0], form.a)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.m, form.k), first.dtype)
     halves = form.m // 8
     for r, register in enumerate(registers):
         rows = _G[:, None] + 8 * (r % halves)
         columns = (_T * e)[:, None] + np.arange(e) + 4 * e * (r // halves)
-        out[..., rows, columns] = _elements(register, form.a)
+        out[..., rows, columns] = unpack_elements(register, form.a)
     return out
 
 
 def gather_b(registers: Sequence[Array], form: MatrixForm) -> Array:
     """Build B (…, k, n) from its fragments."""
-    first = _elements(registers[0], form.b)
+    first = unpack_elements(registers[0], form.b)
     e = first.shape[-1]
     out = np.zeros((*registers[0].shape[:-1], form.k, form.n), first.dtype)
     for r, register in enumerate(registers):
         rows = (_T * e)[:, None] + np.arange(e) + 4 * e * r
-        out[..., rows, _G[:, None]] = _elements(register, form.b)
+        out[..., rows, _G[:, None]] = unpack_elements(register, form.b)
     return out
 
 
@@ -121,7 +121,7 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
     values: list[Array] = []
     for register in registers:
         if form.c == "f16":
-            pair = _elements(register, "f16")
+            pair = unpack_elements(register, "f16")
             values += [pair[..., 0], pair[..., 1]]
         else:
             values.append(register.view({"f32": "f4", "f64": "f8", "s32": "i4"}[form.c]))
@@ -140,14 +140,15 @@ def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
     if form.d == "f64":
         return [v.view(np.uint64) for v in values]
     if form.d == "f32":
-        return [_canonical32(v.astype(np.float32)) for v in values]
+        return [canonical_bits32(v.astype(np.float32)) for v in values]
     halves = [v.astype(np.float16).view(np.uint16).astype(np.uint32) for v in values]
     return [
         low | high << np.uint32(16) for low, high in zip(halves[::2], halves[1::2], strict=True)
     ]
 
 
-def _canonical32(x: Array) -> Array:
+def canonical_bits32(x: Array) -> Array:
+    """Give the bits of float32 values, NaN as the one pattern that the ISA names."""
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), x.view(np.uint32))
 
 
@@ -159,7 +160,7 @@ def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
     return np.matmul(a, b) + c
 
 
-class Matrices(Asynchronous):
+class Matrices(Bulk):
     """Matrix operations of one batch."""
 
     def matrix_multiply(

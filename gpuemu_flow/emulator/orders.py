@@ -35,7 +35,7 @@ def find_order_dependence(
         return []
     again = kernel.launch(
         grid, block, arguments, shared=shared, checks=(), budget=budget,
-        order=range(count - 1, -1, -1),
+        order=range(count - 1, -1, -1), backend="numpy",
     )  # fmt: skip
     found = []
     pairs = zip(kernel.parameters, arguments, result.buffers, again.buffers, strict=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuemu_flow.emulator.matrices import Matrices
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, LOCAL_BASE
 from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.wgmma import WarpGroups
 
 MAX_PRINTED = 1 << 20
 """Characters that are kept of one launch."""
@@ -22,7 +22,7 @@ _DIRECTIVE = re.compile(
 _LONG = ("ll", "l", "j", "z", "t")
 
 
-class Printing(Matrices):
+class Printing(WarpGroups):
     """Output of one batch."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:

@@ -11,8 +11,27 @@ from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.state import Launch, State
 from gpuemu_flow.emulator.types import SIZES, WARP, Array
+from gpuemu_flow.kernel_findings import THERE
 
 _ACCESSES = frozenset({"ld", "st", "ldu", "atom", "red"})
+
+
+def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable[[Array], Array]:
+    """Make a filter of the lanes that write something else than what is there.
+
+    It is looked up when a lane is in doubt, for most accesses never.
+    """
+    found: list[Array] = []
+
+    def keep(bad: Array) -> Array:
+        if same is None or not bad.any():
+            return bad
+        if not found:
+            alike = same()
+            found.append(~(alike if good is None else alike[good]))
+        return bad & found[0]
+
+    return keep
 
 
 def smallest_access(program: Program) -> int:
@@ -44,6 +63,7 @@ class SharedRaces:
         lanes = np.arange(rows * state.width)
         self._row = lanes // state.width
         self._warp = lanes % state.width // WARP
+        self._signals: dict[int, Array] = {}
         self._written = _Trace(cells)
         self._read = _Trace(cells)
         self._read_also = _Trace(cells)
@@ -144,14 +164,14 @@ class SharedRaces:
             ("written", True): "write-after-write",
             ("read", True): "write-after-read",
         }[verb, write]
-        there = self._s.launch.program.place(int(steps[first])).where
         at, other = int(offsets[first]), int(who[first])
         row = other // self._s.width
         self._s.report_lanes(
             "race", rule, numbers, step,
             lambda _: f"{'writes' if write else 'reads'} {self._describe(at, self._element(step))} "
             f"by {self._thread(int(numbers[0]))}, {verb} by {self._thread(other)} "
-            f"(block {show_index(self._s.block_index(row))}) at {there} with no barrier in between",
+            f"(block {show_index(self._s.block_index(row))}) at {THERE} with no barrier in between",
+            int(steps[first]),
         )  # fmt: skip
 
     def _warps_of(self, chosen: Array) -> Array:
@@ -189,6 +209,24 @@ class SharedRaces:
         else:
             warps = self._warps_of(chosen)
             self._clock[:, index, index] += warps
+
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what the warps of some lanes know at barrier objects, by their places."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        pairs = np.unique(row * self._warps + warp)
+        rows, warps = pairs // self._warps, pairs % self._warps
+        self._clock[rows, warps, warps] += 1
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            known, before = self._clock[r, w], self._signals.get(place)
+            self._signals[place] = known.copy() if before is None else np.maximum(before, known)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what the warps of some lanes know."""
+        row, warp = self._row[lanes], self._warp[lanes]
+        for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
+            left = self._signals.get(place)
+            if left is not None:
+                self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
         """Give what warps have learnt of the count of other lanes' warps."""
@@ -253,9 +291,9 @@ class GlobalRaces:
         self._readers = [np.zeros(cells, np.int32) for _ in range(2)]
         self._read_times = [np.zeros(cells, np.int32) for _ in range(2)]
         self._read_strong = [np.zeros(cells, bool) for _ in range(2)]
-        self._fenced: Array = np.zeros(launch.blocks + 1, np.int32)
-        self._released: Array = np.zeros(launch.blocks + 1, np.int32)
-        self._acquired: Array = np.zeros(launch.blocks + 1, np.int32)
+        self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
 
     def _blocks(self, state: State, mask: Array | None) -> Array:
         numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
@@ -284,8 +322,8 @@ class GlobalRaces:
         *,
         write: bool,
         strong: bool,
-        same: Array | None = None,
-    ) -> None:
+        same: Callable[[], Array] | None = None,
+    ) -> bool:
         """Record one access, and report those that nothing orders with another block's.
 
         Parameters
@@ -295,8 +333,13 @@ class GlobalRaces:
         good : array or None
         size, step : int
         write, strong : bool
-        same : array or None
-            Of the active lanes, those that write what is there already.
+        same : callable or None
+            Tells which of the active lanes write what is there already.
+
+        Returns
+        -------
+        bool
+            Whether lanes of several blocks wrote to one place.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)
@@ -305,10 +348,11 @@ class GlobalRaces:
         numbers = np.arange(len(me)) if lanes.mask is None else np.flatnonzero(lanes.mask)
         if good is not None:
             me, offsets, numbers = me[good], offsets[good], numbers[good]
-            same = None if same is None else same[good]
         if not me.size:
-            return
+            return False
         self._time += 1
+        collided = False
+        differing = _differing(same, good)
         for k in range(0, max(size, self._grain), self._grain):
             cells = (offsets + k) // self._grain
             writer = self._writer[cells]
@@ -316,8 +360,7 @@ class GlobalRaces:
             if bad.any():
                 bad &= ~self._ordered(writer, self._written[cells], me)
                 bad &= ~(self._strong[cells] & strong)
-                if same is not None:
-                    bad &= ~same
+                bad = differing(bad)
                 self._report(state, bad, numbers, writer, step, offsets, cells, write, "written")
             if write:
                 for slot in (0, 1):
@@ -326,8 +369,7 @@ class GlobalRaces:
                     if bad.any():
                         bad &= ~self._ordered(reader, self._read_times[slot][cells], me)
                         bad &= ~(self._read_strong[slot][cells] & strong)
-                        if same is not None:
-                            bad &= ~same
+                        bad = differing(bad)
                         self._report(
                             state, bad, numbers, reader, step, offsets, cells, True, "read"
                         )
@@ -335,6 +377,7 @@ class GlobalRaces:
                 self._written[cells] = self._time
                 self._write_step[cells] = step
                 self._strong[cells] = strong
+                collided |= bool((self._writer[cells] != me).any())
             else:
                 reader = self._readers[0][cells]
                 taken = (reader > 0) & (reader != me)
@@ -348,6 +391,7 @@ class GlobalRaces:
                 self._readers[1][cells[beaten]] = me[beaten]
                 self._read_times[1][cells[beaten]] = self._time
                 self._read_strong[1][cells[beaten]] = strong
+        return collided
 
     def collide(self, state: State, lanes: Lanes, lost: Array, step: int) -> None:
         """Report blocks that wrote different values to one place in one instruction.
@@ -386,10 +430,10 @@ class GlobalRaces:
             "read-after-write" if not write
             else "write-after-write" if verb == "written" else "write-after-read"
         )  # fmt: skip
-        place = self._launch.program.place(int(self._write_step[cells[first]])).where
-        there = f" at {place}" if verb == "written" else ""
+        written = verb == "written"
+        there = f" at {THERE}" if written else ""
         x, y, _ = self._launch.grid
-        linear = int(other[first]) - 1
+        linear = (int(other[first]) - 1) % self._launch.blocks
         block = show_index((linear % x, linear // x % y, linear // (x * y)))
         where = self._launch.arena.describe(int(offsets[first]))
         state.report_lanes(
@@ -397,4 +441,5 @@ class GlobalRaces:
             lambda _: f"{'writes' if write else 'reads'} {where} by "
             f"{state.who(int(numbers[first]))}, {verb} by block {block}{there} "
             "with nothing that orders the blocks",
+            int(self._write_step[cells[first]]) if written else -1,
         )  # fmt: skip

@@ -42,7 +42,7 @@ class SharedMemory(GlobalMemory):
                 address = np.where(self._back(good, near), address, np.uint64(0))
         far = self._lanes(address + self.shared_base, mask, whole=True)
         if good is not None and good.size != far.offsets.size:
-            good = self.spread(good.reshape(near.shape)).reshape(-1)
+            good = self.active(good.reshape(near.shape), far.mask)
         return far, good
 
     def _back(self, chosen: Array, lanes: Lanes) -> Array:
@@ -76,9 +76,7 @@ class SharedMemory(GlobalMemory):
         """Load from shared memory."""
         size = width * vector
         races = self.shared_races
-        if races is not None and address.size == 1:
-            address = self.spread(address)
-        if address.shape[1] == 1 and mask is None and races is None:
+        if address.shape[1] == 1 and mask is None:
             lanes, good = self._shared_rows(address, size, step)
         else:
             lanes, good = self._shared_lanes(address, mask, size, step, False, whole=False)

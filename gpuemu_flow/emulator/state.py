@@ -24,6 +24,26 @@ class _Tally:
     block: Dimensions
     thread: Dimensions
     count: int
+    there: int = -1
+
+
+@dataclass(frozen=True)
+class CaseMemory:
+    """What differs between the cases of one launch: where their parameters and variables lie.
+
+    Attributes
+    ----------
+    parameters : bytes
+        The parameter block.
+    parameter_address : int
+        Where a copy of it lies in the arena.
+    symbols : list of int
+        Addresses of the module's variables.
+    """
+
+    parameters: bytes
+    parameter_address: int
+    symbols: list[int]
 
 
 @dataclass
@@ -45,6 +65,9 @@ class Launch:
     checks : frozenset of str
     budget : int
         Thread instructions that may be spent.
+    cases : tuple of CaseMemory
+        Several input sets side by side, each with a grid of its own; empty for one. Block ``b``
+        of case ``c`` has the number ``c * blocks + b``.
     """
 
     program: Program
@@ -57,6 +80,7 @@ class Launch:
     dynamic_shared: int
     checks: frozenset[str]
     budget: int
+    cases: tuple[CaseMemory, ...] = ()
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -71,6 +95,11 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def all_blocks(self) -> int:
+        """Blocks of all cases."""
+        return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
         """Count work; an error when the budget is spent."""
@@ -88,13 +117,16 @@ class Launch:
 
     def tally(
         self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
-        count: int, message: Callable[[], str],
+        count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
-        """Count something that a check found; the first of a place is kept with its words."""
+        """Count something that a check found; the first of a place is kept with its words.
+
+        `there` is the step of a second place, which `THERE` stands for in the words.
+        """
         key = (check, rule, step)
         known = self._tallies.get(key)
         if known is None:
-            self._tallies[key] = _Tally(rule, message(), block, thread, count)
+            self._tallies[key] = _Tally(rule, message(), block, thread, count, there)
         else:
             known.count += count
 
@@ -110,8 +142,9 @@ class Launch:
             key = (check, rule, place.file, place.line or -step - 1, opcode)
             count = tally.count + (found[key].count if key in found else 0)
             kept = found.get(key) or Finding(
-                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0
-            )
+                check, rule, tally.message, self.program.name, place, tally.block, tally.thread, 0,
+                None if tally.there < 0 else self.program.place(tally.there),
+            )  # fmt: skip
             found[key] = replace(kept, count=count)
         return list(found.values())
 
@@ -140,7 +173,7 @@ class State:
         self.live = np.broadcast_to(lanes < self.launch.threads, self.full.shape)
         if self.launch.threads == self.width:
             self.live = self.full
-        self.special = _specials(self.launch, lanes, block_ids)
+        self.special = _specials(self.launch, lanes, block_ids % self.launch.blocks)
 
     def spread(self, x: Array) -> Array:
         """Broadcast a value to all lanes."""
@@ -148,7 +181,7 @@ class State:
 
     def block_index(self, row: int) -> Dimensions:
         """Give the index of a block of the batch."""
-        number = int(self.block_ids[row])
+        number = int(self.block_ids[row]) % self.launch.blocks
         x, y, _ = self.launch.grid
         return number % x, number // x % y, number // (x * y)
 
@@ -158,8 +191,9 @@ class State:
         return lane % x, lane // x % y, lane // (x * y)
 
     def report_lanes(
-        self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str]
-    ) -> None:
+        self, check: str, rule: str, lanes: Array, step: int, message: Callable[[int], str],
+        there: int = -1,
+    ) -> None:  # fmt: skip
         """Count a finding for some lanes.
 
         Parameters
@@ -170,18 +204,22 @@ class State:
         step : int
         message : callable
             From the position within `lanes` to the words.
+        there : int
+            Step of a second place, which `THERE` stands for in the words.
         """
         if not len(lanes) or (check != "trap" and check not in self.launch.checks):
             return
         row, lane = divmod(int(lanes[0]), self.width)
         self.launch.tally(
             check, rule, step, self.block_index(row), self.thread_index(lane),
-            len(lanes), lambda: message(0),
+            len(lanes), lambda: message(0), there,
         )  # fmt: skip
 
-    def report_mask(self, check: str, rule: str, mask: Array, step: int, message: str) -> None:
+    def report_mask(
+        self, check: str, rule: str, mask: Array, step: int, message: str, there: int = -1
+    ) -> None:
         """Count a finding for the lanes of a mask."""
-        self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message)
+        self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
         """Report member masks of warp operations that lie.

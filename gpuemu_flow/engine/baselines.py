@@ -11,6 +11,7 @@ from gpuemu_flow import __version__
 from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
+from gpuemu_flow.engine.client_baselines import of_clients
 from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.report import run_and_report
@@ -18,6 +19,7 @@ from gpuemu_flow.engine.submissions import submitted_summaries
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.store import baselines
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.tasks import stages
@@ -76,6 +78,32 @@ class BaselineDiff:
         return any(diff.is_regression for _, diff in self.kernels) or any(
             result.status == REGRESSION for result in self.results
         )
+
+    def regressions(self) -> list[Regression]:
+        """List what got worse: first ops, then kernels."""
+        tag = self.baseline.tag
+        worse = [
+            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
+            for r in self.results
+            if r.status == REGRESSION
+        ]
+        for kernel, diff in self.kernels:
+            for judgement in diff.judgements:
+                if judgement.kind == REGRESSION:
+                    old, new = diff.figures(judgement.metric)
+                    worse.append(
+                        Regression(
+                            kernel=kernel,
+                            arch=diff.arch,
+                            entry=diff.name,
+                            what=judgement.metric,
+                            old=old,
+                            new=new,
+                            message=judgement.message,
+                            baseline=tag,
+                        )
+                    )
+        return worse
 
     def to_json(self) -> dict[str, Json]:
         """What ``diff --format json`` prints."""
@@ -137,6 +165,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
         ``baseline-bad-tag``.
     """
     kernels, results = _current(workspace, report)
+    submitted, artifacts = of_clients(workspace)
     baseline = Baseline(
         tag=baselines.check_tag(tag),
         created=baselines.now(),
@@ -144,6 +173,8 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
         environment=dict(workspace.environment),
         kernels=kernels,
         results=results,
+        submitted=submitted,
+        artifacts=artifacts,
     )
     return _put(workspace, baseline)
 

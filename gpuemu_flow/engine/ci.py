@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json, Verdict
@@ -73,10 +74,12 @@ def check(
     request: Request,
     listener: Listener | None = None,
     environ: Mapping[str, str] = os.environ,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Bring what was asked for up to date and say what was found.
 
-    Failing cases and the history are recorded.
+    Failing cases and the history are recorded. `announce` is called with an op's name before new
+    cases are run to find the cause of its failures.
 
     Raises
     ------
@@ -99,7 +102,8 @@ def check(
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     if not timed_out:
-        run = with_causes(workspace, run, budget=cause_budget(workspace, confirm=request.confirm))
+        budget = cause_budget(workspace, confirm=request.confirm)
+        run = with_causes(workspace, run, budget=budget, announce=announce)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
     history.append(workspace.cache, run)
     partial = bool(options.words) or request.quick
@@ -157,7 +161,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
         return None
     if wanted.endswith(".json") and Path(wanted).is_file():
         return read_file(Path(wanted))
-    return BaselineStore(workspace.cache).get(wanted)
+    return BaselineStore(workspace.cache).comparable(wanted)
 
 
 def _gate(workspace: Workspace, request: Request) -> bool:
@@ -197,34 +201,42 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
-) -> tuple[list[str], dict[str, Json] | None]:
-    """What got worse, as sentences, and the whole comparison with a baseline."""
+) -> tuple[list[Regression], dict[str, Json] | None]:
+    """Find what got worse since the last run, or against a baseline.
+
+    Returns
+    -------
+    list of Regression
+    dict or None
+        The whole comparison with a baseline; None without one.
+    """
     if baseline is None:
-        worse = [
-            f"{c['op']} {c['dtype']}: {c['what']} {c['old']} -> {c['new']} since the last run"
-            for c in run.changes
-            if c["kind"] in WORSE
-        ]
-        worse += [
-            f"kernel {c['kernel']} {c['arch']}: {c['message']} since the last run"
-            for kernel in run.kernels
-            for c in kernel.changes
-            if c["kind"] in WORSE
-        ]
-        return worse, None
+        return _since_last_run(run), None
     found = baselines.diff(workspace, baseline, run)
     if partial:  # what was not asked for is not missing
         found.kernels = [(n, d) for n, d in found.kernels if d.status != baselines.MISSING]
         found.results = [r for r in found.results if r.status != baselines.MISSING]
+    return found.regressions(), found.to_json()
+
+
+def _since_last_run(run: RunReport) -> list[Regression]:
     worse = [
-        f"{r.op} {r.dtype}: {r.what} {r.old} -> {r.new} against {baseline.tag}"
-        for r in found.results
-        if r.status == baselines.REGRESSION
+        Regression(op=c["op"], dtype=c["dtype"], what=c["what"], old=c["old"], new=c["new"])
+        for c in run.changes
+        if c["kind"] in WORSE
     ]
     worse += [
-        f"kernel {diff.name} {diff.arch}: {judgement.message} against {baseline.tag}"
-        for _, diff in found.kernels
-        for judgement in diff.judgements
-        if judgement.kind == baselines.REGRESSION
+        Regression(
+            kernel=kernel.kernel,
+            arch=c["arch"],
+            entry=c["kernel"],
+            what=c["metric"],
+            old=c.get("old"),  # an older version's manifest has no figures
+            new=c.get("new"),
+            message=c["message"],
+        )
+        for kernel in run.kernels
+        for c in kernel.changes
+        if c["kind"] in WORSE
     ]
-    return worse, found.to_json()
+    return worse

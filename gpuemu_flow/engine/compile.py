@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
@@ -14,12 +15,15 @@ from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.sources import Closure, SourceIndex
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.compile_kernels import KernelTasks
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,19 @@ class Compiler:
 
     def graph(self) -> Graph:
         """All tasks, groups and skips."""
+        kernels = self._kernels()
         for op in self._config.ops:
-            if op.op is None:
-                self._skips += [Skip(op.name, dtype, op.skip_reason) for dtype in op.dtypes]
+            reason = op.skip_reason
+            for ref in (op.op, op.reference):
+                if kernels is not None and ref is not None and ref.kernel:
+                    reason = reason or kernels.unbuildable.get(ref.kernel, "")
+            if op.op is None or reason:
+                self._skips += [Skip(op.name, dtype, reason) for dtype in op.dtypes]
                 self._groups.setdefault(op.name, [])
             else:
-                self._add_op(self._sampling.of(op), op.op)
-        self._add_kernels()
+                self._add_op(self._sampling.of(op), op.op, kernels)
+        if kernels is not None:
+            self._add_kernels(kernels)
         quick_dtypes = set(self._config.ci.quick_dtypes)
         self._groups["quick"] = [
             name
@@ -120,13 +130,15 @@ class Compiler:
             self._tasks, {n: tuple(m) for n, m in self._groups.items()}, tuple(self._skips)
         )
 
-    def _add_kernels(self) -> None:
-        """Build, lint and diff of the configured kernels."""
+    def _kernels(self) -> KernelTasks | None:
+        """Build, lint and diff of the configured kernels; None where there are none."""
         if not self._config.kernels:
-            return
+            return None
         from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
 
-        kernels = kernel_tasks(self._config, self._cache, self.sources, self._version)
+        return kernel_tasks(self._config, self._cache, self.sources, self._version)
+
+    def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis
         self._skips += kernels.skips
         self._tasks.update((spec.name, spec) for spec in kernels.tasks)
@@ -149,8 +161,9 @@ class Compiler:
         if spec.dtype:
             self._groups.setdefault(f"{spec.stage}:{spec.subject}", []).append(spec.name)
 
-    def _add_op(self, op: OpConfig, program: ProgramRef) -> None:
+    def _add_op(self, op: OpConfig, program: ProgramRef, kernels: KernelTasks | None) -> None:
         compared = []
+        builds = {ref.kernel: self._code(ref, kernels) for ref in (program, op.reference)}
         for dtype in op.dtypes:
             parts = to_slice(op, dtype)
             made = self._spec(
@@ -167,13 +180,13 @@ class Compiler:
                     op.name,
                     dtype,
                     files=self._program_files(op, ref),
-                    inputs=(cases,),
+                    inputs=(cases, *_reads_code(builds[ref.kernel])),
                     params={
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
                         **self._interpreter(),
                     },
-                    settings=self._program(op, ref, kept_from),
+                    settings=self._program(op, ref, kept_from, builds[ref.kernel]),
                 )
                 for stage, ref, kept_from in (
                     (stages.OP, program, self._off_limits(program, op.reference)),
@@ -186,7 +199,12 @@ class Compiler:
                 dtype,
                 # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
                 files=self._program_files(op, op.reference),
-                inputs=(cases, _reads(stages.OP, ran), _reads(stages.REFERENCE, expected)),
+                inputs=(
+                    cases,
+                    _reads(stages.OP, ran),
+                    _reads(stages.REFERENCE, expected),
+                    *_reads_code(builds[op.reference.kernel]),
+                ),
                 params=parts["compare"],
                 settings={"op": ran.settings, "reference": expected.settings},
             )
@@ -203,6 +221,19 @@ class Compiler:
                 params={"regression_threshold": threshold},
             )
         )
+
+    def _code(self, ref: ProgramRef, kernels: KernelTasks | None) -> TaskSpec | None:
+        """The task that makes the compiled code that a program is; None for other programs."""
+        spec = kernels.code_of(ref.kernel, ref.arch) if kernels and ref.kernel else None
+        if spec is not None:
+            self._tasks.update((made.name, made) for made in self._makers(spec, kernels))
+        return spec
+
+    @staticmethod
+    def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
+        """A task and those before it: the graph holds them before whoever reads them."""
+        needed = {spec.name, *(source.task for source in spec.inputs)}
+        return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
@@ -243,7 +274,8 @@ class Compiler:
 
     def _program_files(self, op: OpConfig, program: ProgramRef) -> Closure:
         """Files that decide what a program computes: its closure and the op's ``depends``."""
-        starts = list(program.files)
+        # Of compiled code the build knows the files; its comments are no part of the program.
+        starts = [] if program.kernel else list(program.files)
         if program.module:
             found = self.sources.module_file(program.module)
             starts += [found] if found is not None else []
@@ -254,6 +286,8 @@ class Compiler:
             packages.add(program.module.partition(".")[0])
         for pattern in op.depends:
             files.update(self.matches(pattern))
+        if program.kind in EMULATED:
+            packages.add("numpy")
         python = self._config.execution.python_path
         if python and "/" in python:
             files.add(self.sources.relative(Path(python)))
@@ -270,19 +304,25 @@ class Compiler:
         sources += [file.path for file in self._config.files]
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
 
-    def _program(self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits) -> dict[str, Json]:
+    def _program(
+        self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
+    ) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
         )
-        if ref.kind == "ptx":
+        path = str(ref.path) if has_file else executable
+        if code is not None:
+            path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
+        if ref.kind in EMULATED:
+            kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
             ref.kind,
             root=str(self._config.root),
             # A dotted module is imported by its name, as relative imports inside it need.
-            path=str(ref.path) if has_file else executable,
+            path=path,
             module=ref.module,
             function=ref.function,
             argv=tuple(arguments),
@@ -336,6 +376,10 @@ def links_on_the_way(config: Config) -> list[list[str]]:
 
 def _reads(role: str, spec: TaskSpec) -> TaskInput:
     return TaskInput(role, spec.name, spec.target)
+
+
+def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
+    return () if spec is None else (_reads(stages.CODE, spec),)
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:

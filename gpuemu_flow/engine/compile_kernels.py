@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuemu_flow.artifacts.lint import LINT_VERSION
 from gpuemu_flow.artifacts.policy import Policy
-from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_places
+from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools, tool_missing, tool_places
 from gpuemu_flow.artifacts.view import VIEW_VERSION
 from gpuemu_flow.config.model import Config, Policies
 from gpuemu_flow.config.model_kernels import KernelConfig
@@ -52,12 +52,27 @@ class KernelTasks:
         Kernels without anything to build or lint; their dtype is empty.
     basis : dict
         What was looked at outside of the configuration, for `still_holds`.
+    unbuildable : dict of kernel to str
+        Kernels that cannot be built here, and why.
     """
 
     tasks: list[TaskSpec] = field(default_factory=list)
     groups: dict[str, list[str]] = field(default_factory=dict)
     skips: list[Skip] = field(default_factory=list)
     basis: dict[str, Json] = field(default_factory=dict)
+    unbuildable: dict[str, str] = field(default_factory=dict)
+
+    def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
+        """The task that makes the code that ops of a kernel run; the first where `arch` is empty.
+
+        A build for no certain architecture serves any.
+        """
+        for spec in self.tasks:
+            if spec.stage == stages.CODE and spec.subject == kernel:
+                own = spec.params["arch"]
+                if not own or arch in ("", own):
+                    return spec
+        return None
 
 
 def kernel_tasks(
@@ -136,6 +151,9 @@ class _KernelCompiler:
         self._includes: list[list[Json]] = []
         self._given: list[list[Json]] = []
         self._op_names = {op.name for op in config.ops}
+        self._run = {
+            ref.kernel for op in config.ops for ref in (op.op, op.reference) if ref is not None
+        }
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
@@ -184,10 +202,15 @@ class _KernelCompiler:
         elif kind != GIVEN:
             archs = archs or (DEFAULT_ARCH,)
         linted = []
+        missing = self._missing(kind)
+        if missing:
+            self._out.unbuildable[kernel.name] = missing
         for arch in archs or ("",):
             build = self._build(kernel, kind, arch)
             lint = self._lint(kernel, build, arch)
-            for spec in (build, lint):
+            run = kernel.name in self._run and not missing
+            code = [self._code(kernel, build, arch)] if run else []
+            for spec in (build, *code, lint):
                 self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
             linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))
         if not archs:
@@ -295,6 +318,24 @@ class _KernelCompiler:
     def _note_includes(self, source: Path, flags: Sequence[str]) -> None:
         found = include_closure(source, flags, self._root)
         self._includes.append([relative(source, self._root), list(flags), found])
+
+    def _missing(self, kind: str) -> str:
+        """Why kernels of a kind cannot be built here; empty when they can."""
+        if kind == CUDA and not self._chain.tools.get("nvcc"):
+            missing = tool_missing("nvcc")
+            return f"{missing.message}: {missing.hint}"
+        if kind == TRITON and not triton_version(self._python):
+            return "triton is not installed: pip install triton"
+        return ""
+
+    def _code(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
+        return self._spec(
+            stages.CODE,
+            kernel,
+            arch=arch,
+            inputs=(TaskInput(stages.BUILD, build.name, build.target),),
+            params={"arch": arch},
+        )
 
     def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
         policy = kernel_policy(self._config.policies, kernel)

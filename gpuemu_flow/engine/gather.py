@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,10 +12,12 @@ from pathlib import Path
 from gpuemu_flow import __version__
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine import history
+from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.reports.document import CheckedCase, KnownFailure, Place, Report, TaskState
 from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.syntax import parse_python
 from gpuemu_flow.tasks import stages
@@ -31,7 +33,7 @@ class Extras:
 
     mode: str = "all"
     baseline: Mapping[str, Json] | None = None
-    regressions: tuple[str, ...] = ()
+    regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
     require_all: bool = False
@@ -63,7 +65,8 @@ def gather(
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         version=__version__,
         cases=tuple(checked_cases(workspace, run)),
-        places=places(workspace, run, base),
+        places=op_places(workspace, run, extras.regressions, base),
+        kernel_places=kernel_places(workspace, base),
         prefix="" if prefix == "." else prefix,
         known=known_failures(workspace, run),
         baseline=extras.baseline,
@@ -84,7 +87,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
     """Every case of the ops of a report, in its order; of submitted results the failing ones."""
-    tasks = workspace.graph.tasks
+    tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
         spec = tasks.get(f"{stages.COMPARE}:{result.op}:{result.dtype}")
@@ -95,10 +98,10 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
                 cases = manifest["cases"]
             except StoreError:
                 cases = []
-        found += [
-            CheckedCase(result.op, Case.from_json(c["case"]), CheckResult.from_json(c["result"]))
-            for c in cases
-        ]
+        for c in cases:
+            checked = CheckResult.from_json(c["result"])
+            checked = checked if spec is None else relocate(spec, checked)
+            found.append(CheckedCase(result.op, Case.from_json(c["case"]), checked))
         if not cases:
             found += [CheckedCase(f.op, f.case, f.result) for f in result.failures]
     return found
@@ -136,19 +139,27 @@ def repository(root: Path, environ: Mapping[str, str]) -> Path:
     return root
 
 
-def places(workspace: Workspace, run: RunReport, base: Path) -> dict[str, Place]:
-    """Where to look for each op and kernel that did not pass: its source, else its table."""
-    config = workspace.config
+def op_places(
+    workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
+) -> dict[str, Place]:
+    """Find the source, or else the table, of each op that did not pass or got worse."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
     wanted |= {str(change["op"]) for change in run.changes}
+    wanted |= {regression.op for regression in worse}
+    return {
+        op.name: _op_place(op, workspace.config_path, base)
+        for op in workspace.config.ops
+        if op.name in wanted
+    }
+
+
+def kernel_places(workspace: Workspace, base: Path) -> dict[str, Place]:
+    """Find the source or artifact of each configured kernel."""
     found = {}
-    for op in config.ops:
-        if op.name in wanted:
-            found[op.name] = _op_place(op, workspace.config_path, base)
-    for kernel in config.kernels:
+    for kernel in workspace.config.kernels:
         source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
         if source is not None:
-            found[f"kernel:{kernel.name}"] = Place(_relative(source, base))
+            found[kernel.name] = Place(_relative(source, base))
     return found
 
 

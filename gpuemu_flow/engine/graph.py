@@ -9,7 +9,7 @@ from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
-STAGES = ("generate", "op", "reference", "compare", "build", "lint", "diff")
+STAGES = ("generate", "op", "reference", "compare", "build", "code", "lint", "diff")
 
 
 @dataclass(frozen=True)

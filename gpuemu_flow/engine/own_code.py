@@ -21,6 +21,7 @@ _FOLDERS = (
     "artifacts/rules",
     "config",
     "emulator/effects",
+    "emulator/native",
     "emulator/semantics",
     "store",
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.events import Listener
 from gpuemu_flow.engine.graph import Skip
+from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
@@ -97,7 +98,8 @@ def build_report(
         record = states.record(spec.name)
         if record is not None:
             records[spec.name] = record["values"]
-    builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records)
+    relocate = Relocator(workspace)
+    builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records, relocate)
     results: list[OpResult] = []
     for spec in selected:
         if spec.stage == "compare":
@@ -137,6 +139,7 @@ def build_report(
             *outcome.problems,
             *kernel_problems,
             *untracked_inputs(workspace, outcome.selected),
+            *(problem for result in results for problem in result.weaknesses()),
         ),
         changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
         duration_s=outcome.duration_s,

@@ -102,7 +102,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
     if tag is None:
         return None
     known = BaselineStore(workspace.cache)
-    return known.newest() if tag == NEWEST else known.get(tag)
+    return known.newest() if tag == NEWEST else known.comparable(tag)
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.generate import schema_from_json
 from gpuemu_flow.tasks.trial import Subject
@@ -98,18 +100,29 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
 
 
 def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
-    """One op in one dtype, ready to be tried."""
+    """One op in one dtype, ready to be tried; compiled code is built first.
+
+    Raises
+    ------
+    RunnerError
+        The compiler's errors.
+    """
     tasks = workspace.graph.tasks
     generate, program, reference, compare = (
         tasks[f"{stage}:{op}:{dtype}"] for stage in ("generate", "op", "reference", "compare")
     )
+    for spec in (program, reference):
+        build_code(workspace, spec)
     schema = schema_from_json(generate.settings["schema"])
     params = generate.params
     states = workspace.states()
 
     def key(part: Json, task: str) -> str:
         parts = states.static_parts(tasks[task])
-        return digest_json([part, parts.stage, dict(parts.code), parts.params, dict(parts.env)])
+        code = parts.input.get(stages.CODE, "")
+        return digest_json(
+            [part, parts.stage, dict(parts.code), code, parts.params, dict(parts.env)]
+        )
 
     def sources(spec: TaskSpec) -> Discovered:
         paths = frozenset(str(workspace.root / path) for path in spec.sources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
@@ -15,8 +15,8 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.reports.model import CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
-from gpuemu_flow.store.results import FOLDER, STAMP, ResultStore, StoredResult
-from gpuemu_flow.tasks.summary import tallied
+from gpuemu_flow.store.results import FOLDER, STAMP, Judged, ResultStore, StoredResult
+from gpuemu_flow.tasks.summary import WORST, tallied
 from gpuemu_flow.types import (
     BAD,
     Case,
@@ -26,9 +26,7 @@ from gpuemu_flow.types import (
     number_from_json,
     number_to_json,
 )
-from gpuemu_flow.verdicts import Elements, Tally
-
-_FIGURES = ("max_abs", "max_rel", "max_ulp")
+from gpuemu_flow.verdicts import Tally
 
 
 def submitted_results(
@@ -109,7 +107,7 @@ def _outdated(skip: Skip, submitted: int) -> OpResult:
 
 def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpResult:
     figures = _figures(valid)
-    failures = [_failure(workspace, stored) for stored in valid if stored.result["verdict"] in BAD]
+    failures = [_failure(workspace, stored) for stored in valid if stored.judged.verdict in BAD]
     return OpResult(
         skip.op,
         skip.dtype,
@@ -163,36 +161,24 @@ def _figures(valid: list[StoredResult]) -> dict[str, Json]:
     """Counts per verdict and the worst of each figure, as `tasks.summary.summarise` has them."""
     tally = Tally()
     for stored in valid:
-        tally.count(Verdict(stored.result["verdict"]), _elements(stored.result))
-    worst = {name: max(_figure(s.result, name) for s in valid) for name in _FIGURES}
-    worst["tolerance_used"] = max(
-        float(number_from_json(s.result["tolerance_used"])) for s in valid
-    )
+        tally.count(stored.judged.verdict, stored.judged.elements)
+    worst = {name: max(_figure(stored.judged, name) for stored in valid) for name in WORST}
     return {
         **tallied(tally),
         **{name: number_to_json(value) for name, value in worst.items()},
     }
 
 
-def _elements(result: Mapping[str, Json]) -> Elements:
-    """What a stored reply compared; nothing where it does not say."""
-    try:
-        return Elements.from_json(result["compared"])
-    except (KeyError, TypeError, ValueError):
-        return Elements()
-
-
-def _figure(result: Mapping[str, Json], name: str) -> float:
-    """A statistic of a stored reply, which has the largest float where it was not finite."""
-    kept = result["nonfinite"].get(name) if "nonfinite" in result else None
-    value = float(result["error_stats"][name] if kept is None else kept)
+def _figure(judged: Judged, name: str) -> float:
+    """Return a figure, in which NaN is the worst there is."""
+    value = float(getattr(judged, name))
     return math.inf if math.isnan(value) else value
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
     """The recorded failure that a submission became; None when it was deleted since."""
     try:
-        known = FailureStore(workspace.cache).get(stored.result.get("failure_id", ""))
+        known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:
         return None
     return CaseFailure(stored.op, Case.from_json(known.case), CheckResult.from_json(known.result))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.config.model import Config, OpConfig
 from gpuemu_flow.engine.compile import Compiler, Overrides
 from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.sampling import own_samples, stand_for
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.observed import Observation
@@ -18,7 +20,8 @@ from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.base import program_of
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.trial import Subject
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
@@ -85,6 +88,7 @@ class WireInputs:
         self._last: dict[str, Observation] = {}
         self._lock = threading.Lock()
         self._moved = False
+        self._kept: Discovered | None = None
         self.begun = lookup.now()
         self.names = names
         self.parts = lookup.parts(names)
@@ -92,14 +96,23 @@ class WireInputs:
     def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
         """Add what one program was seen to use so far."""
         with self._lock:
-            if self._last.get(who) is seen:
-                return
-            self._last[who] = seen
-            names = self.names | self._lookup.discover(seen, given)
+            names = self.names
+            if self._last.get(who) is not seen:
+                self._last[who] = seen
+                names |= self._lookup.discover(seen, given)
             self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
-            if names != self.names and not self._moved:
+            if self._moved:
+                return
+            if names != self.names:
                 self.names, self.parts = names, self._lookup.parts(names)
+            if names != self._kept:  # also where an edit brought nothing new: its key is another
                 self._known.add(names)
+                self._kept = names
+
+    @property
+    def moved(self) -> bool:
+        """Whether an input was written to while programs were at work."""
+        return self._moved
 
     def hold(self) -> bool:
         """Whether all inputs are still as they were when the programs were loaded."""
@@ -130,7 +143,13 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Digest of all that decides a verdict beside the case, as far as it is known by now."""
+        """Digest of all that decides a verdict beside the case, as far as it is known by now.
+
+        What was judged while an input was written to is nothing's verdict: the input may be as
+        before by now, and the program have seen another.
+        """
+        if self.seen.moved:
+            return digest_json([self.base, "moved", self.seen.begun])
         return digest_json([self.base, self.seen.parts])
 
     def learn(self, observed: Mapping[str, Observation]) -> None:
@@ -169,6 +188,7 @@ class Subjects:
     """
 
     def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
         self._config = workspace.config
         self._cache = workspace.cache
         self._root = workspace.root
@@ -292,14 +312,16 @@ class Subjects:
         """By way of the graph's compiler, so that programs are made in one place."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
-        tasks = Compiler(config, self._cache, Overrides(), self._version).graph().tasks
+        graph = Compiler(config, self._cache, Overrides(), self._version).graph()
+        tasks = graph.tasks
         program, reference, compare = (
             tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
         )
         made = program_of(program.settings)
         if op.op is None:
             made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
-        files = sorted({*program.sources, *reference.sources})
+        code = self._compiled_code(graph, (program, reference))
+        files = sorted({*program.sources, *reference.sources, *code})
         table = FileTable(self._root)
         digests = tuple(table.digest(path) for path in files)
         static = digest_json(["wire", op.name, dtype, files, digests, self._version])
@@ -318,6 +340,18 @@ class Subjects:
             WireInputs(inputs, self._lookup, names),
             own_samples(op, dtype, self._config.validation.seed),
         )
+
+    def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
+        """Build what programs consist of that is compiled; the sources of the builds, and PTX."""
+        found: set[str] = set()
+        for spec in specs:
+            build_code(self._workspace, spec, graph)
+            for source in spec.inputs:
+                if source.role == stages.CODE:
+                    for name in graph.upstream([source.task]):
+                        found.update(graph.tasks[name].sources)
+                    found.add(spec.settings["path"])
+        return found
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:

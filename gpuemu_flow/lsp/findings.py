@@ -9,7 +9,7 @@ from pathlib import Path
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.config.read import read_source
 from gpuemu_flow.engine.last_results import LastResults
-from gpuemu_flow.errors import FlowError, Problem, suggested
+from gpuemu_flow.errors import AddKey, FlowError, Hint, Problem, Rename
 from gpuemu_flow.lsp.outline import OpTable, Outline, Span
 from gpuemu_flow.reports.model import OpResult
 from gpuemu_flow.reports.text import plural, printable
@@ -18,7 +18,6 @@ from gpuemu_flow.types import Verdict
 ERROR, WARNING, INFORMATION = 1, 2, 3
 MAX_MESSAGE = 2_000
 
-_LACKS = ("config-missing-key", "lacks the key '")
 _LEVELS = {
     Verdict.FAILED: ERROR,
     Verdict.ERROR: ERROR,
@@ -89,35 +88,37 @@ def _of_problem(problem: Problem, outlined: Outline, own: tuple[str, str]) -> Fi
         message = f"{problem.file}:{problem.line}: {message}"
         span = outlined.line_span(0)
     elif problem.line:
-        fix = _suggested_fix(problem, outlined) or _missing_key(problem, outlined)
+        fix = _fix_of(problem, outlined)
         span = fix.span if fix is not None and fix.span.start < fix.span.end else span
     level = WARNING if problem.warning else ERROR
     return Finding(span, level, problem.slug, printable(message)[:MAX_MESSAGE], fix)
 
 
-def _suggested_fix(problem: Problem, outlined: Outline) -> Fix | None:
-    """Put the suggested name in place of the word on the line that the message speaks of."""
-    right = suggested(problem.hint)
-    if not right:
-        return None
-    for wrong, span in outlined.tokens(problem.line - 1):
-        spoken = f"'{wrong}'" in problem.message or f".{wrong}'" in problem.message
-        if spoken and wrong != right:
-            return Fix(f"Change to {right!r}", span, right)
+def _fix_of(problem: Problem, outlined: Outline) -> Fix | None:
+    """Return the edit that a problem's hint proposes, at its place in the text."""
+    edit = problem.hint.edit if isinstance(problem.hint, Hint) else None
+    if isinstance(edit, Rename):
+        return _renamed(edit, outlined, problem.line - 1)
+    return _added(edit, outlined, problem.line - 1) if edit is not None else None
+
+
+def _renamed(edit: Rename, outlined: Outline, line: int) -> Fix | None:
+    """Put the right name in place of the wrong one, which may end a dotted key."""
+    for word, span in outlined.tokens(line):
+        for spoken in (word, word.rpartition(".")[2]):
+            if spoken != edit.right and spoken.lower() == edit.wrong.lower():
+                there = Span(span.line, span.end - len(spoken), span.end)
+                return Fix(f"Change to {edit.right!r}", there, edit.right)
     return None
 
 
-def _missing_key(problem: Problem, outlined: Outline) -> Fix | None:
+def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
     """Add a required key below the header of the table that lacks it."""
-    slug, before = _LACKS
-    if problem.slug != slug or before not in problem.message:
-        return None
-    name = problem.message.partition(before)[2].partition("'")[0]
-    header = outlined.line_span(problem.line - 1)
+    header = outlined.line_span(line)
     if not outlined.lines[header.line].lstrip().startswith("["):
         return None
     end = len(outlined.lines[header.line])
-    return Fix(f"Add {name!r}", Span(header.line, end, end), f'\n{name} = ""')
+    return Fix(f"Add {edit.name!r}", Span(header.line, end, end), f'\n{edit.name} = ""')
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
@@ -129,6 +130,45 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
                 outdated = table.name in last.outdated
                 found.append(_of_result(table, result, outdated=outdated))
     return found
+
+
+@dataclass(frozen=True)
+class SourceFinding:
+    """What a check of a compiled kernel found, at a line of its source.
+
+    Attributes
+    ----------
+    file : str
+        Relative to the workspace.
+    line : int
+        1-based.
+    level : int
+    code : str
+        Kind of the failure.
+    message : str
+    """
+
+    file: str
+    line: int
+    level: int
+    code: str
+    message: str
+
+
+def source_findings(last: LastResults) -> list[SourceFinding]:
+    """List the findings in compiled kernels, each line and kind once."""
+    found: dict[tuple[str, int, str, str], SourceFinding] = {}
+    for op, results in last.results.items():
+        level = INFORMATION if op in last.outdated else ERROR
+        for failed in (failure for result in results for failure in result.failures):
+            for reason in failed.result.failures:
+                if reason.finding is None or not reason.finding.place.line:
+                    continue
+                place, kind = reason.finding.place, reason.kind.value
+                message = printable(f"{op}: {reason.message}\n{failed.reproduce}")[:MAX_MESSAGE]
+                key = (place.file, place.line, kind, op)
+                found.setdefault(key, SourceFinding(place.file, place.line, level, kind, message))
+    return list(found.values())
 
 
 def _of_result(table: OpTable, result: OpResult, *, outdated: bool) -> Finding:

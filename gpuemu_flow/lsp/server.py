@@ -15,13 +15,15 @@ from pygls.lsp.server import LanguageServer
 from gpuemu_flow import __version__
 from gpuemu_flow.engine.last_results import NOTHING, LastResults, last_results
 from gpuemu_flow.lsp.documents import Document, is_config, path_of, to_column, to_range
-from gpuemu_flow.lsp.findings import Finding, result_findings, text_findings
+from gpuemu_flow.lsp.findings import Finding, result_findings, source_findings, text_findings
 from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.outline import Outline, outline
 
 T = TypeVar("T")
 SOURCE = "gpuemu-flow"
-WATCHED = ("**/.gpuemu-cache/graph.json", "**/*.py", "**/gpuemu.toml")
+WATCHED = (
+    "**/.gpuemu-cache/graph.json", "**/*.py", "**/*.cu", "**/*.cuh", "**/gpuemu.toml",
+)  # fmt: skip
 """Files whose change may make results new or outdated."""
 
 
@@ -45,6 +47,7 @@ class ConfigServer(LanguageServer):
         self.documents: dict[str, Document] = {}
         self.last: dict[Path, LastResults] = {}
         self._languages: dict[str, str] = {}
+        self._sources: dict[Path, set[str]] = {}
         self._checks = Latest(self.tell_error)
         self._reads = Latest(self.tell_error)
         self._threads = ThreadPoolExecutor(3, "gpuemu-lsp")
@@ -98,8 +101,11 @@ class ConfigServer(LanguageServer):
             self._forget(uri)
 
     def _forget(self, uri: str) -> None:
-        del self.documents[uri]
+        root = self.documents.pop(uri).root
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, []))
+        if root is not None and all(left.root != root for left in self.documents.values()):
+            for source in self._sources.pop(root, ()):
+                self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(source, []))
 
     def refresh(self, document: Document) -> asyncio.Task[None] | None:
         """Read the last results of a document's workspace again."""
@@ -141,10 +147,29 @@ class ConfigServer(LanguageServer):
             # The end of a check publishes the results too.
             if document.root == root and document.checked:
                 self._publish(document, await self.outlined(document))
+        self._publish_sources(root)
         workspace = self.client_capabilities.workspace
         lenses = workspace.code_lens if workspace is not None else None
         if lenses is not None and lenses.refresh_support:
             self.workspace_code_lens_refresh(None)
+
+    def _publish_sources(self, root: Path) -> None:
+        """Tell of findings at lines of kernels' sources, and clear files that have none now."""
+        found: dict[str, list[types.Diagnostic]] = {uri: [] for uri in self._sources.get(root, ())}
+        for one in source_findings(self.last[root]):
+            start, end = types.Position(one.line - 1, 0), types.Position(one.line, 0)
+            found.setdefault((root / one.file).as_uri(), []).append(
+                types.Diagnostic(
+                    range=types.Range(start, end),
+                    message=one.message,
+                    severity=types.DiagnosticSeverity(one.level),
+                    code=one.code,
+                    source=SOURCE,
+                )
+            )
+        self._sources[root] = {uri for uri, diagnostics in found.items() if diagnostics}
+        for uri, diagnostics in found.items():
+            self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     def results(self, document: Document) -> LastResults:
         """What is known of the results of a document's workspace."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.noise import flushing, noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import (
     Arrays,
@@ -91,11 +91,11 @@ def measure(
     N terms that are each moved by a rounding is at least about ``u S / sqrt(N)``.
 
     There is no verdict where ``8 g (E + u S) + 2 R`` is more than half of the value's scale, the
-    largest of |r|, S as far as E accounts for it, and the median of the results that are not 0: an
-    op that is ten times off, or gives 0, would pass there. Nor is there one where 64 units of noise
-    move the result by more than a quarter of the largest; nor where r is finite and the float32
-    shadow is not, or is not at 1024 |x| (unless the result grows exponentially). Where no
-    evaluation succeeds there is no verdict on anything.
+    largest of |r|, S up to the largest |x| or 1, and beyond as far as E accounts for it, and the
+    median of the results that are not 0: an op that is ten times off, or gives 0, would pass there.
+    Nor is there one where 64 units of noise move the result by more than a quarter of the largest;
+    nor where r is finite and the float32 shadow is not, or is not at 1024 |x| (unless the result
+    grows exponentially). Where no evaluation succeeds there is no verdict on anything.
 
     A reference that refuses float64 is evaluated in float32, one that refuses that in the case's
     own dtype. Its inputs are then moved by that dtype's rounding, and what it shows counts as R.
@@ -172,8 +172,7 @@ class _Session:
         self._add(self._evaluate(moved.scaled()))
         flushed = moved.flushed()
         if flushed is not None:
-            for name, flat in (self._evaluate(flushed) or {}).items():
-                self._outputs[name].add_flushed(flat)
+            self._add_flushed(self._evaluate(flushed))
         self._take_magnitudes()
         if not self._narrow:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
@@ -267,6 +266,7 @@ class _Session:
             copies = as_float32(moved.keyed(draw), fortran=draw >= 4)
             self._add(self._evaluate(copies, shadow=True), ties_kept=True)
         self._add(self._evaluate(regrouped(as_float32(self._inputs64)), shadow=True))
+        self._add_flushed(self._evaluate(flushing(as_float32(self._inputs64)), shadow=True))
         at_headroom = self._evaluate(as_float32(moved.magnitudes(HEADROOM)), shadow=True)
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
@@ -335,6 +335,10 @@ class _Session:
     def _add_noise(self, values: dict[str, NDArray[Any]] | None) -> None:
         for name, flat in (values or {}).items():
             self._outputs[name].add_noise(flat)
+
+    def _add_flushed(self, values: dict[str, NDArray[Any]] | None) -> None:
+        for name, flat in (values or {}).items():
+            self._outputs[name].add_flushed(flat)
 
     def _exclude_shadow_finite(self, values: dict[str, NDArray[Any]]) -> None:
         """No verdict where float32 gives a number and float64 none."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 
 if TYPE_CHECKING:
@@ -87,6 +87,26 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
     made = type("Noisy", (_Noisy,), {"rng": rng, "unit": unit})
     return {
         name: array.view(made) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
+
+
+class _Flushing(_Noisy):
+    """A float32 array; what numpy computes from it in float32 is 0 where it would be subnormal."""
+
+    def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
+        plain = np.asarray(values)
+        return np.where(np.abs(plain) < FLOAT32_SMALLEST_NORMAL, plain.dtype.type(0.0), plain)
+
+
+def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """The float32 arrays among the inputs, as such whose arithmetic knows no subnormal numbers.
+
+    Many a GPU kernel is compiled so. Where an intermediate result is multiplied by a large number
+    afterwards, it shows.
+    """
+    return {
+        name: array.view(_Flushing) if array.dtype == np.float32 else array
         for name, array in inputs.items()
     }
 

@@ -173,8 +173,8 @@ class Spread:
         factor = FACTOR * growth(longest_dim)
         accounted = self._accounted(one, terms)
         # Below the smallest normal numbers it is `least` that decides.
-        scale = np.maximum(accounted, max(self._typical(), least(self.fmt, longest_dim)))
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
+        scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
         own = factor * (safety * self._error + one * magnitude)
         measured = own + ROUNDED_FACTOR * safety * self._rounded
         if self._largest > 0.0:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from gpuemu_flow.reports.causes import Explained, causes
 from gpuemu_flow.reports.model import Absence, CaseFailure, OpResult, RunReport
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
@@ -183,7 +184,9 @@ class Report:
     cases : tuple of CheckedCase
         Every case of every op that was checked.
     places : mapping of str to Place
-        By op; by ``kernel:`` and its name.
+        By op.
+    kernel_places : mapping of str to Place
+        By kernel as configured.
     prefix : str
         Path of the workspace within the repository; empty when they are one.
     known : mapping of (str, int, str) to KnownFailure
@@ -193,8 +196,8 @@ class Report:
     recorded : tuple of mapping
         Public records of failures that the run did not see: found by fuzzing or by clients, or
         mended since.
-    regressions : tuple of str
-        A sentence for each thing that got worse.
+    regressions : tuple of Regression
+        One for each thing that got worse.
     fail_on_regression : bool
     timed_out : bool
         A time limit cut something off.
@@ -218,11 +221,12 @@ class Report:
     version: str = ""
     cases: tuple[CheckedCase, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
+    kernel_places: Mapping[str, Place] = field(default_factory=dict)
     prefix: str = ""
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
     baseline: Mapping[str, Json] | None = None
     recorded: tuple[Mapping[str, Json], ...] = ()
-    regressions: tuple[str, ...] = ()
+    regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
     require_all: bool = False
@@ -230,6 +234,13 @@ class Report:
     edges: tuple[tuple[str, str], ...] = ()
     pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
     history: tuple[HistoryPoint, ...] = ()
+
+    def place_of(self, failure: CaseFailure) -> Place | None:
+        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        found = failure.source
+        if found is None or found.file.startswith("/"):
+            return self.places.get(failure.op)
+        return Place(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
 
     @property
     def exit_code(self) -> int:
@@ -280,6 +291,11 @@ class Report:
             found[plural.get(kernel.verdict, kernel.verdict.value)] += 1
         return {"total": sum(found.values()), **found}
 
+    def place_of_regression(self, worse: Regression) -> Place | None:
+        """Return the place of the op or kernel that a regression is about, if it is known."""
+        places = self.kernel_places if worse.kernel else self.places
+        return places.get(worse.kernel or worse.op)
+
     def key(self, failure: CaseFailure) -> tuple[str, int, str]:
         """By what `known` and `pictures` know a failing case."""
         return failure.op, failure.case.seed, failure.case.dtype
@@ -320,12 +336,6 @@ class Report:
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
         return list(found.values())
-
-
-def regressed(sentence: str) -> str:
-    """What a sentence on a regression is about, as `Report.places` knows it."""
-    first, _, rest = sentence.partition(" ")
-    return f"kernel:{rest.partition(' ')[0]}" if first == "kernel" and rest else first
 
 
 def kind_of(failure: CaseFailure) -> str:

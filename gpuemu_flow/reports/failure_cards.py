@@ -80,7 +80,7 @@ def _card(
     """One failing case for all of its op, dtype and kind; `alike` counts these by their cause."""
     key = report.key(failure)
     known = report.known.get(key)
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     picture = report.pictures.get(key)
     if picture is not None and picture.rows and not has_picture:
         picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
@@ -134,5 +134,5 @@ def besides(report: Report) -> Iterator[Besides]:
             yield Besides(kernel.verdict.value, name, text[:MAX_MESSAGE] + more, "kernels")
     if report.fail_on_regression and report.regressions:
         more = f", and {len(report.regressions) - 1} more" if len(report.regressions) > 1 else ""
-        text = report.regressions[0][:MAX_MESSAGE] + more
+        text = report.regressions[0].sentence[:MAX_MESSAGE] + more
         yield Besides("failed", "regression", text, "baseline")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.document import Report, regressed
+from gpuemu_flow.reports.document import Place, Report
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.types import Verdict
@@ -51,14 +51,15 @@ def _all(report: Report) -> Iterator[str]:
         what = leads.lead(report, failure, alike[leads.like(failure)])
         lines += [] if not what or what in lines[0] else [what]
         message = "\n".join([*lines, failure.reproduce])
-        yield _command(report, op, f"{op}: {kind}", message)
+        yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
         if result.verdict is Verdict.ERROR and not result.cases:
-            yield _command(report, result.op, f"{result.op}: error", _short(result.reason))
+            place = report.places.get(result.op)
+            yield _command(place, f"{result.op}: error", _short(result.reason))
     yield from _lints(report)
     if report.fail_on_regression:
-        for sentence in report.regressions:
-            yield _command(report, regressed(sentence), "regression", _short(sentence))
+        for worse in report.regressions:
+            yield _command(report.place_of_regression(worse), "regression", _short(worse.sentence))
     for problem in report.run.problems:
         if not problem.warning:
             yield _error(problem.file, problem.line, problem.slug, _short(str(problem)))
@@ -67,11 +68,11 @@ def _all(report: Report) -> Iterator[str]:
 def _lints(report: Report) -> Iterator[str]:
     shown = set()
     for kernel in report.run.kernels:
+        place = report.kernel_places.get(kernel.kernel)
         for entry in kernel.entries:
             for v in entry["violations"]:
                 if v["severity"] != "error" or "allowed" in v:
                     continue
-                place = report.places.get(f"kernel:{kernel.kernel}")
                 file = place.file if place is not None else ""
                 if v["file"]:
                     file = f"{report.prefix}/{v['file']}" if report.prefix else v["file"]
@@ -82,11 +83,10 @@ def _lints(report: Report) -> Iterator[str]:
                     yield line
         if kernel.verdict is Verdict.ERROR and not kernel.entries:
             text = f"{kernel.kernel}: {_short(kernel.reason)}"
-            yield _command(report, f"kernel:{kernel.kernel}", "kernel", text)
+            yield _command(place, "kernel", text)
 
 
-def _command(report: Report, subject: str, title: str, message: str) -> str:
-    place = report.places.get(subject)
+def _command(place: Place | None, title: str, message: str) -> str:
     return _error(
         place.file if place is not None else "",
         place.line if place is not None else 0,

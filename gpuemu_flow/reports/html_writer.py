@@ -18,6 +18,7 @@ from gpuemu_flow.reports.document import (
     Report,
 )
 from gpuemu_flow.reports.failure_cards import WRONG
+from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.model import OpResult
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.text import duration, number, percent, plural, share
@@ -55,6 +56,11 @@ class Delta:
     percent: str
     length: float
     worse: bool
+
+
+def write(report: Report, _look: Look) -> str:
+    """Return the report as a page of HTML."""
+    return report_to_html(report)
 
 
 def report_to_html(report: Report, signer: str = "") -> str:

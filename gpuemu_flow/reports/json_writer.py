@@ -114,6 +114,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
     first = result.failures[0] if result.failures else None
     stats = result.stats
     index = first.index if first is not None and first.index is not None else stats.worst_index
+    findings = [f.finding.to_json() for f in result.failures if f.finding is not None]
     return {
         "op": failure.op,
         "verdict": result.verdict.value,
@@ -136,6 +137,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
         "expected": number_to_json(first.expected if first is not None else None),
         "actual": number_to_json(first.actual if first is not None else None),
         "reproduce": failure.reproduce,
+        **({"findings": findings} if findings else {}),
     }
 
 

@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from gpuemu_flow.reports.document import CheckedCase, Report
-from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
+from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.model import STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.types import Verdict
 
@@ -54,6 +56,11 @@ def clip(text: str, limit: int) -> str:
     return text[: max(0, limit - len(note))] + note
 
 
+def write(report: Report, _look: Look) -> str:
+    """Return the report as JUnit XML."""
+    return report_to_junit(report)
+
+
 def report_to_junit(report: Report) -> str:
     """The whole file."""
     suites = [
@@ -66,64 +73,60 @@ def report_to_junit(report: Report) -> str:
     wrong = sum(bool(test.body) for test in tests)
     limit = min(MAX_BODY, BODIES_BUDGET // max(1, wrong))
     names: dict[tuple[str, str], int] = {}
+    root = ElementTree.Element("testsuites", {"name": "gpuemu-flow", **_counts(tests)})
+    root.set("time", f"{report.run.duration_s:.3f}")
     # A report without a single test is still a valid file that readers accept.
-    shown = [(name, members) for name, members in suites if members] or [("validation", [])]
-    lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites {_counts(tests, report)}>"]
-    for name, members in shown:
-        stamp = f" timestamp={_attribute(report.created.removesuffix('Z'))}"
-        attributes = f'name="gpuemu-flow.{name}" {_counts(members, None)}{stamp}'
-        lines.append(f"<testsuite {attributes}>")
-        lines += _unjudged(report) if name == "validation" else []
-        lines += [_testcase(test, limit, names) for test in members]
-        lines.append("</testsuite>")
-    return "\n".join([*lines, "</testsuites>", ""])
+    for name, members in [(n, m) for n, m in suites if m] or [("validation", [])]:
+        suite = ElementTree.SubElement(root, "testsuite", {"name": f"gpuemu-flow.{name}"})
+        skipped = sum(test.element == "skipped" for test in members)
+        # The common schema allows no `skipped` on the outermost element.
+        suite.attrib.update(_counts(members), skipped=str(skipped))
+        suite.set("timestamp", clean(report.created.removesuffix("Z")))
+        if name == "validation":
+            _add_unjudged(suite, report)
+        for test in members:
+            _add_test(suite, test, limit, names)
+    ElementTree.indent(root, "")
+    text = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{_inert(text)}\n'
 
 
-def _unjudged(report: Report) -> list[str]:
-    """The share of each op's output elements that has no verdict, as properties of the suite."""
-    found = [
-        f"<property name={_attribute(clip(clean(f'unjudged {r.op}[{r.dtype}]'), MAX_NAME))} "
-        f'value="{r.unjudged:.6g}"/>'
-        for r in report.run.results
-        if r.cases
-    ]
-    return ["<properties>", *found, "</properties>"] if found else []
+def _add_unjudged(suite: Element, report: Report) -> None:
+    """Add the share of each op's output elements that has no verdict, as properties."""
+    results = [result for result in report.run.results if result.cases]
+    properties = ElementTree.SubElement(suite, "properties") if results else suite
+    for result in results:
+        name = clip(clean(f"unjudged {result.op}[{result.dtype}]"), MAX_NAME)
+        facts = {"name": name, "value": f"{result.unjudged:.6g}"}
+        ElementTree.SubElement(properties, "property", facts)
 
 
-def _counts(tests: list[_Test], report: Report | None) -> str:
-    errors, failures, skipped = (
-        sum(test.element == element for test in tests)
-        for element in ("error", "failure", "skipped")
+def _counts(tests: list[_Test]) -> dict[str, str]:
+    errors, failures = (
+        sum(test.element == element for test in tests) for element in ("error", "failure")
     )
-    seconds = report.run.duration_s if report is not None else sum(t.seconds for t in tests)
-    # The common XSD allows no `skipped` on the outermost element.
-    skips = "" if report is not None else f' skipped="{skipped}"'
-    name = 'name="gpuemu-flow" ' if report is not None else ""
-    return (
-        f'{name}errors="{errors}" failures="{failures}"{skips} tests="{len(tests)}" '
-        f'time="{seconds:.3f}"'
-    )
+    seconds = sum(test.seconds for test in tests)
+    return {
+        "errors": str(errors),
+        "failures": str(failures),
+        "tests": str(len(tests)),
+        "time": f"{seconds:.3f}",
+    }
 
 
-def _testcase(test: _Test, limit: int, names: dict[tuple[str, str], int]) -> str:
+def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, str], int]) -> None:
     classname, name = (clip(clean(word), MAX_NAME) for word in (test.classname, test.name))
     again = names[classname, name] = names.get((classname, name), 0) + 1
     if again > 1:  # some readers keep only the first of a name
         name = f"{name}#{again}"
-    head = (
-        f"<testcase classname={_attribute(classname)} name={_attribute(name)} "
-        f'time="{test.seconds:.3f}"'
-    )
-    if not test.element:
-        return f"{head}/>"
-    message = _attribute(clip(clean(test.message), MAX_MESSAGE))
-    kind = f" type={_attribute(clean(test.kind))}" if test.kind else ""
-    body = _inert(escape(clip(clean(test.body or test.message), limit)))
-    return f"{head}><{test.element}{kind} message={message}>{body}</{test.element}></testcase>"
-
-
-def _attribute(text: str) -> str:
-    return _inert(quoteattr(text, {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}))
+    facts = {"classname": classname, "name": name, "time": f"{test.seconds:.3f}"}
+    case = ElementTree.SubElement(suite, "testcase", facts)
+    if test.element:
+        found = ElementTree.SubElement(case, test.element)
+        if test.kind:
+            found.set("type", clean(test.kind))
+        found.set("message", clip(clean(test.message), MAX_MESSAGE))
+        found.text = clip(clean(test.body or test.message), limit)
 
 
 def _inert(xml: str) -> str:
@@ -161,7 +164,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
         f"Max diff: {number(stats.max_abs)}  Max rel diff: {number(stats.max_rel)}  "
         f"Of tolerance: {share(stats.tolerance_used)}  Unjudged: {percent(stats.unjudged)}"
     )
-    place = report.places.get(checked.op)
+    place = report.place_of(failure)
     if place is not None:
         yield f"At: {place.file}:{place.line}"
     found = report.explained.get(report.key(failure))
@@ -233,14 +236,14 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 def _regressions(report: Report) -> Iterator[_Test]:
     """Only where they fail the run: elsewhere they would make a green job look red."""
     if report.fail_on_regression:
-        for sentence in report.regressions:
-            name = sentence.partition(":")[0]
-            yield _Test("regressions", name, 0.0, "failure", "Regression", sentence)
+        for worse in report.regressions:
+            said = worse.sentence
+            yield _Test("regressions", worse.subject, 0.0, "failure", "Regression", said)
 
 
 def _problems(report: Report) -> Iterator[_Test]:
     for problem in report.run.problems:
         if not problem.warning:
             yield _Test("problems", problem.slug, 0.0, "error", problem.slug, str(problem))
-        elif problem.slug == "untracked-inputs":  # the format has no warnings: a test that passes
+        elif problem.slug in STANDING:  # the format has no warnings: a test that passes
             yield _Test("warnings", str(problem))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.document import Report, kind_of
+from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
@@ -39,6 +40,11 @@ class _Section:
     head: tuple[str, ...]
     rows: Sequence[str]
     most: int = MAX_ROWS
+
+
+def write(report: Report, _look: Look) -> str:
+    """Return the report as Markdown."""
+    return report_to_markdown(report)
 
 
 def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
@@ -125,7 +131,9 @@ def _sections(report: Report) -> Iterator[_Section]:
     )
     if report.fail_on_regression or report.baseline is not None:
         yield _Section(
-            "Regressions", (), [f"- {code(s, 400, cell=False)}" for s in report.regressions]
+            "Regressions",
+            (),
+            [f"- {code(r.sentence, 400, cell=False)}" for r in report.regressions],
         )
     yield _Section(
         "Kernels",
@@ -208,7 +216,7 @@ def _details(report: Report, failure: CaseFailure) -> str:
         lines.append(f"minimized: {smallest}  id {known.minimized['id']}")
     for note in result.notes:
         lines += note_lines(note)
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     if place is not None:
         lines.append(f"at {place.file}:{place.line}")
     lines.append(failure.reproduce)

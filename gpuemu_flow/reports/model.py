@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
@@ -38,10 +39,24 @@ class CaseFailure:
     result: CheckResult
 
     @property
+    def source(self) -> CodePlace | None:
+        """The line of a kernel's source that is at fault, where a check of the kernel found it."""
+        for failure in self.result.failures[:1]:
+            if failure.finding is not None and failure.finding.place.line:
+                return failure.finding.place
+        return None
+
+    @property
     def reproduce(self) -> str:
         """The command that runs this case again."""
         words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
+
+
+STANDING = frozenset(
+    ("untracked-inputs", "loose-tolerance", "constant-reference", "causes-cut-short")
+)
+"""Warnings that belong to results: each report shows them again, in whatever format."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,10 @@ class OpResult:
         What failures are compared with to find their cause.
     absence : Absence
         Why it was not looked at, where a run says more than that it was skipped.
+    loose : tuple of str
+        Outputs whose explicit tolerance lets zeros pass in every case.
+    constant : tuple of (str, float)
+        Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
     """
@@ -97,11 +116,27 @@ class OpResult:
     passing: tuple[Case, ...] = ()
     causes: tuple[Cause, ...] = ()
     absence: Absence = Absence.NONE
+    loose: tuple[str, ...] = ()
+    constant: tuple[tuple[str, float], ...] = ()
 
     @property
     def absent(self) -> Absence:
         """Why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
+
+    def weaknesses(self) -> Iterator[Problem]:
+        """Warn of comparisons that say less than they seem to."""
+        for name in self.loose:
+            message = f"the tolerance is larger than all that it judges: zeros for {name!r} pass"
+            hint = 'give a smaller one, or `tolerance = "auto"`'
+            yield self._warning("loose-tolerance", message, hint)
+        for name, value in self.constant:
+            message = f"the reference gives {value:g} for {name!r} in every case"
+            hint = "whatever always gives that passes; look whether it is meant"
+            yield self._warning("constant-reference", message, hint)
+
+    def _warning(self, slug: str, message: str, hint: str) -> Problem:
+        return Problem(slug, f"{self.op} {self.dtype}: {message}", hint, warning=True)
 
 
 def _absence(verdict: Verdict, told: Absence) -> Absence:
@@ -203,12 +238,16 @@ class ReportBuilder:
         What the run did with each task.
     values : callable
         Stored facts of a task (durations), by name.
+    relocate : callable
+        From a comparison and a case's result to the result with the lines of findings as they are
+        now.
     """
 
     cache: WorkspaceCache
     tasks: Mapping[str, TaskSpec]
     status: Mapping[str, str]
     records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
         """The result of one op and dtype, or None when its comparison never ended."""
@@ -224,7 +263,7 @@ class ReportBuilder:
                 passing.append(item["case"])
             elif item["result"]["verdict"] != Verdict.SKIPPED.value:
                 case = Case.from_json(item["case"])
-                result = CheckResult.from_json(item["result"])
+                result = self.relocate(compare, CheckResult.from_json(item["result"]))
                 failures.append(CaseFailure(compare.subject, case, result))
         return OpResult(
             op=compare.subject,
@@ -244,6 +283,8 @@ class ReportBuilder:
             reason=summary.get("reason", ""),
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
             cached=not any(self.status.get(m) == "ran" for m in makers),
+            loose=tuple(summary.get("loose", ())),
+            constant=tuple(sorted(summary.get("constant", {}).items())),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from gpuemu_flow.reports.document import REPORT_VERSION, CheckedCase, Report
-from gpuemu_flow.reports.json_writer import failure_record, run_to_json
+from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.json_writer import dumps, failure_record, run_to_json
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.types import Json, number_to_json
+
+
+def write(report: Report, _look: Look) -> str:
+    """Return the report as JSON text."""
+    return dumps(report_to_json(report)) + "\n"
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
@@ -36,14 +42,15 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "recorded": [dict(record) for record in report.recorded],
         "cases": [_case(case) for case in report.cases],
         "baseline": None if report.baseline is None else dict(report.baseline),
-        "regressions": list(report.regressions),
+        "regressions": [worse.sentence for worse in report.regressions],
+        "regressed": [worse.to_json() for worse in report.regressions],
         "fail_on_regression": report.fail_on_regression,
     }
 
 
 def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
     known = report.known.get(report.key(failure))
-    place = report.places.get(failure.op)
+    place = report.place_of(failure)
     found = report.explained.get(report.key(failure))
     return {
         **failure_record(failure),

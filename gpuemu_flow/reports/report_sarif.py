@@ -9,7 +9,9 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuemu_flow.reports.document import Place, Report, regressed
+from gpuemu_flow.reports.document import Place, Report
+from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.json_writer import dumps
 from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
@@ -47,6 +49,11 @@ _RULES = {
     FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
 }
 """What each rule ``validation/KIND`` is about."""
+
+
+def write(report: Report, _look: Look) -> str:
+    """Return the report as SARIF text."""
+    return dumps(report_to_sarif(report)) + "\n"
 
 
 def report_to_sarif(report: Report) -> dict[str, Json]:
@@ -149,7 +156,7 @@ def _group(report: Report, op: str, kind: str, members: list[CaseFailure]) -> di
         "ruleId": f"validation/{kind}",
         "level": "error",
         "message": {"text": _text(text)},
-        "locations": [_location(report.places.get(op), op)],
+        "locations": [_location(report.place_of(worst), op)],
         "occurrenceCount": len(members),
         "properties": {
             "op": _text(op, MAX_NAME),
@@ -179,10 +186,14 @@ def _regressions(report: Report) -> list[dict[str, Any]]:
         {
             "ruleId": "regression",
             "level": level,
-            "message": {"text": _text(sentence)},
-            "locations": [_location(report.places.get(regressed(sentence)), "regression")],
+            "message": {"text": _text(worse.sentence)},
+            "locations": [_location(report.place_of_regression(worse), "regression")],
+            "properties": {
+                name: _text(value, MAX_NAME) if isinstance(value, str) else value
+                for name, value in vars(worse).items()
+            },
         }
-        for sentence in report.regressions
+        for worse in report.regressions
     ]
 
 

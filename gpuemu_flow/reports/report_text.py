@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.failure_text import failure_row
+from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
 from gpuemu_flow.types import Verdict
@@ -25,6 +26,12 @@ MAX_FAIL_LINES = 3
 """Failing cases of one op and dtype that ``test`` names one by one."""
 
 
+def write(report: Report, look: Look) -> str:
+    """Return the report as lines for people."""
+    style = Style(look.color)
+    return render_report(report, style, warn_threshold=look.warn_threshold) + "\n"
+
+
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
     """What ``run`` prints, then the comparison with a baseline and one line of totals."""
     lines = [headline(report)] if report.missing or report.timed_out else []
@@ -33,14 +40,22 @@ def render_report(report: Report, style: Style, *, warn_threshold: float) -> str
     return "\n".join(lines)
 
 
+MAX_REASON = 120
+"""Characters of a reason that all of several missing verdicts share, so that it is told first."""
+
+
 def headline(report: Report) -> str:
     """The verdict in one line, with the names of all that has none: what is first read."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
-        names = [printable(m.what) for m in report.missing if m.absence is absence]
+        absent = [m for m in report.missing if m.absence is absence]
+        names = [printable(m.what) for m in absent]
         if names:
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            reasons = {printable(m.reason) for m in absent}
+            why = reasons.pop() if len(names) > 1 and len(reasons) == 1 else ""
+            more += f" ({why})" if 0 < len(why) <= MAX_REASON else ""
             groups.append(f"{words}{', '.join(names[:MAX_NAMES])}{more}")
     if report.timed_out and not any(m.absence is Absence.CUT_OFF for m in report.missing):
         groups.insert(0, "the time limit came before the last tasks")
@@ -83,7 +98,7 @@ def _after(report: Report) -> Iterator[str]:
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
-        yield from (f"regression: {printable(sentence)}" for sentence in report.regressions)
+        yield from (f"regression: {printable(r.sentence)}" for r in report.regressions)
     yield totals_line(report)
 
 

@@ -16,6 +16,7 @@ from gpuemu_flow.runners.api import OpError, Program, RunError
 
 _INSTALLED = ("site-packages", "dist-packages")
 _STDLIB = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+_OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
@@ -51,19 +52,40 @@ def _transformed(source: bytes) -> bytes:
 
 
 class _FreshLoader(machinery.SourceFileLoader):
-    """Compiles from the source each time: bytecode files know a second's resolution only, so that
-    an edit within one second would run the old code under the new content's key.
+    """Load a workspace module from its source, never from bytecode.
+
+    Python takes a bytecode file for current by the source's size and its time in whole seconds. An
+    edit that keeps both would run the old code under the new content's key.
     """
 
     def get_code(self, fullname: str) -> types.CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(_transformed(self.get_data(path)), path)
+        source = self.get_data(path)
+        # A checkout of this package may be the workspace. Its own modules stay as they are: those
+        # that make the shadow would else be needed to load themselves.
+        own = _is_below(os.path.realpath(path), _OWN)
+        return self.source_to_code(source if own else _transformed(source), path)
+
+
+_PACKAGE = str(Path(__file__).parent.parent)
+_usual_code = machinery.SourceFileLoader.get_code
+
+
+def _code_from_source(loader: Any, fullname: str) -> types.CodeType | None:
+    """Compile a module that is not installed, whichever finder or loader found it."""
+    path = loader.get_filename(fullname)
+    absolute = os.path.abspath(path)  # noqa: PTH100 - hot
+    if is_installed(absolute) or _is_below(absolute, _PACKAGE):
+        return _usual_code(loader, fullname)
+    code: types.CodeType = loader.source_to_code(loader.get_data(path), path)
+    return code
 
 
 def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
     details: list[tuple[type[Any], list[str]]] = [
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
         (_FreshLoader, machinery.SOURCE_SUFFIXES),
+        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
     ]
 
     def hook(path: str) -> machinery.FileFinder:
@@ -92,6 +114,8 @@ def enter_workspace(program: Program) -> None:
     own = [str(Path(program.path).parent)] if program.path else []
     sys.path[:] = list(dict.fromkeys([*own, program.root, *filter(None, sys.path)]))
     sys.path_hooks.insert(0, _finder_hook(program.root))
+    # For files loaded by their path, relative entries of sys.path, and folders outside of the root.
+    machinery.SourceFileLoader.get_code = _code_from_source  # type: ignore[method-assign, assignment]
     for path in list(sys.path_importer_cache):
         if is_workspace_path(path, program.root):
             del sys.path_importer_cache[path]

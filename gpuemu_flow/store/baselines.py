@@ -1,24 +1,25 @@
 """Named baselines: the figures of all kernels and the summaries of all comparisons at one time.
 
-Each is one sealed file, written whole or not at all; storing under a name that exists replaces
-what was there and is never merged with it.
+Each is one sealed file, written whole or not at all. The commands, the daemon and its clients share
+them: what one of them stores under a name, the others find under it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.store.atomic import disk_errors, write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, number_from_json, number_to_json
 
 FORMAT = 1
 KIND = "gpuemu-flow baseline"
@@ -26,6 +27,36 @@ RESERVED = ("store", "list", "show", "delete", "export", "import", "diff")
 MAX_FILE_BYTES = 256 << 20
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@/-]{0,127}")
 _SUFFIX = ".baseline"
+_LONGEST_NAME = 200  # of a file; some file systems take 255 bytes
+
+
+@dataclass(frozen=True)
+class SubmittedResult:
+    """The newest result that a client submitted for one op and seed.
+
+    Attributes
+    ----------
+    op : str
+    seed : int
+    passed : bool
+    max_abs : float
+        May be NaN or infinite.
+    """
+
+    op: str
+    seed: int
+    passed: bool
+    max_abs: float
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {**vars(self), "max_abs": number_to_json(self.max_abs)}
+
+    @classmethod
+    def from_json(cls, data: Json) -> SubmittedResult:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        max_abs = float(number_from_json(data["max_abs"]))
+        return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
 
 @dataclass(frozen=True)
@@ -44,6 +75,12 @@ class Baseline:
         Configured kernel to the figures of its entries, one set per architecture.
     results : mapping of str to mapping
         Op to dtype to the summary of its comparison.
+    submitted : tuple of SubmittedResult or None
+        For ``CompareBaseline``; None where only figures of kernels were stored.
+    artifacts : mapping of str to mapping, or None
+        For ``DiffArtifactBaseline``: figures by kernel; None where only results were stored.
+    of_run : bool
+        The workspace was brought up to date when it was stored; clients store without that.
     """
 
     tag: str
@@ -52,10 +89,19 @@ class Baseline:
     environment: Mapping[str, str] = field(default_factory=dict)
     kernels: Mapping[str, list[Json]] = field(default_factory=dict)
     results: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    submitted: tuple[SubmittedResult, ...] | None = None
+    artifacts: Mapping[str, Mapping[str, Json]] | None = None
+    of_run: bool = True
+
+    @property
+    def holds_a_run(self) -> bool:
+        """Tell whether a run can be compared with it."""
+        return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
-        return {"kind": KIND, "format": FORMAT, **asdict(self)}
+        submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
+        return {"kind": KIND, "format": FORMAT, **vars(self), "submitted": submitted}
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
@@ -64,12 +110,13 @@ class Baseline:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
             raise ValueError(f"is a baseline of format {data.get('format')!r}")
-        values = {name: data.get(name) for name in cls.__dataclass_fields__}
+        values: dict[str, Json] = {name: data.get(name) for name in cls.__dataclass_fields__}
+        values["of_run"] = values["of_run"] is not False
         for name in ("tag", "created", "tool"):
             if not isinstance(values[name], str):
                 raise ValueError(f"its {name} is no text")
         kernels, results = values["kernels"], values["results"]
-        environment = values["environment"]
+        environment, artifacts = values["environment"], values["artifacts"]
         good = (
             isinstance(environment, dict)
             and all(isinstance(v, str) for v in environment.values())
@@ -83,10 +130,17 @@ class Baseline:
                 isinstance(dtypes, dict) and all(isinstance(s, dict) for s in dtypes.values())
                 for dtypes in results.values()
             )
+            and (artifacts is None or isinstance(artifacts, dict))
+            and all(isinstance(metrics, dict) for metrics in (artifacts or {}).values())
         )
         if not good:
             raise ValueError("its kernels, results or environment have another form")
-        return cls(**values)  # type: ignore[arg-type]
+        if values["submitted"] is not None:
+            try:
+                values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
+            except (KeyError, TypeError) as error:
+                raise ValueError("its submitted results have another form") from error
+        return cls(**values)
 
 
 def now() -> str:
@@ -112,7 +166,7 @@ def check_tag(tag: str) -> str:
 
 
 def unknown_baseline(tag: str, known: list[str]) -> UsageError:
-    """The error for a name that stands for nothing; of kernels and ops as of submissions."""
+    """Make the error for a name that stands for nothing."""
     hint = did_you_mean(tag, known) or "`gpuemu-flow baseline store TAG` makes one"
     return UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
 
@@ -131,7 +185,7 @@ class BaselineStore:
 
     def put(self, baseline: Baseline) -> bool:
         """Store a baseline, in place of an older one of its name; whether there was one."""
-        path = self._path(check_tag(baseline.tag))
+        path = self._path(baseline.tag)
         existed = path.exists()
         write_atomic(path, seal(baseline.to_json()))
         return existed
@@ -144,20 +198,35 @@ class BaselineStore:
         UsageError
             ``unknown-baseline``, with the nearest name.
         """
-        found = self._read(self._path(check_tag(tag)))
+        found = self._read(self._path(tag))
         if found is None:
             raise unknown_baseline(tag, [baseline.tag for baseline in self.list()])
         return found
 
+    def comparable(self, tag: str) -> Baseline:
+        """Return a baseline that a run can be compared with.
+
+        Raises
+        ------
+        UsageError
+            ``unknown-baseline``; ``nothing-to-compare`` where it holds only what clients stored.
+        """
+        found = self.get(tag)
+        if not found.holds_a_run:
+            message = f"baseline {tag!r} holds only what clients of the daemon stored"
+            hint = f"`gpuemu-flow baseline store {tag}` adds the ops and kernels of this workspace"
+            raise UsageError(Problem("nothing-to-compare", message, hint))
+        return found
+
     def newest(self) -> Baseline:
-        """The baseline that was stored last.
+        """The baseline that was stored last and that a run can be compared with.
 
         Raises
         ------
         UsageError
             ``no-baseline``.
         """
-        found = self.list()
+        found = [baseline for baseline in self.list() if baseline.holds_a_run]
         if not found:
             hint = "`gpuemu-flow baseline store TAG` makes one"
             raise UsageError(Problem("no-baseline", "there is no baseline to compare with", hint))
@@ -199,13 +268,16 @@ class BaselineStore:
         return dropped
 
     def _path(self, tag: str) -> Path:
-        return self._folder / (quote(tag, safe="") + _SUFFIX)
+        name = quote(tag, safe="", errors="surrogatepass")
+        if len(name) > _LONGEST_NAME:  # a client's tag may be any text
+            name = "=" + hashlib.sha256(name.encode()).hexdigest()
+        return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
         """A stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
             baseline = Baseline.from_json(unseal(path.read_bytes()))
-            if baseline.tag != unquote(path.name.removesuffix(_SUFFIX)):
+            if self._path(baseline.tag) != path:
                 raise ValueError("is stored under another name")
         except OSError:
             return None

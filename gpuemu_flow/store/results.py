@@ -1,4 +1,4 @@
-"""Results of single validations, newest first, and baselines of them: what clients submitted."""
+"""Results of single validations, newest first: what clients submitted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuemu_flow.store.baselines import unknown_baseline
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
+from gpuemu_flow.verdicts import Elements
 
 FOLDER = "results"
 STAMP = "results.stamp"
@@ -24,6 +24,57 @@ FORGOTTEN = "results.forgotten"
 DAY_NS = 86_400 * 10**9
 _TIME_DIGITS = 20  # keys sort as the times do
 PRUNE_SLACK = 256  # results above the limit before the oldest are deleted, many at a time
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The part of a validation that reports and baselines count.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    elements : Elements
+    max_abs, max_rel, max_ulp, tolerance_used : float
+        May be NaN or infinite.
+    failure_id : str
+        Id of the failure that was recorded; empty where none was.
+    """
+
+    verdict: Verdict
+    elements: Elements = field(default_factory=Elements)
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_ulp: float = 0.0
+    tolerance_used: float = 0.0
+    failure_id: str = ""
+
+    @classmethod
+    def of(cls, result: CheckResult, failure_id: str = "") -> Judged:
+        """Take the figures from a case's result."""
+        figures = {name: float(getattr(result.stats, name)) for name in _FIGURES}
+        return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {
+            "verdict": self.verdict.value,
+            "elements": self.elements.to_json(),
+            **{name: number_to_json(getattr(self, name)) for name in _FIGURES},
+            "failure_id": self.failure_id,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> Judged:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        return cls(
+            Verdict(data["verdict"]),
+            Elements.from_json(data["elements"]),
+            **{name: float(number_from_json(data[name])) for name in _FIGURES},
+            failure_id=str(data["failure_id"]),
+        )
+
+
+_FIGURES = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 @dataclass(frozen=True)
@@ -41,8 +92,9 @@ class StoredResult:
         ``validate`` or ``submit``.
     judged_by : str
         Digest of what decided the verdict; an older one says that reference or rules changed.
+    judged : Judged
     result : JSON
-        As the wire has it.
+        The reply as the wire has it; it is only handed out again.
     client : JSON
         Who submitted it, as far as it is known: ``id`` of the process, ``name``, ``pid``, ``host``,
         ``user``; ``origin`` and ``code``: which code computed the output, and a digest of it.
@@ -54,6 +106,7 @@ class StoredResult:
     dtype: str
     source: str
     judged_by: str
+    judged: Judged
     result: Mapping[str, Json]
     client: Mapping[str, Json] = field(default_factory=dict)
 
@@ -95,7 +148,6 @@ class ResultStore:
         self._stamp = folder / STAMP
         self._forgotten = folder / FORGOTTEN
         self._forgotten_ns = self._last_forgotten()
-        self._baselines = JsonStore(folder / "result-baselines", cache.set_aside)
         self._max_results = max_results
         self._retention_days = retention_days
         self._lock = threading.Lock()
@@ -111,10 +163,12 @@ class ResultStore:
         for key in tuple(self._records):
             data = self._records.get(key)
             try:
-                stored = StoredResult(key, **data) if data is not None else None
-                if stored is not None and stored.time_ns >= 0:
-                    self._index(stored)
-            except (TypeError, ValueError):  # written by another version
+                if data is not None:
+                    judged = Judged.from_json(data.pop("judged"))
+                    stored = StoredResult(key, judged=judged, **data)
+                    if stored.time_ns >= 0:
+                        self._index(stored)
+            except (KeyError, TypeError, ValueError):  # written by another version
                 self._records.delete(key)
         self._prune(time.time_ns())
 
@@ -153,6 +207,7 @@ class ResultStore:
         op: str,
         seed: int,
         dtype: str,
+        judged: Judged,
         result: Mapping[str, Json],
         *,
         source: str,
@@ -167,9 +222,9 @@ class ResultStore:
         about = dict(client or {})
         fields = {
             "op": op, "seed": seed, "dtype": dtype, "source": source, "judged_by": judged_by,
-            "result": dict(result), "client": about,
+            "judged": judged.to_json(), "result": dict(result), "client": about,
         }  # fmt: skip
-        stored = StoredResult(key, op, seed, dtype, source, judged_by, result, about)
+        stored = StoredResult(key, op, seed, dtype, source, judged_by, judged, result, about)
         with self._lock:
             self._unwritten.append((key, fields))
         with self._writing:
@@ -267,44 +322,6 @@ class ResultStore:
             self._touch(now, self._forgotten)
         return len(keys)
 
-    def store_baseline(self, tag: str, max_baselines: int = 0) -> int:
-        """Keep the latest results under a name, in place of what it named before; how many.
-
-        Beyond `max_baselines` the oldest baseline is dropped; 0 keeps all.
-        """
-        found = [
-            {
-                "op": stored.op,
-                "seed": stored.seed,
-                "passed": bool(stored.result["passed"]),
-                "max_diff": stored.result["max_diff"],
-            }
-            for stored in self.latest().values()
-        ]
-        self._baselines.put(tag, {"time_ns": self.time_ns(), "results": found})
-        tags = list(self._baselines)
-        if max_baselines and len(tags) > max_baselines:
-            times = {
-                name: (self._baselines.get(name) or {"time_ns": 0})["time_ns"] for name in tags
-            }
-            for name in sorted(tags, key=times.__getitem__)[: len(tags) - max_baselines]:
-                self._baselines.delete(name)
-        return len(found)
-
-    def baseline(self, tag: str) -> dict[tuple[str, int], dict[str, Json]]:
-        """What a name stands for: op and seed to ``passed`` and ``max_diff``.
-
-        Raises
-        ------
-        UsageError
-            ``unknown-baseline``.
-        """
-        data = self._baselines.get(tag)
-        if data is None:
-            raise unknown_baseline(tag, list(self._baselines))
-        return {(item["op"], item["seed"]): item for item in data["results"]}
-
     def close(self) -> None:
         """Close this thread's connections."""
         self._records.close()
-        self._baselines.close()

@@ -33,16 +33,19 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         after = [KernelMetrics.from_json(m) for m in metrics]
         forbidden = tuple(spec.params["forbidden"])
         for diff in diff_kernels(before, after, forbidden=forbidden):
-            changes += [
-                {
-                    "kernel": diff.name,
-                    "arch": diff.arch,
-                    "kind": judgement.kind,
-                    "metric": judgement.metric,
-                    "message": judgement.message,
-                }
-                for judgement in diff.judgements
-                if judgement.kind != INFO
-            ]
+            for judgement in diff.judgements:
+                if judgement.kind != INFO:
+                    old, new = diff.figures(judgement.metric)
+                    changes.append(
+                        {
+                            "kernel": diff.name,
+                            "arch": diff.arch,
+                            "kind": judgement.kind,
+                            "metric": judgement.metric,
+                            "message": judgement.message,
+                            "old": old,
+                            "new": new,
+                        }
+                    )
     digest = write_changes(target, STAGE, current, previous, changes)
     return StageResult(digest, values={"changes": len(changes)})

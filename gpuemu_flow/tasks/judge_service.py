@@ -26,7 +26,7 @@ from gpuemu_flow.runners.jobs import Desk
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.tasks.expected_store import load, stage, worth_keeping
 from gpuemu_flow.tasks.judge import Judge, Nature
-from gpuemu_flow.tasks.run_reference import WIDE, expected_dtypes
+from gpuemu_flow.tasks.reference_dtypes import WIDE, expected_dtypes
 from gpuemu_flow.types import Case, Json
 
 Arrays = dict[str, NDArray[Any]]

@@ -2,8 +2,9 @@
 
 Reads the cases and the reference's script with all it imports. Float inputs are widened to
 float64, exactly, so that a low-precision op is compared with an unrounded result. A case that the
-reference refuses in float64 is run again in its own dtype. One more run of the smallest case in
-its own dtype tells which dtypes the outputs should have.
+reference refuses in float64 is run again in its own dtype; if that fails too, its error is the one
+that counts. One more run of the smallest case in its own dtype tells which dtypes the outputs
+should have.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Outcome, Request
+from gpuemu_flow.runners.api import Checks, Request
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases
-from gpuemu_flow.types import DTYPES, Json
+from gpuemu_flow.tasks.reference_dtypes import WIDE, expected_dtypes, widens
+from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
 VERSION = stages.VERSIONS[STAGE]
-WIDE = "float64"
 
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
@@ -44,9 +45,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     records: dict[int, dict[str, Json]] = {}
     expected: dict[str, list[str]] = {}
     if cases:
-        widens = DTYPES[spec.dtype].kind == "float" and spec.dtype != WIDE
-        widens = widens and spec.params["dtype"] in (None, WIDE)
-        if widens:
+        if widens(spec.dtype, spec.params["dtype"]):
             probe = execute_all([Request(min(cases, key=lambda case: case.numel))])
             wide = execute_all([Request(case, WIDE) for case in cases])
             runs += [probe, wide]
@@ -58,7 +57,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         if refused:
             native = execute_all([Request(case) for case in refused])
             runs.append(native)
-            records.update({r["index"]: r for r in native.records() if r["ok"] or not widens})
+            records.update({r["index"]: r for r in native.records()})
     content = {
         "stage": STAGE,
         "version": VERSION,
@@ -76,24 +75,3 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         },
         discovered=functools.reduce(operator.or_, (r.used for r in runs), Discovered()),
     )
-
-
-def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
-    """Dtypes that each output may have, the likeliest first.
-
-    A reference that computes in float64 whatever it is given says nothing of the output's dtype;
-    then the op's own dtype is expected, and the wider one accepted.
-    """
-    native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
-    sample = next((outcome for outcome in wide if outcome.ok), None)
-    names = {output.name: output.dtype for output in (sample.outputs if sample else ())}
-    expected: dict[str, list[str]] = {}
-    for name, widened in {**names, **native}.items():
-        own = native.get(name)
-        if DTYPES[widened].kind != "float":
-            expected[name] = [widened]
-        elif own is None:
-            expected[name] = [dtype]
-        else:
-            expected[name] = list(dict.fromkeys([own, dtype] if own != WIDE else [dtype, own]))
-    return expected

@@ -32,7 +32,7 @@ from gpuemu_flow.runners.tensors import as_plain_array
 from gpuemu_flow.runners.work import CallMany, Laid
 from gpuemu_flow.tasks.expected_store import ExpectedStore
 from gpuemu_flow.tasks.questions import CasesAtHand, Evaluation, Question, Setup
-from gpuemu_flow.tasks.run_reference import WIDE
+from gpuemu_flow.tasks.reference_dtypes import widens
 from gpuemu_flow.tasks.verdicts import run_error_result, with_violations
 from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
 
@@ -172,11 +172,9 @@ class Trials:
         self._reference = self._session(subject.reference)
         self._opened_op: ProgramSession | None = None
         self.batch_size = BatchSize()
-        kind = DTYPES[subject.dtype].kind
-        asked = subject.reference_dtype in (None, WIDE)
         self._setup = Setup(
             dtype=subject.dtype,
-            widens=kind == "float" and subject.dtype != WIDE and asked,
+            widens=widens(subject.dtype, subject.reference_dtype),
             compare=subject.compare,
             samples=[case.to_json() for case in subject.samples],
         )

@@ -58,6 +58,10 @@ def main() -> None:
             sizes = {"BM": 32, "BN": 32, "BK": 32}
             text = compiled(matmul_kernel, types, sizes, capability)
             (folder / f"triton_matmul_{kind}_sm_{capability}.ptx").write_text(text)
+    for kind in ("fp16", "fp32", "fp8e4nv"):  # large enough for products of warp groups
+        types = {"a": f"*{kind}", "b": f"*{kind}", "c": "*fp32", **dict.fromkeys("MNK", "i32")}
+        text = compiled(matmul_kernel, types, {"BM": 64, "BN": 64, "BK": 32}, 90)
+        (folder / f"triton_wgmma_{kind}_sm_90.ptx").write_text(text)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from daemon_workspace import Served, softmax
 
+from gpuemu_flow.client import ClientError
 from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reports.model import OpResult
@@ -160,6 +161,44 @@ def test_the_command_reports_baselines_and_remembers_them(unserved: Served) -> N
     late = command(unserved, "run")
     assert late.returncode == 4, "no task reads the file, yet it decides"
     assert "submit again" in late.stdout
+
+
+def test_commands_and_clients_share_their_baselines(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved)
+    any_text = "ä tag / of a client" + "→" * 150
+    with unserved.client() as client:
+        client.store_artifact_baseline("figures")
+        client.store_baseline("v1")
+        client.store_baseline(any_text)
+        assert client.compare_baseline(any_text).comparisons
+        with pytest.raises(ClientError) as caught:
+            client.compare_baseline("figures")
+        assert caught.value.code == "BaselineNotFound"
+        with pytest.raises(ClientError):
+            client.diff_artifact_baseline("v1")
+    listed = json.loads(command(unserved, "baseline", "list", "--format", "json").stdout)
+    assert {found["tag"] for found in listed["baselines"]} == {"figures", "v1", any_text}
+    assert command(unserved, "diff", "v1").returncode == 0
+    submit(unserved, wrong=True)
+    worse = command(unserved, "diff", "v1", "--format", "json")
+    (change,) = json.loads(worse.stdout)["results"]
+    assert (change["op"], change["status"], worse.returncode) == ("softmax", "regression", 1)
+    empty = command(unserved, "diff", "figures")
+    assert (empty.returncode, "nothing-to-compare" in empty.stderr) == (2, True)
+
+    assert command(unserved, "baseline", "store", "v2").returncode == 0
+    with unserved.client() as client:
+        assert not client.compare_baseline("v2").has_regressions
+        assert not client.diff_artifact_baseline("v2")["has_regressions"]
+        assert client.compare_baseline("v1").has_regressions
+        client.store_artifact_baseline("v1")
+        assert client.compare_baseline("v1").has_regressions, "one part leaves the other alone"
+        assert not client.diff_artifact_baseline("v1")["has_regressions"]
+    command(unserved, "baseline", "delete", "v1")
+    with unserved.client() as client, pytest.raises(ClientError):
+        client.compare_baseline("v1")
 
 
 def test_a_failure_whose_op_lives_in_a_client_is_not_run_here(submitted: Served) -> None:

@@ -228,6 +228,12 @@ ROWS = [
         lambda m: rewrite(m, "src/pkg/__init__.py", module(4))),
     Row("sys.path", {"op.py": scale_by("fac.F", *LIB, "import fac")},
         **puts("lib/fac.py", module(3), module(4))),
+    Row("module beside the workspace", {
+            "op.py": scale_by("fac.F", "import os, sys", "D = os.path.dirname(__file__)",
+                              "sys.path.append(D + '/../' + os.path.basename(D) + '-more')",
+                              "import fac")},
+        lambda m: rewrite(m, f"../{m.root.name}-more/fac.py", module(3)),
+        lambda m: rewrite(m, f"../{m.root.name}-more/fac.py", module(4))),
     Row("computed name", {"op.py": scale_by("M.F", "from importlib import import_module",
                                             "NAME = 'f' + 'ac'", "M = import_module(NAME)")},
         **puts("fac.py", module(3), module(4))),

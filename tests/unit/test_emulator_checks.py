@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulated_kernels import as_argument, out
+from planted_bugs import HARMLESS_MORE, MORE
 
 from gpuemu_flow.emulator.launch import LaunchResult, load_kernel
 
@@ -153,6 +154,9 @@ PLANTED: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
+PLANTED.update(MORE)
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found_and_nothing_else(name: str) -> None:
     check, rule, body = PLANTED[name]
@@ -180,6 +184,9 @@ HARMLESS = {
     "one thread writes for all": "setp.eq.u32 %p1, %r2, 0; @%p1 st.shared.u32 [%r5], 7; "
     "bar.sync 0; ld.shared.u32 %r9, [%r5];",
 }
+
+
+HARMLESS.update(HARMLESS_MORE)
 
 
 @pytest.mark.parametrize("name", HARMLESS)

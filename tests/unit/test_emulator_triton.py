@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from emulated_kernels import FOLDER, as_argument, out
 
 from gpuemu_flow.emulator.launch import Kernel, LaunchResult, load_kernel
 
+FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 SCRATCH = bytes(8)
 """Triton adds pointers to scratch memory, which these kernels do not use."""
 
@@ -42,6 +44,24 @@ def test_matmul_on_tensor_cores(kind: str, dtype: str, atol: float, capability: 
     sizes = [np.int32(64), np.int32(64), np.int32(96)]
     result = launch(kernel, [2, 2], [a, b, out((64, 64)), *sizes], 65536)
     wanted = a.astype("f8") @ b.astype("f8")  # fp32 goes through tf32
+    np.testing.assert_allclose(result.buffers[2], wanted, 0, atol)
+    assert [str(f) for f in result.findings] == []
+
+
+WGMMA = {"fp16": ("f2", 1e-4), "fp32": ("f4", 0.1), "fp8e4nv": (FP8, 1e-6)}
+"""By Triton's name of the type: what numpy calls it, and the error allowed."""
+
+
+@pytest.mark.parametrize("kind", WGMMA)
+def test_products_of_warp_groups(kind: str) -> None:
+    dtype, atol = WGMMA[kind]
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(s).astype(dtype) for s in ((128, 96), (96, 64)))
+    kernel = load(f"triton_wgmma_{kind}_sm_90.ptx")
+    assert any(step.opcode.base == "wgmma" for step in kernel.program.steps)
+    sizes = [np.int32(128), np.int32(64), np.int32(96)]
+    result = launch(kernel, [2, 1], [a, b, out((128, 64)), *sizes], 65536)
+    wanted = a.astype("f8") @ b.astype("f8")
     np.testing.assert_allclose(result.buffers[2], wanted, 0, atol)
     assert [str(f) for f in result.findings] == []
 

@@ -19,6 +19,7 @@ from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.reports.failure_cards import Card
 from gpuemu_flow.reports.html_writer import report_to_html
 from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import FailureKind, Verdict
 
@@ -176,7 +177,10 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
             for t in range(100)
             for r in report.run.results
         ),
-        regressions=tuple(f"op {n} float32: verdict passed -> failed" for n in range(200)),
+        regressions=tuple(
+            Regression(f"op {n}", "float32", what="verdict", old="passed", new="failed")
+            for n in range(200)
+        ),
     )
     page = report_to_html(full)
     found = read(page)
@@ -202,9 +206,10 @@ def test_what_makes_a_run_red_is_said_first_though_no_case_fails() -> None:
     assert "1 of 2 ops by dtype and 1 of 1 kernels failed or broke." in begin
     for word in ("its script is not there", "no room on the disk", "40 registers, the limit is 32"):
         assert word in begin
-    worse = replace(base, regressions=("a float32: slower", "b"), fail_on_regression=True)
+    slower = Regression("a", "float32", what="max_abs", old=1, new=2)
+    worse = replace(base, regressions=(slower, slower), fail_on_regression=True)
     begin = " ".join(read(report_to_html(worse)).text).partition("Find an op")[0]
-    assert "a float32: slower, and 1 more" in begin
+    assert "a float32: max_abs 1 -> 2 since the last run, and 1 more" in begin
     assert "2 regressions." in begin
     quiet = " ".join(read(report_to_html(base)).text)
     assert "Failures" not in quiet

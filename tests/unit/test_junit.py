@@ -14,6 +14,7 @@ from report_samples import failed, hostile, huge, report_of, sample
 
 from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.junit import MAX_MESSAGE, report_to_junit
+from gpuemu_flow.reports.regressions import Regression
 
 GITLAB_LIMIT = 30_000_000
 
@@ -134,5 +135,18 @@ def test_what_clients_submitted_is_one_passed_test() -> None:
 
 
 def test_regressions_that_do_not_fail_the_run_are_no_failures() -> None:
-    report = report_of([failed("a", 1)], regressions=("a float32: worse",))
+    report = report_of([failed("a", 1)], regressions=(Regression("a", "float32"),))
     assert not [c for c in cases(report_to_junit(report)) if c.get("classname") == "regressions"]
+
+
+def test_every_sign_that_xml_cannot_hold_is_shown_by_its_number() -> None:
+    """XML 1.0, section 2.2: Char; and the C1 controls, which a terminal obeys."""
+    signs = [chr(n) for n in (*range(0x20), *range(0x7F, 0xA0), 0xD800, 0xDFFF, 0xFFFE, 0xFFFF)]
+    for sign in signs:
+        text = f"a{sign}b"
+        (case,) = cases(report_to_junit(report_of([failed(text, 1, text, notes=(text,))])))
+        shown = text if sign in "\t\n\r" else f"a\\x{ord(sign):02x}b"
+        assert (case.get("classname") or "") == f"ops.{shown}"
+        assert (case[0].get("message") or "").endswith(shown)
+        body = case[0].text or ""
+        assert shown.replace("\r", "\n") in body or sign in "\t\n\r"

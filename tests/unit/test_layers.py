@@ -17,7 +17,7 @@ LAYERS = (
     ("tasks",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts"),
+    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -26,6 +26,7 @@ BESIDE = {
     "engine": (
         "gpuemu_flow.reports.document",
         "gpuemu_flow.reports.model",
+        "gpuemu_flow.reports.regressions",
         "gpuemu_flow.reports.fuzz_model",
         "gpuemu_flow.reports.export_outputs",
         "gpuemu_flow.reports.pytest_export",
@@ -39,11 +40,14 @@ BESIDE = {
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
     "runners": (
+        "gpuemu_flow.artifacts.ptx.plain",
         "gpuemu_flow.cases.generate",
+        "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
+        "gpuemu_flow.emulator.variants",
     ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
     "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),
@@ -60,10 +64,12 @@ BESIDE = {
         "gpuemu_flow.artifacts.ptx.numbers",
         "gpuemu_flow.artifacts.ptx.opcode",
         "gpuemu_flow.artifacts.ptx.operands",
+        # Compiled kernels are kept in the user's cache.
+        "gpuemu_flow.store.user_cache",
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors",),
+    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings"),
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }

@@ -10,7 +10,7 @@ import tomli
 
 from gpuemu_flow.config.lookup import key_at, section_at, words_of
 from gpuemu_flow.config.tables import FILE
-from gpuemu_flow.errors import did_you_mean, suggested
+from gpuemu_flow.errors import Hint, Rename, did_you_mean
 from gpuemu_flow.lsp.findings import text_findings
 from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.offers import offers
@@ -67,11 +67,33 @@ def test_every_table_with_known_keys_is_found_by_its_path() -> None:
     assert key_at(()) is None and key_at((0,)) is None
 
 
-def test_what_did_you_mean_suggests_is_read_back() -> None:
-    for name in ("reference", "it's", 'say "x"', "a b"):
-        assert suggested(did_you_mean(name + "x", [name])) == name
-    assert suggested(did_you_mean("zzz", ["reference", "other"])) == ""
-    assert suggested("") == "" and suggested("did you mean ?") == ""
+def test_a_hint_holds_its_edit_and_no_other_text_does() -> None:
+    for name in ("reference", "it's", 'say "x"', "a b", "did you mean 'x'?"):
+        hint = did_you_mean(name + "x", [name])
+        assert isinstance(hint, Hint) and hint.edit == Rename(name + "x", name)
+    assert not isinstance(did_you_mean("zzz", ["reference", "other"]), Hint)
+
+
+def mended(text: str) -> set[str]:
+    """The text after each fix that is offered for it."""
+    found = set()
+    for fix in (f.fix for f in text_findings(outline(text), None, {}) if f.fix is not None):
+        lines = text.split("\n")
+        line = lines[fix.span.line]
+        lines[fix.span.line] = line[: fix.span.start] + fix.text + line[fix.span.end :]
+        found.add("\n".join(lines))
+    return found
+
+
+def test_a_fix_changes_the_last_part_of_a_dotted_key_only() -> None:
+    assert mended("[ci]\nquick.dtpyes = ['float32']") == {"[ci]\nquick.dtypes = ['float32']"}
+    assert mended("[ci]\nquick_dtypes = ['Flaot32']") == {"[ci]\nquick_dtypes = ['float32']"}
+
+
+def test_words_within_a_message_make_no_fix() -> None:
+    """A value that holds the words of a message is no hint of a key."""
+    text = "[[ops]]\nname = \"lacks the key 'zzz'; did you mean 'yyy'?\"\n"
+    assert mended(text) == {text.replace("]]", ']]\nreference = ""', 1)}
 
 
 def test_each_suggestion_of_a_mistyped_key_mends_it() -> None:

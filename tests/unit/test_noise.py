@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import build_envelope, shadow_is_faithful
-from gpuemu_flow.numerics.noise import noisy
+from gpuemu_flow.numerics.noise import flushing, noisy
 from gpuemu_flow.numerics.perturb import Arrays
 from gpuemu_flow.numerics.rng import SeededRng
 
@@ -172,3 +172,30 @@ def test_a_second_look_knows_what_cancelled_on_the_way() -> None:
     assert (error > quick)[judged].any()
     assert not (error > thorough)[judged].any()
     assert FLOAT_LIMITS["float32"].eps == UNIT
+
+
+def test_flushing_arithmetic_knows_no_subnormals() -> None:
+    tiny, large = np.float32(2.0**-130), np.float32(2.0**100)
+    x = np.array([2.0**-70, 1.0, -1.0], np.float32)
+    copies = flushing({"x": x})["x"]
+    assert np.asarray(copies * copies * large).tolist() == [0.0, float(large), float(large)]
+    assert np.asarray(copies * tiny).tolist() == [0.0, 0.0, 0.0]
+    assert np.asarray((copies * tiny) @ np.ones(3, np.float32)) == 0.0
+    assert np.asarray(copies / 3).tolist() == (x / np.float32(3)).tolist()
+
+
+def test_an_op_that_flushes_subnormal_intermediates_is_right() -> None:
+    """Scaled down into the subnormals and up again: 0 on hardware that has none."""
+
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        x = inputs["x"]
+        return {"y": x * x.dtype.type(2.0**-60) * x.dtype.type(2.0**50)}
+
+    x = np.array([2.0**-80, 1.1], np.float32)
+    expected = reference({"x": x.astype(np.float64)})
+    envelope = build_envelope(
+        {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
+    )
+    allowed = envelope.full("y").tolerance(expected["y"], slice(0, 2))
+    assert allowed[0] >= expected["y"][0] > 2.0**-100, "0 is allowed where 2**-90 is expected"
+    assert allowed[1] < 2.0**-17 * expected["y"][1]

@@ -16,6 +16,7 @@ from gpuemu_flow.cli.report_output import render
 from gpuemu_flow.reports import report_sarif
 from gpuemu_flow.reports.document import Place, Report
 from gpuemu_flow.reports.github import workflow_commands
+from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.reports.report_sarif import report_to_sarif
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
 
@@ -51,7 +52,8 @@ def test_one_result_per_op_and_kind_at_the_line_of_its_source() -> None:
 
 
 def test_a_kernels_regression_stands_at_the_kernel() -> None:
-    worse = replace(sample(), regressions=("kernel softmax_kernel sm_80: registers 32 -> 40",))
+    slower = Regression(kernel="softmax_kernel", arch="sm_80", entry="e", message="32 -> 40")
+    worse = replace(sample(), regressions=(slower,))
     found = {r["ruleId"]: r for r in results(worse)}
     assert place(found["regression"]) == ("scripts/softmax.cu", 1)
     (told,) = [line for line in workflow_commands(worse) if "regression" in line]

@@ -1,4 +1,4 @@
-"""Results and baselines: newest first, on disk when acknowledged, bounded."""
+"""Results: newest first, on disk when acknowledged, bounded."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuemu_flow.errors import UsageError
-from gpuemu_flow.store.results import DAY_NS, ResultStore
+from gpuemu_flow.store.results import DAY_NS, Judged, ResultStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Verdict
+from gpuemu_flow.verdicts import Elements
 
 
 @pytest.fixture
@@ -21,7 +22,8 @@ def cache(tmp_path: Path) -> WorkspaceCache:
 
 def add(store: ResultStore, seed: int, *, op: str = "op", passed: bool = True) -> None:
     result = {"passed": passed, "max_diff": 0.0, "seed": seed, "op_name": op}
-    store.add(op, seed, "float32", result, source="submit", judged_by="k")
+    judged = Judged(Verdict.PASSED if passed else Verdict.FAILED)
+    store.add(op, seed, "float32", judged, result, source="submit", judged_by="k")
 
 
 def test_newest_first_whatever_the_seeds(cache: WorkspaceCache) -> None:
@@ -52,10 +54,9 @@ def test_the_next_process_has_them(cache: WorkspaceCache) -> None:
     store = ResultStore(cache)
     for seed in range(4):
         add(store, seed)
-    store.store_baseline("tag")
     again = ResultStore(WorkspaceCache(cache.folder))
     assert [s.seed for s in again.newest(10)] == [3, 2, 1, 0]
-    assert len(again.baseline("tag")) == 4
+    assert {s.judged.verdict for s in again.newest(10)} == {Verdict.PASSED}
 
 
 def test_threads_lose_nothing(cache: WorkspaceCache) -> None:
@@ -90,8 +91,20 @@ def test_days(cache: WorkspaceCache) -> None:
     add(store, 1)
     assert ResultStore(cache, retention_days=1).find(1) is not None
     old = store.newest(1)[0].time_ns - 2 * DAY_NS
-    store._records.put(f"{old:020d}", {**vars(store.newest(1)[0]), "seed": 2} | {"key": "x"})
+    fields = {**vars(store.newest(1)[0]), "seed": 2, "judged": Judged(Verdict.PASSED).to_json()}
+    del fields["key"]
+    store._records.put(f"{old:020d}", fields)
+    assert ResultStore(cache).find(2) is not None
     assert ResultStore(cache, retention_days=1).find(2) is None
+
+
+@pytest.mark.parametrize("figure", [0.0, 1.5, float("inf"), float("nan")])
+def test_what_was_judged_comes_back(cache: WorkspaceCache, figure: float) -> None:
+    elements = Elements(7, 2, 5, ("empty",))
+    judged = Judged(Verdict.FAILED, elements, figure, 2.0, 3.0, 4.0, "id")
+    ResultStore(cache).add("op", 1, "float32", judged, {}, source="submit")
+    found = ResultStore(WorkspaceCache(cache.folder)).newest(1)[0].judged
+    assert repr(found) == repr(judged)
 
 
 def test_records_of_another_version_are_dropped(cache: WorkspaceCache) -> None:
@@ -100,22 +113,6 @@ def test_records_of_another_version_are_dropped(cache: WorkspaceCache) -> None:
     store._records.put("junk", {"some": "thing"})
     store._records.put("x" * 20, {"op": 1})
     assert [s.seed for s in ResultStore(cache).newest(10)] == [1]
-
-
-def test_baselines_replace_and_are_bounded(cache: WorkspaceCache) -> None:
-    store = ResultStore(cache)
-    add(store, 1)
-    store.store_baseline("a")
-    add(store, 2)
-    store.store_baseline("a")
-    assert set(store.baseline("a")) == {("op", 1), ("op", 2)}
-    for tag in ("b", "c"):
-        store.store_baseline(tag, max_baselines=2)
-    with pytest.raises(UsageError):
-        store.baseline("a")
-    assert store.baseline("b")
-    with pytest.raises(UsageError, match="did you mean"):
-        store.baseline("bb")
 
 
 def test_times_are_unique(cache: WorkspaceCache) -> None:

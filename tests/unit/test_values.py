@@ -167,8 +167,13 @@ def test_extremes(dtype: str):
     for seed in SEEDS:
         values = exact("extremes", dtype, (20, 60), seed=seed)
         magnitudes = np.abs(values)
-        raw = (magnitudes == limits.max).any(axis=1)
+        raw = (values == 0).any(axis=1)
         assert raw.sum() == 10
+        largest = (magnitudes == limits.max).sum(axis=1)
+        if limits.max > 2.0**64:
+            assert largest.sum() == 1, "more would leave nothing of a matrix product finite"
+        assert (largest > 0).sum() == (10 if limits.max < 2.0**64 else 1)
+        assert not largest[~raw].any()
         assert limits.smallest_normal in magnitudes
         assert limits.smallest_subnormal in magnitudes
         assert magnitudes[~raw].max() <= math.sqrt(limits.max)

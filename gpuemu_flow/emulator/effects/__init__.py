@@ -11,8 +11,14 @@ from gpuemu_flow.emulator.effects import (
     carries,
     loads,
     matrices,
+    mbarriers,
     moves,
+    perturb,
+    stack,
     warps,
+    watch,
+    wgmma,
+    wmma,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
 
@@ -24,6 +30,12 @@ _EFFECTS: dict[str, Effect] = {
     **atomics.EFFECTS,
     **asynchronous.EFFECTS,
     **matrices.EFFECTS,
+    **wmma.EFFECTS,
+    **watch.EFFECTS,
+    **perturb.EFFECTS,
+    **wgmma.EFFECTS,
+    **mbarriers.EFFECTS,
+    **stack.EFFECTS,
     **calls.EFFECTS,
     **carries.EFFECTS,
 }
@@ -42,6 +54,11 @@ def find_effect(opcode: Opcode) -> Effect | None:
     return _EFFECTS.get(opcode.base)
 
 
+def effect_sections() -> dict[str, str]:
+    """Give the section of the PTX ISA of each instruction with effects, by base name."""
+    return {name: _EFFECTS[name].section for name in effect_bases()}
+
+
 def effect_bases() -> tuple[str, ...]:
     """List the base names that have effects."""
-    return tuple(sorted(_EFFECTS))
+    return tuple(sorted(name for name in _EFFECTS if not name.startswith("!")))

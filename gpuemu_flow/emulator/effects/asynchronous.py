@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.emulator.effects.bulk import (
+    arrival_problem,
+    bulk_problem,
+    emit_arrival,
+    emit_bulk,
+)
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -28,12 +34,17 @@ def _is_predicate(operand: Operand) -> bool:
 def _problem(step: Step) -> str:
     words = step.opcode.segments[1:]
     if not words or words[0] != "async":
-        return "bulk and tensor copies (TMA, sm_90) are not supported"
+        return "reductions by bulk copies are not supported"
     rest = words[1:]
+    if rest[:1] == ("bulk",):
+        return bulk_problem(step)
+    if rest[:1] == ("mbarrier",):
+        return arrival_problem(step)
     if rest in (("commit_group",), ("wait_all",)):
         return "" if not step.operands else UNKNOWN_FORM
     if rest == ("wait_group",):
-        good = len(step.operands) == 1 and constant_of(step.operands[0]) is not None
+        count = constant_of(step.operands[0]) if len(step.operands) == 1 else None
+        good = count is not None and count >= 0
         return "" if good else UNKNOWN_FORM
     if rest[:1] not in (("ca",), ("cg",)) or "shared" not in {w.split("::")[0] for w in rest}:
         return UNKNOWN_FORM
@@ -51,6 +62,9 @@ def _problem(step: Step) -> str:
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
     rest = step.opcode.segments[2:]
+    if rest[0] in ("bulk", "mbarrier"):
+        (emit_bulk if rest[0] == "bulk" else emit_arrival)(emitter, step, index)
+        return
     mask = emitter.mask(step)
     if rest == ("commit_group",):
         emitter.do(f"m.commit_copies({mask})")
@@ -77,4 +91,4 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.start_copy({where}, {origin}, {size}, {taken}, {mask}, {index})")
 
 
-EFFECTS = {"cp": Effect(_problem, _emit, "cp.async")}
+EFFECTS = {"cp": Effect(_problem, _emit, "cp.async, cp.async.bulk")}

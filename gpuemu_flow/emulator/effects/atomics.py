@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.emulator.atomics import combiner
+from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
@@ -18,10 +18,10 @@ from gpuemu_flow.emulator.ir import Memory, Operand, Step
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
-_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _WORDS = frozenset(
     {
-        *_OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
+        *OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
         "global", "shared", "shared::cta", "noftz",
     }
 )  # fmt: skip
@@ -31,7 +31,7 @@ _RELEASES = frozenset({"release", "acq_rel"})
 def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
     """Read the operation, the type and the operands from the address on."""
     opcode = step.opcode
-    operation = next((w for w in opcode.segments[1:] if w in _OPERATIONS), "")
+    operation = next((w for w in opcode.segments[1:] if w in OPERATIONS), "")
     operands = step.operands[1:] if opcode.base == "atom" else step.operands
     return operation, opcode.type, operands
 
@@ -55,12 +55,10 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     address = operands[0]
     assert isinstance(address, Memory)
     values = ", ".join(emitter.read(o, type_name) for o in operands[1:])
-    releases = bool(_RELEASES.intersection(step.opcode.segments))
-    space = space_of(step, address)
-    where = emitter.address(address)
+    form = AtomicForm(operation, type_name, bool(_RELEASES.intersection(step.opcode.segments)))
     call = (
-        f"m.atomic({space!r}, {operation!r}, {type_name!r}, {where}, ({values},), "
-        f"{emitter.mask(step)}, {index}, {releases})"
+        f"m.atomic({space_of(step, address)!r}, {emitter.function(form, f'atomic {form}')}, "
+        f"{emitter.address(address)}, ({values},), {emitter.mask(step)}, {index})"
     )
     if step.opcode.base == "atom":
         emitter.write(step.operands[0], call, type_name, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.emulator.effects.checking import (
@@ -12,7 +13,7 @@ from gpuemu_flow.emulator.effects.checking import (
     result_problem,
 )
 from gpuemu_flow.emulator.effects.effect import Effect
-from gpuemu_flow.emulator.ir import Memory, Register, Step, Symbol
+from gpuemu_flow.emulator.ir import Memory, Operand, Step, Symbol
 from gpuemu_flow.emulator.types import DTYPES, SIZES
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def space_of(step: Step, address: Memory) -> str:
     return {"param": "global", "const": "global"}.get(space, space)
 
 
-def _access_problem(step: Step, address_at: int) -> str:
+def _access_problem(step: Step, address_at: int, check: Callable[[Operand, str], str]) -> str:
+    """Check an access whose address is one operand and whose values are the other."""
     opcode = step.opcode
     type_name = opcode.type
     words = set(opcode.segments[1:]) - {type_name}
@@ -54,15 +56,28 @@ def _access_problem(step: Step, address_at: int) -> str:
     values = items_of(step.operands[1 - address_at])
     if len(values) != opcode.vector:
         return UNKNOWN_FORM
-    return address_problem(step.operands[address_at])
+    problem = address_problem(step.operands[address_at])
+    return problem or next((p for v in values if (p := check(v, type_name))), "")
+
+
+def _where(emitter: Emitter, step: Step, address: Memory, index: int) -> tuple[str, str, str]:
+    """Write an access's space, address, and the arguments that end its call."""
+    strong = bool(STRONG.intersection(step.opcode.segments))
+    tail = f"{emitter.mask(step)}, {index}, {strong})"
+    return space_of(step, address), emitter.address(address), tail
 
 
 def _load_problem(step: Step) -> str:
-    problem = _access_problem(step, 1)
-    if problem:
-        return problem
-    problems = [result_problem(v, step.opcode.type) for v in items_of(step.operands[0])]
-    return next((p for p in problems if p), "")
+    return _access_problem(step, 1, result_problem)
+
+
+def _parameter_offset(emitter: Emitter, address: Memory, size: int) -> int | None:
+    """Give where a load reads the parameter block; None for one that reads anything else."""
+    base = address.base
+    if not isinstance(base, Symbol) or base.space != "param":
+        return None
+    offset = base.offset + base.displacement + address.displacement
+    return offset if 0 <= offset <= emitter.parameter_bytes - size else None
 
 
 def _emit_load(emitter: Emitter, step: Step, index: int) -> None:
@@ -71,29 +86,20 @@ def _emit_load(emitter: Emitter, step: Step, index: int) -> None:
     targets = items_of(step.operands[0])
     type_name = opcode.type
     width, dtype = SIZES[type_name], DTYPES[type_name]
-    base = address.base
-    if isinstance(base, Symbol) and base.space == "param":
-        offset = base.offset + base.displacement + address.displacement
+    offset = _parameter_offset(emitter, address, width * len(targets))
+    if offset is not None:
         for k, target in enumerate(targets):
             value = f"m.parameter({offset + k * width}, {dtype!r})"
             emitter.write(target, value, type_name, step)
         return
-    strong = bool(STRONG.intersection(opcode.segments))
-    space = space_of(step, address)
-    where = emitter.address(address)
-    loaded = emitter.temporary(
-        f"m.load_{space}({where}, {width}, {len(targets)}, {emitter.mask(step)}, {index}, {strong})"
-    )
+    space, where, tail = _where(emitter, step, address, index)
+    loaded = emitter.temporary(f"m.load_{space}({where}, {width}, {len(targets)}, {tail}")
     for k, target in enumerate(targets):
         emitter.write(target, f"{loaded}[{k}].view({dtype!r})", type_name, step)
 
 
 def _store_problem(step: Step) -> str:
-    problem = _access_problem(step, 0)
-    if problem:
-        return problem
-    problems = [operand_problem(v, step.opcode.type) for v in items_of(step.operands[1])]
-    return next((p for p in problems if p), "")
+    return _access_problem(step, 0, operand_problem)
 
 
 def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
@@ -101,15 +107,12 @@ def _emit_store(emitter: Emitter, step: Step, index: int) -> None:
     assert isinstance(address, Memory)
     width = SIZES[opcode.type]
     values = ", ".join(emitter.read(v, f"b{8 * width}") for v in items_of(step.operands[1]))
-    strong = bool(STRONG.intersection(opcode.segments))
-    space = space_of(step, address)
-    where = emitter.address(address)
-    emitter.do(
-        f"m.store_{space}({where}, ({values},), {width}, {emitter.mask(step)}, {index}, {strong})"
-    )
+    space, where, tail = _where(emitter, step, address, index)
+    emitter.do(f"m.store_{space}({where}, ({values},), {width}, {tail}")
 
 
-def _prefetch_problem(step: Step) -> str:
+def _always(step: Step) -> str:
+    """Give no problem: whatever the operands are, no value depends on them."""
     return ""
 
 
@@ -121,11 +124,8 @@ EFFECTS = {
     "ld": Effect(_load_problem, _emit_load, "ld"),
     "ldu": Effect(_load_problem, _emit_load, "ldu"),
     "st": Effect(_store_problem, _emit_store, "st"),
-    "prefetch": Effect(_prefetch_problem, _nothing, "prefetch, prefetchu"),
-    "prefetchu": Effect(_prefetch_problem, _nothing, "prefetch, prefetchu"),
-    "applypriority": Effect(_prefetch_problem, _nothing, "applypriority"),
-    "nanosleep": Effect(_prefetch_problem, _nothing, "nanosleep"),
-    "pmevent": Effect(_prefetch_problem, _nothing, "pmevent"),
+    **{
+        name: Effect(_always, _nothing, name)
+        for name in ("prefetch", "prefetchu", "applypriority", "discard", "nanosleep", "pmevent")
+    },
 }
-
-__all__ = ["EFFECTS", "STRONG", "Register", "space_of"]

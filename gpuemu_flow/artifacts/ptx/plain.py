@@ -1,0 +1,56 @@
+"""PTX without what says nothing of what it computes: comments, line information, debug sections."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuemu_flow.artifacts.ptx.source import blank_comments
+
+_LOCATION = re.compile(r"\s*(?:\.loc\b|\.file\b|@@DWARF\b)", re.ASCII)
+_SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PlainPtx:
+    """PTX that is equal for equal code, whatever lines it comes from.
+
+    Attributes
+    ----------
+    text : bytes
+    lines : tuple of int
+        For each line of `text` the 1-based line of the file that it stands in.
+    """
+
+    text: bytes
+    lines: tuple[int, ...]
+
+    def number(self, line: int) -> int:
+        """Return the 1-based number here of a line of the file; 0 when it is left out."""
+        low, high = 0, len(self.lines)
+        while low < high:
+            middle = (low + high) // 2
+            if self.lines[middle] < line:
+                low = middle + 1
+            else:
+                high = middle
+        return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
+
+    def line(self, number: int) -> int:
+        """Return the line of the file of a number; 0 when there is none."""
+        return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
+
+
+def plain_ptx(data: bytes) -> PlainPtx:
+    """Take comments, line information and debug sections out of PTX."""
+    kept, lines = [], []
+    inside = False
+    for number, line in enumerate(blank_comments(data.decode("latin-1")).split("\n"), 1):
+        if inside:
+            inside = "}" not in line
+        elif _SECTION.match(line):
+            inside = True
+        elif line.strip() and not _LOCATION.match(line):
+            kept.append(" ".join(line.split()))
+            lines.append(number)
+    return PlainPtx("\n".join(kept).encode("latin-1"), tuple(lines))

@@ -1,0 +1,50 @@
+"""The cases that a client was given lately, so that it may submit by op and seed alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.results import TestCase
+from gpuemu_flow.errors import Problem
+
+REMEMBERED_CASES = 256
+
+
+class IssuedCases:
+    """The newest cases of a client, by op and seed.
+
+    Threads share it without a lock, which a fork would leave held in the child: each step is one
+    operation of a dict.
+    """
+
+    def __init__(self) -> None:
+        self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
+
+    def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
+        """Keep cases in place of the oldest."""
+        for case in cases:
+            self._cases[op_name, case.seed] = case
+            if len(self._cases) > REMEMBERED_CASES:
+                self._cases.popitem(last=False)
+
+    def inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
+        """The inputs of a case.
+
+        Raises
+        ------
+        ClientError
+            ``client-unknown-case``.
+        """
+        case = self._cases.get((op_name, seed))
+        if case is None:
+            raise ClientError(
+                Problem(
+                    "client-unknown-case",
+                    f"this client was given no case of {op_name} with the seed {seed} lately",
+                    "give the inputs too: submit_output(op, inputs, output, seed)",
+                )
+            )
+        return case.inputs

@@ -1,0 +1,153 @@
+"""The transport library's socket: the one place of the client that calls the library.
+
+A child of a process that used the library must not call it, not even to free what it inherited: it
+would end the child with an abort. So what frees the library's objects is made to look first whose
+they are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow.client.errors import TransportError, TransportLost, TransportTimeout
+
+_user = 0
+"""The process that uses the library, 0 before any does."""
+_inherited = False
+"""The library was loaded before this process was forked, by whomever."""
+
+
+def usable() -> bool:
+    """Whether this process may call the library: none that it was forked from has used it."""
+    return not _inherited and _user in (0, os.getpid())
+
+
+def note_fork() -> None:
+    """Remember in a process that was just forked whether the library came along."""
+    global _inherited  # noqa: PLW0603 - it is the library's state, which is the process's
+    _inherited = _inherited or _user != 0 or "pynng" in sys.modules
+
+
+def _library() -> Any:
+    """The library, with its ways to free objects guarded; slow to import."""
+    global _user
+    first, _user = not _user, os.getpid()
+    import pynng  # noqa: PLC0415
+
+    if first:
+        import pynng.nng  # noqa: PLC0415
+
+        for kind in (pynng.Socket, pynng.Context, pynng.Message):
+            kind.__del__ = _in_its_process(kind.__del__)
+        # At exit it would wait for the library's threads, which a fork leaves behind.
+        atexit.unregister(pynng.nng._pynng_atexit)
+        atexit.register(_in_its_process(pynng.nng._pynng_atexit))
+    return pynng
+
+
+def _in_its_process(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Do nothing in a child of the process that uses the library."""
+
+    @functools.wraps(work)
+    def guarded(*args: Any) -> Any:
+        return work(*args) if usable() else None
+
+    return guarded
+
+
+class LibrarySocket:
+    """A way to one daemon, shared by all exchanges. Thread-safe.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    OSError
+        Nobody listens.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._library = _library()
+        self._lock = threading.Lock()
+        # A request that takes long must not be sent again, and the daemon limits what it receives.
+        self._socket = self._library.Req0(resend_time=-1, recv_max_size=0)
+        try:
+            self._socket.dial(f"ipc://{path}", block=True)
+        except self._library.NNGException as error:
+            self._socket.close()
+            raise OSError(str(error)) from None
+
+    def new_context(self, timeout_ms: int) -> LibraryContext:
+        """One exchange: a message sent, an answer received.
+
+        Raises
+        ------
+        TransportLost
+            The connection was closed.
+        """
+        with self._lock:
+            try:
+                self._socket.recv_timeout = self._socket.send_timeout = timeout_ms
+                return LibraryContext(self._library, self._socket.new_context())  # inherits them
+            except self._library.NNGException as error:
+                raise _ours(self._library, error) from None
+
+    def hangs_up(self, seconds: float) -> bool:
+        """Whether the daemon ends the connection at once."""
+        ended = threading.Event()
+        self._socket.add_post_pipe_remove_cb(lambda _: ended.set())
+        return not self._socket.pipes or ended.wait(seconds)
+
+    def abandon(self) -> None:
+        """Leave a parent's connection to the parent."""
+
+    def close(self) -> None:
+        """Hang up; exchanges under way fail."""
+        if usable():
+            self._socket.close()
+
+
+class LibraryContext:
+    """See `LibrarySocket.new_context`."""
+
+    def __init__(self, library: Any, context: Any) -> None:
+        self._library = library
+        self._context = context
+
+    def send(self, data: bytes) -> None:
+        """Send the request; TransportError."""
+        try:
+            self._context.send(data)
+        except self._library.NNGException as error:
+            raise _ours(self._library, error) from None
+
+    def recv(self) -> bytes:
+        """The answer to the request; TransportError."""
+        try:
+            return bytes(self._context.recv())
+        except self._library.NNGException as error:
+            raise _ours(self._library, error) from None
+
+    def close(self) -> None:
+        """End the exchange."""
+        if usable():  # a handler of a signal may have forked in the middle of it
+            with suppress(self._library.NNGException):  # closing the connection took it along
+                self._context.close()
+
+
+def _ours(library: Any, error: Exception) -> TransportError:
+    """The library's exception as ours."""
+    if isinstance(error, library.Timeout):
+        return TransportTimeout(str(error))
+    ended = (library.ConnectionReset, library.ConnectionRefused, library.Closed)
+    return (TransportLost if isinstance(error, ended) else TransportError)(str(error))

@@ -1,0 +1,112 @@
+"""Ops of kind ``cuda`` and the kernels whose builds make their PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuemu_flow.config.model_kernels import Build, KernelConfig
+from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
+from gpuemu_flow.config.parse_kernels import no_checks
+from gpuemu_flow.config.positions import KeyPath
+from gpuemu_flow.config.report import Reporter, shown
+
+CUDA = "cuda"
+
+
+def join_kernels(
+    ops: Sequence[OpConfig], kernels: Sequence[KernelConfig], out: Reporter
+) -> tuple[list[OpConfig], list[KernelConfig]]:
+    """Lead each op of kind ``cuda`` to a kernel that is built.
+
+    An op that names its ``.cu`` file itself gets a kernel of its own, of the op's name, which is
+    built and linted like those of ``[[kernels]]``.
+
+    Parameters
+    ----------
+    ops, kernels : sequences
+    out : Reporter
+        Of the file that holds the ops; told of kernels that do not exist.
+
+    Returns
+    -------
+    tuple
+        The ops and all kernels.
+    """
+    joiner = _Joiner({kernel.name: kernel for kernel in kernels}, out)
+    joined = [
+        replace(
+            op,
+            op=joiner.join(op.op, op.name, ("ops", place, "op")) if op.op is not None else None,
+            reference=joiner.join(op.reference, f"{op.name}.reference", ("ops", place)),
+        )
+        for place, op in enumerate(ops)
+    ]
+    return joined, list(joiner.kernels.values())
+
+
+class _Joiner:
+    def __init__(self, kernels: dict[str, KernelConfig], out: Reporter) -> None:
+        self.kernels = kernels
+        self._out = out
+
+    def join(self, program: ProgramRef, name: str, where: KeyPath) -> ProgramRef:
+        if program.kind != CUDA:
+            return program
+        if program.kernel:
+            self._named(program, where)
+            kernel = self.kernels.get(program.kernel)
+            path = None if kernel is None else kernel.source
+            return replace(program, path=path, files=() if path is None else (path,))
+        known = self.kernels.get(name)
+        if known is None:
+            self.kernels[name] = _own_kernel(program, name)
+        elif not _alike(known, program):
+            text = f"the op {shown(name)} and a kernel of that name are compiled differently"
+            hint = f'write kernel = "{name}" in place of file, or rename one'
+            self._out.add("config-conflict", where, text, hint)
+        return replace(program, kernel=name)
+
+    def _named(self, program: ProgramRef, where: KeyPath) -> None:
+        kernel = self.kernels.get(program.kernel)
+        if kernel is None:
+            text = f"there is no kernel {shown(program.kernel)}"
+            hint = self._out.nearest(program.kernel, tuple(self.kernels), or_all=True)
+            self._out.add("unknown-kernel", where, text, hint)
+        elif kernel.skip_reason:
+            text = f"the kernel {shown(program.kernel)} cannot be built: {kernel.skip_reason}"
+            self._out.add("config-conflict", where, text)
+        elif program.arch and kernel.build.arch and program.arch not in kernel.build.arch:
+            text = f"the kernel {shown(program.kernel)} is not built for {program.arch}"
+            self._out.add("config-conflict", where, text, f"of {', '.join(kernel.build.arch)}")
+
+
+def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:
+    """Whether a kernel's build gives what the op asks for."""
+    return (
+        kernel.source == program.path
+        and kernel.build.flags == program.flags
+        and not kernel.build.command
+        and (not program.arch or not kernel.build.arch or program.arch in kernel.build.arch)
+    )
+
+
+def _own_kernel(program: ProgramRef, name: str) -> KernelConfig:
+    return KernelConfig(
+        name=name,
+        file=program.file,
+        line=program.line,
+        source=program.path,
+        ptx=None,
+        cubin=None,
+        reference="",
+        tolerances={},
+        invariants=(),
+        checks=no_checks(),
+        build=Build((program.arch,) if program.arch else (), program.flags, ()),
+        triton=None,
+        threads_per_block=None,
+        dynamic_shared_memory=None,
+        allow=(),
+        skip_reason="",
+    )

@@ -1,0 +1,122 @@
+"""Races between blocks, looked for without recording what nobody writes.
+
+Most kernels read some buffers and write others. A load from a buffer that nothing has written so
+far is only noted by its buffer. When such a buffer is written after all, the launch is made once
+more with every load recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.memory import Buffer
+from gpuemu_flow.emulator.races import GlobalRaces
+from gpuemu_flow.emulator.state import Launch, State
+from gpuemu_flow.emulator.types import Array
+
+
+class EveryLoadCountsError(Exception):
+    """A buffer is written whose loads were not recorded: the launch must be made again."""
+
+
+class QuickGlobalRaces(GlobalRaces):
+    """Races between blocks over all batches of a launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        super().__init__(launch)
+        self._buffers = launch.arena.buffers
+        self._only_read: set[int] = set()
+        self._changed: set[int] = set()
+        self._recorded: set[int] = set()
+        self._had_strong = False
+        self._ids: Array | None = None
+        self._everyone: Array = np.zeros(0, np.int32)
+
+    def access(
+        self,
+        state: State,
+        lanes: Lanes,
+        good: Array | None,
+        size: int,
+        step: int,
+        *,
+        write: bool,
+        strong: bool,
+        same: Callable[[], Array] | None = None,
+    ) -> bool:
+        """Record one access where it can matter; see `GlobalRaces.access`.
+
+        Raises
+        ------
+        EveryLoadCountsError
+        """
+        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        if not offsets.size:
+            return False
+        touched = self._touched(offsets, size)
+        if write and self._only_read & touched:
+            raise EveryLoadCountsError
+        self._had_strong |= strong
+        if write:
+            self._changed |= touched
+            quick = not strong and not self._recorded & touched
+            if quick and self._write(state, lanes, good, offsets, size, step):
+                return False
+        elif not strong and not self._changed & touched:
+            self._only_read |= touched
+            return False
+        else:
+            self._recorded |= touched
+        return super().access(
+            state, lanes, good, size, step, write=write, strong=strong, same=same
+        )  # fmt: skip
+
+    def _touched(self, offsets: Array, size: int) -> set[int]:
+        """List the buffers that an access may touch, by number."""
+        low, high = int(offsets.min()), int(offsets.max()) + size
+
+        def meets(buffer: Buffer) -> bool:
+            return buffer.start < high and low < buffer.end
+
+        return {n for n, buffer in enumerate(self._buffers) if meets(buffer)}
+
+    def _blocks(self, state: State, mask: Array | None) -> Array:
+        if mask is not None:
+            return super()._blocks(state, mask)
+        if self._ids is not state.block_ids:
+            self._ids, self._everyone = state.block_ids, super()._blocks(state, None)
+        return self._everyone
+
+    def _write(
+        self, state: State, lanes: Lanes, good: Array | None, offsets: Array, size: int, step: int
+    ) -> bool:
+        """Record a store that meets no other block's; False, and nothing recorded, for another."""
+        me = self._blocks(state, lanes.mask)
+        me = me if good is None else me[good]
+        first = offsets.astype(np.int64) // self._grain
+        low, count = int(first[0]), first.size
+        dense = int(first[-1]) - low == count - 1 and bool((np.diff(first) == 1).all())
+        rows: list[Array | slice] = []
+        for k in range(max(1, size // self._grain)):
+            cells = slice(low + k, low + k + count) if dense else first + k
+            writer = self._writer[cells]
+            if writer.any() and ((writer > 0) & (writer != me)).any():
+                return False
+            rows.append(cells)
+        before = None if dense else [self._writer[cells] for cells in rows]
+        for k, cells in enumerate(rows):
+            self._writer[cells] = me
+            if before is not None and (self._writer[cells] != me).any():
+                for old, undone in zip(before[: k + 1], rows, strict=False):
+                    self._writer[undone] = old
+                return False
+        self._time += 1
+        for cells in rows:
+            self._written[cells] = self._time
+            self._write_step[cells] = step
+            if self._had_strong:
+                self._strong[cells] = False
+        return True

@@ -1,0 +1,94 @@
+"""Asynchronous copies of many bytes (cp.async.bulk), and arrivals that come with copies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.emulator.effects.checking import (
+    UNKNOWN_FORM,
+    address_problem,
+    constant_of,
+    operand_problem,
+)
+from gpuemu_flow.emulator.ir import Memory, Step
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+_WORDS = frozenset(
+    {"shared::cluster", "shared::cta", "global", "mbarrier::complete_tx::bytes", "bulk_group"}
+)
+
+
+def _directions(step: Step) -> tuple[str, str]:
+    """Give the spaces that a copy goes to and comes from."""
+    spaces = [w.partition("::")[0] for w in step.opcode.segments[3:]]
+    found = [s for s in spaces if s in ("shared", "global")]
+    return (found[0], found[1]) if len(found) == 2 else ("", "")
+
+
+def arrival_problem(step: Step) -> str:
+    """Check ``cp.async.mbarrier.arrive``."""
+    words = step.opcode.segments[3:]
+    known = {"arrive", "noinc", "shared", "shared::cta", "b64"}
+    if words[:1] != ("arrive",) or not set(words) <= known or len(step.operands) != 1:
+        return UNKNOWN_FORM
+    return address_problem(step.operands[0])
+
+
+def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
+    """Write ``cp.async.mbarrier.arrive``."""
+    (address,) = step.operands
+    assert isinstance(address, Memory)
+    increment = "noinc" not in step.opcode.segments
+    emitter.do(
+        f"m.arrive_with_copies({step.opcode.space or 'generic'!r}, {emitter.address(address)}, "
+        f"{increment}, {emitter.mask(step)}, {index})"
+    )
+
+
+def bulk_problem(step: Step) -> str:
+    """Check ``cp.async.bulk`` and its groups."""
+    words, operands = step.opcode.segments[3:], step.operands
+    if words == ("commit_group",):
+        return "" if not operands else UNKNOWN_FORM
+    if words[:1] == ("wait_group",):
+        count = constant_of(operands[0]) if len(operands) == 1 else None
+        good = count is not None and count >= 0
+        return "" if good and set(words) <= {"wait_group", "read"} else UNKNOWN_FORM
+    if words[:1] in (("tensor",), ("prefetch",)):
+        return "copies by tensor maps (TMA) are not supported"
+    to, source = _directions(step)
+    into_shared = (to, source) == ("shared", "global")
+    if not set(words) <= _WORDS or not (into_shared or (to, source) == ("global", "shared")):
+        return "this direction or qualifier of a bulk copy is not supported"
+    if len(operands) != (4 if into_shared else 3):
+        return "masks and cache policies of bulk copies are not supported"
+    problem = address_problem(operands[0]) or address_problem(operands[1])
+    problem = problem or operand_problem(operands[2], "u32")
+    return problem or (address_problem(operands[3]) if into_shared else "")
+
+
+def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
+    """Write ``cp.async.bulk`` and its groups."""
+    words, operands, mask = step.opcode.segments[3:], step.operands, emitter.mask(step)
+    if words == ("commit_group",):
+        emitter.do(f"m.commit_bulk({mask})")
+        return
+    if words[0] == "wait_group":
+        emitter.do(f"m.wait_bulk({constant_of(operands[0])}, {mask})")
+        return
+    into_shared = _directions(step)[0] == "shared"
+    first, second = operands[0], operands[1]
+    assert isinstance(first, Memory) and isinstance(second, Memory)
+    near, far = (first, second) if into_shared else (second, first)
+    barrier = "None"
+    if into_shared:
+        there = operands[3]
+        assert isinstance(there, Memory)
+        barrier = emitter.address(there)
+    size = emitter.read(operands[2], "u32")
+    emitter.do(
+        f"m.start_bulk({emitter.address(near)}, {emitter.address(far)}, {size}, {barrier}, "
+        f"{into_shared}, {mask}, {index})"
+    )

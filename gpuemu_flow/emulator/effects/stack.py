@@ -1,0 +1,68 @@
+"""Stack instructions: alloca, stacksave, stackrestore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.emulator.effects.checking import (
+    UNKNOWN_FORM,
+    constant_of,
+    operand_problem,
+    operands_problem,
+    result_problem,
+)
+from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.ir import Step
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+_TYPES = ("u32", "u64")
+
+
+def _alignment(step: Step) -> int:
+    """Give the alignment in bytes; 0 for one that makes no sense."""
+    value = 8 if len(step.operands) < 3 else constant_of(step.operands[2]) or 0
+    return value if 0 < value <= 128 and value & (value - 1) == 0 else 0
+
+
+def _alloca_problem(step: Step) -> str:
+    kind = step.opcode.type
+    if kind not in _TYPES or len(step.operands) not in (2, 3) or not _alignment(step):
+        return UNKNOWN_FORM
+    return result_problem(step.operands[0], kind) or operand_problem(step.operands[1], kind)
+
+
+def _emit_alloca(emitter: Emitter, step: Step, index: int) -> None:
+    kind = step.opcode.type
+    size = f"{emitter.read(step.operands[1], kind)}.astype('u8')"
+    found = f"m.allocate_stack({size}, {_alignment(step)}, {emitter.mask(step)}, {index})"
+    narrow = ".astype('u4')" if kind == "u32" else ""
+    emitter.write(step.operands[0], f"{found}{narrow}", kind, step)
+
+
+def _save_problem(step: Step) -> str:
+    kind = step.opcode.type
+    return operands_problem(step, (), kind) if kind in _TYPES else UNKNOWN_FORM
+
+
+def _emit_save(emitter: Emitter, step: Step, index: int) -> None:
+    narrow = ".astype('u4')" if step.opcode.type == "u32" else ""
+    emitter.write(step.operands[0], f"m.stack_pointer{narrow}", step.opcode.type, step)
+
+
+def _restore_problem(step: Step) -> str:
+    kind = step.opcode.type
+    return operands_problem(step, (kind,)) if kind in _TYPES else UNKNOWN_FORM
+
+
+def _emit_restore(emitter: Emitter, step: Step, index: int) -> None:
+    value = emitter.read(step.operands[0], step.opcode.type)
+    emitter.do(f"m.restore_stack({value}.astype('u8'), {emitter.mask(step)})")
+
+
+EFFECTS = {
+    "alloca": Effect(_alloca_problem, _emit_alloca, "alloca"),
+    "stacksave": Effect(_save_problem, _emit_save, "stacksave"),
+    "stackrestore": Effect(_restore_problem, _emit_restore, "stackrestore"),
+}

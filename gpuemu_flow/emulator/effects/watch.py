@@ -1,0 +1,21 @@
+"""A step of our own, which no PTX can hold: report lanes where a watched register is undefined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.emulator.effects.effect import Effect
+from gpuemu_flow.emulator.ir import Step
+
+if TYPE_CHECKING:
+    from gpuemu_flow.emulator.emitter import Emitter
+
+UNDEFINED = "!undefined"
+
+
+def _emit(emitter: Emitter, step: Step, index: int) -> None:
+    undefined = emitter.read(step.operands[0], "pred")
+    emitter.do(f"m.check_defined({undefined}, {emitter.mask(step)}, {index})")
+
+
+EFFECTS = {UNDEFINED: Effect(lambda step: "", _emit, "")}

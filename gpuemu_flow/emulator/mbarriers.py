@@ -1,0 +1,165 @@
+"""Barrier objects of one batch: arrivals, waits, and what a wait delivers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.asynchronous import Asynchronous
+from gpuemu_flow.emulator.atomics import AtomicForm
+from gpuemu_flow.emulator.semantics import mbarrier
+from gpuemu_flow.emulator.types import Array
+
+PATIENCE = 1_000_000
+"""Waits in a row of which none succeeds, before the threads are taken to wait for ever."""
+
+ALONE = 500
+"""What a wait counts for when there are no other threads that could bring it to an end."""
+
+_INCREMENT = AtomicForm("mbarrier.increment", "b64")
+_ARRIVE = AtomicForm("mbarrier.arrive", "b64")
+
+
+class StuckError(Exception):
+    """Threads that wait for a barrier object to which nobody comes; reported already."""
+
+
+@dataclass
+class _CopyArrival:
+    """Arrivals that come with the copies of their threads (``cp.async.mbarrier.arrive``)."""
+
+    lanes: Array
+    space: str
+    address: Array
+    step: int
+
+
+class Mbarriers(Asynchronous):
+    """``mbarrier`` of one batch."""
+
+    def begin(self, block_ids: Array) -> None:
+        """Set up a batch that waits for nothing."""
+        super().begin(block_ids)
+        self._arrivals: list[_CopyArrival] = []
+        self._fruitless = 0
+
+    def start_mbarrier(
+        self, space: str, address: Array, count: Array, mask: Array | None, step: int
+    ) -> None:
+        """Compute ``mbarrier.init``."""
+        store = getattr(self, f"store_{space}")
+        store(address, (mbarrier.fresh(self.spread(count)),), 8, mask, step, False)
+
+    def arrive_mbarrier(
+        self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
+        mask: Array | None, step: int,
+    ) -> Array:  # fmt: skip
+        """Compute ``mbarrier.arrive`` and its relatives; returns the state before."""
+        self._fruitless = 0
+        active = self.spread(self.live if mask is None else mask)
+        wide = self.spread(count).astype(np.uint64)
+        nbytes = self.spread(awaited).astype(np.int64).view(np.uint64)
+        self.signal_mbarrier(space, address, active)
+        old = self.atomic(space, form, address, (wide, nbytes), mask, step)
+        many = active & (mbarrier.pending(old) < wide)
+        if many.any():
+            self.report_mask(
+                "sync", "too-many-arrivals", many, step,
+                "arrives at a barrier object that waits for no more arrivals in this phase",
+            )  # fmt: skip
+        return old
+
+    def _places(self, space: str, address: Array, active: Array) -> Array:
+        """Give where barrier objects lie in the batch's shared memory, by active lane."""
+        offsets = self.spread(address)
+        if space == "generic":
+            offsets = offsets & np.uint64((1 << 36) - 1)
+        return (offsets + self.shared_base)[active].astype(np.int64)
+
+    def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
+        """Leave what the arriving threads know for those that will wait."""
+        if self.shared_races is not None:
+            places = self._places(space, address, active)
+            self.shared_races.signal(places, np.flatnonzero(active))
+
+    def arrive_with_copies(
+        self, space: str, address: Array, increment: bool, mask: Array | None, step: int
+    ) -> None:
+        """Take ``cp.async.mbarrier.arrive``: an arrival when the thread's copies are there."""
+        active = self.spread(self.live if mask is None else mask)
+        if increment:
+            one = np.ones((1, 1), np.uint64)
+            self.atomic(space, _INCREMENT, address, (one, one), mask, step)
+        self._arrivals.append(_CopyArrival(active, space, self.spread(address), step))
+
+    def _deliver_arrivals(self, waited: Array) -> None:
+        """Deliver the copies that arrive at some barrier objects, and the arrivals."""
+        left = []
+        for arrival in self._arrivals:
+            places = np.full(self.full.shape, -1, np.int64)
+            places[arrival.lanes] = self._places(arrival.space, arrival.address, arrival.lanes)
+            due = arrival.lanes & np.isin(places, waited)
+            if due.any():
+                self.wait_copies(0, due, everything=True)
+                one, none = np.ones((1, 1), np.uint64), np.zeros((1, 1), np.int64)
+                self.arrive_mbarrier(
+                    arrival.space, _ARRIVE, arrival.address, one, none, due, arrival.step
+                )
+                arrival.lanes = arrival.lanes & ~due
+            if arrival.lanes.any():
+                left.append(arrival)
+        self._arrivals = left
+
+    def deliver_for(self, waited: Array) -> None:
+        """Deliver what comes with an arrival at some barrier objects."""
+        self._deliver_arrivals(waited)
+
+    def _ended(
+        self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
+        step: int,
+    ) -> Array:  # fmt: skip
+        """Tell whether the phase that lanes wait for has ended."""
+        word = self.spread(getattr(self, f"load_{space}")(address, 8, 1, mask, step, True)[0])
+        now, wanted = mbarrier.phase(word), self.spread(awaited).astype(np.uint64)
+        if parity:
+            return np.asarray((now & np.uint64(1)) != (wanted & np.uint64(1)))
+        return np.asarray(now != mbarrier.phase(wanted))
+
+    def wait_mbarrier(
+        self, space: str, address: Array, awaited: Array, parity: bool, mask: Array | None,
+        step: int,
+    ) -> Array:  # fmt: skip
+        """Compute ``mbarrier.test_wait`` and ``try_wait``.
+
+        Parameters
+        ----------
+        awaited : array
+            State that an arrival gave, or with `parity` the parity of a phase.
+
+        Returns
+        -------
+        array
+            Whether the phase has ended, by lane.
+        """
+        active = self.spread(self.live if mask is None else mask)
+        done = self._ended(space, address, awaited, parity, mask, step)
+        late = active & ~done
+        if late.any():  # copies arrive now and no earlier, so that a phase ended too soon shows
+            self.deliver_for(np.unique(self._places(space, address, late)))
+            done = self._ended(space, address, awaited, parity, mask, step)
+        passed = active & done
+        if passed.any():
+            self._fruitless = 0
+            if self.shared_races is not None:
+                passed_places = self._places(space, address, passed)
+                self.shared_races.learn(passed_places, np.flatnonzero(passed))
+        else:
+            self._fruitless += ALONE if self.group_is_alone else 1
+            if self._fruitless > PATIENCE:
+                self.report_mask(
+                    "sync", "never-completed", active, step,
+                    "waits for a barrier object whose phase is never completed",
+                )  # fmt: skip
+                raise StuckError
+        return done

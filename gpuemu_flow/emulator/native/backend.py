@@ -1,0 +1,156 @@
+"""Which back end runs a launch, and the compiled one of a kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from gpuemu_flow.emulator.blocks import Blocks
+from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.errors import BudgetError
+from gpuemu_flow.emulator.ir import Memory, Program, Step
+from gpuemu_flow.emulator.native.compiler import CompileError, find_compiler, load_library
+from gpuemu_flow.emulator.native.execute import run_blocks
+from gpuemu_flow.emulator.native.generate import generate
+from gpuemu_flow.emulator.native.writer import LackingError
+from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.types import Array
+
+BACKENDS = ("auto", "numpy", "c")
+
+LARGE = 60_000_000
+"""Thread instructions from which the compiled back end pays for its compiler; measured, see
+docs/benchmarks.md."""
+
+LOOP_WEIGHT = 16
+"""How often a step inside of a loop is taken to run, for each loop around it."""
+
+_BY_NUMPY = ("race", "sync", "order")
+_ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Whether C runs a launch.
+
+    Attributes
+    ----------
+    compiled : bool
+    note : str
+        Why not, where C was asked for or would have paid; empty otherwise.
+    """
+
+    compiled: bool
+    note: str = ""
+
+
+@dataclass
+class Native:
+    """The compiled form of one kernel, made when it is first wanted."""
+
+    program: Program
+    blocks: Blocks
+    _library: ctypes.CDLL | None = field(default=None, repr=False)
+    _problem: str = ""
+    _work: int = -1
+
+    def choose(self, backend: str, threads: int, blocks: int, checks: Collection[str]) -> Choice:
+        """Decide who runs a launch.
+
+        Parameters
+        ----------
+        backend : str
+            One of `BACKENDS`. ``auto`` asks that the launch is large, and that the kernel's
+            results do not depend on the order of blocks, so that the choice shows in no bit.
+        threads, blocks : int
+            Of a block, and of the grid.
+        checks : collection of str
+
+        Returns
+        -------
+        Choice
+        """
+        if backend == "numpy":
+            return Choice(False)
+        asked = backend == "c"
+        if not asked and threads * blocks * self._weighted_steps() < LARGE:
+            return Choice(False)
+        held = [name for name in _BY_NUMPY if name in checks]
+        if held:
+            note = f"{' and '.join(held)} {'are' if len(held) > 1 else 'is'} checked by numpy only"
+            return Choice(False, note if asked else "")
+        if blocks > 1 and any(map(_waits_for_blocks, self.program.steps)):
+            return Choice(False, "blocks may wait for each other")
+        if not asked and any(map(_depends_on_order, self.program.steps)):
+            return Choice(False, "results may depend on the order of blocks")
+        self._load()
+        return Choice(self._library is not None, self._problem)
+
+    def run(self, launch: Launch, ids: Array) -> bool:
+        """Run all blocks of a launch; False when numpy must make the launch again."""
+        assert self._library is not None
+        try:
+            return run_blocks(self._library, launch, ids)
+        except BudgetError:
+            if launch.blocks > 1 and any(map(_depends_on_order, self.program.steps)):
+                return False  # a block may have waited for one that had not begun
+            raise
+
+    def _load(self) -> None:
+        if self._library is not None or self._problem:
+            return
+        # Only where something is compiled: the store is no light import.
+        from gpuemu_flow.store.user_cache import user_cache_folder  # noqa: PLC0415
+
+        compiler = find_compiler(os.environ)
+        if compiler is None:
+            self._problem = "no C compiler (cc, gcc or clang) is on PATH"
+            return
+        try:
+            source = generate(self.program)
+            folder = user_cache_folder(os.environ) / "kernels"
+            self._library = load_library(source, compiler, folder)
+        except LackingError as lacking:
+            self._problem = f"the compiled back end lacks {lacking}"
+        except CompileError as error:
+            self._problem = str(error)
+
+    def _weighted_steps(self) -> int:
+        if self._work < 0:
+            self._work = _weigh(self.blocks)
+        return self._work
+
+
+def _weigh(blocks: Blocks) -> int:
+    """Count the steps that a thread may take: those in loops several times."""
+    depth = [0] * len(blocks.starts)
+    for b, follow in enumerate(blocks.successors):
+        for target in follow:
+            if target <= b:
+                for inside in range(target, b + 1):
+                    depth[inside] += 1
+    return sum(
+        (end - start) * LOOP_WEIGHT ** min(depth[b], 3)
+        for b, (start, end) in enumerate(zip(blocks.starts, blocks.ends, strict=True))
+    )
+
+
+def _reaches_blocks(step: Step) -> bool:
+    """Tell whether a step's access may be of memory that other blocks see."""
+    memory = next((o for o in step.operands if isinstance(o, Memory)), None)
+    return memory is not None and space_of(step, memory) not in ("shared", "local")
+
+
+def _waits_for_blocks(step: Step) -> bool:
+    strong = step.opcode.base == "ld" and STRONG.intersection(step.opcode.segments)
+    return bool(strong) and _reaches_blocks(step)
+
+
+def _depends_on_order(step: Step) -> bool:
+    opcode = step.opcode
+    if opcode.base not in ("atom", "red") or not _reaches_blocks(step):
+        return False
+    integer = opcode.type[:1] in "usb" and "x2" not in opcode.type and opcode.type[:2] != "bf"
+    return opcode.base == "atom" or not integer or not _ORDER_FREE & set(opcode.segments)

@@ -1,0 +1,134 @@
+"""Running a compiled kernel: the launch's memory handed to C, one batch of blocks at a time."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.emulator.memory import PATTERN, UNINITIALISED, WRITTEN
+from gpuemu_flow.emulator.native import runtime
+from gpuemu_flow.emulator.native.prelude import MAX_THREADS
+from gpuemu_flow.emulator.state import Launch
+from gpuemu_flow.emulator.types import WARP, Array
+
+CHUNK = 1 << 15
+"""Blocks that one call of C runs at most, so that an interrupt is heard in between."""
+
+_PAD = 64
+
+
+class _Args(ctypes.Structure):
+    """The generated C's ``Args``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("g", "gs")),
+        ("gcap", ctypes.c_uint64),
+        *((name, ctypes.c_void_p) for name in ("sm", "ss", "template")),
+        ("scap", ctypes.c_uint64),
+        *((name, ctypes.c_void_p) for name in ("lm", "ls")),
+        ("lcap", ctypes.c_uint64),
+        ("lbytes", ctypes.c_uint64),
+        ("par", ctypes.c_void_p),
+        ("sym", ctypes.c_void_p),
+        ("par_address", ctypes.c_uint64),
+        ("ids", ctypes.c_void_p),
+        ("spent", ctypes.c_int64),
+        ("executed", ctypes.c_int64),
+        ("budget", ctypes.c_int64),
+        ("nt", ctypes.c_uint32 * 3),
+        ("nc", ctypes.c_uint32 * 3),
+        ("threads", ctypes.c_uint32),
+        ("dyn", ctypes.c_uint32),
+        ("total", ctypes.c_uint32),
+        ("unwritten", ctypes.c_uint32),
+    )
+
+
+def run_blocks(library: ctypes.CDLL, launch: Launch, ids: Array) -> bool:
+    """Run all blocks of a launch.
+
+    Parameters
+    ----------
+    library : CDLL
+    launch : Launch
+        Its arena holds the buffers, and afterwards the results.
+    ids : int array
+        Linear block numbers in the order in which they run.
+
+    Returns
+    -------
+    bool
+        False when something happened that the numpy back end must look at: the launch is to be
+        made again there from the start.
+
+    Raises
+    ------
+    BudgetError
+    """
+    keep, args = _arguments(launch, np.ascontiguousarray(ids, np.int64))
+    run = library.run
+    run.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    run.restype = ctypes.c_int
+    done = True
+    for first in range(0, len(ids), CHUNK):
+        status = run(ctypes.byref(args), first, min(first + CHUNK, len(ids)))
+        if status == runtime.SPENT:
+            launch.charge(1, launch.budget + 1, 0)
+        if status != runtime.DONE:
+            done = False
+            break
+    launch.executed += args.executed
+    del keep
+    return done
+
+
+def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
+    program, arena = launch.program, launch.arena
+    if launch.threads > MAX_THREADS:
+        raise AssertionError("a block of more threads than a launch may have")
+    unwritten = UNINITIALISED if "init" in launch.checks else WRITTEN
+    shadow = arena.shadow
+    if unwritten == WRITTEN:
+        for buffer in arena.buffers:
+            cells = shadow[buffer.start : buffer.end]
+            cells[cells == UNINITIALISED] = WRITTEN
+    template = _shared_template(launch, unwritten)
+    width = -(-launch.threads // WARP) * WARP
+    local = -(-program.local_bytes // 16) * 16 + _PAD if program.local_bytes else _PAD
+    arrays: dict[str, Array] = {
+        "g": arena.data, "gs": shadow,
+        "sm": np.full(len(template), PATTERN, np.uint8), "ss": template.copy(),
+        "template": template,
+        "lm": np.zeros(local * (width if program.local_bytes else 1), np.uint8),
+        "ls": np.zeros(local * (width if program.local_bytes else 1), np.uint8),
+        "par": np.frombuffer(launch.parameters, np.uint8),
+        "sym": np.array([*launch.symbols, 0], np.uint64),
+        "ids": ids,
+    }  # fmt: skip
+    values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
+    total = program.shared_bytes + launch.dynamic_shared
+    args = _Args(
+        **values, gcap=len(arena.data), scap=len(template),
+        lcap=local if program.local_bytes else 0, lbytes=program.local_bytes,
+        par_address=launch.parameter_address, budget=launch.budget - launch.spent,
+        nt=(ctypes.c_uint32 * 3)(*launch.block), nc=(ctypes.c_uint32 * 3)(*launch.grid),
+        threads=launch.threads, dyn=launch.dynamic_shared, total=total, unwritten=unwritten,
+    )  # fmt: skip
+    return list(arrays.values()), args
+
+
+def _shared_template(launch: Launch, unwritten: int) -> Array:
+    """Make the shadow of one block's shared memory: nothing between variables, and a pad."""
+    program = launch.program
+    size = program.shared_bytes
+    if launch.dynamic_shared:
+        size = max(size, program.dynamic_offset + launch.dynamic_shared)
+    template = np.zeros(-(-size // 16) * 16 + _PAD, np.uint8)
+    for region in program.shared:
+        template[region.offset : region.offset + region.size] = unwritten
+    if launch.dynamic_shared:
+        start = program.dynamic_offset
+        template[start : start + launch.dynamic_shared] = unwritten
+    return template

@@ -1,0 +1,180 @@
+"""C for floating-point arithmetic: exact in every mode, with the NaN patterns of the ISA.
+
+Directed rounding is the processor's own: operands are read and the result is kept as volatile
+between two changes of the rounding mode, so that no compiler moves the operation out of there.
+"""
+
+from __future__ import annotations
+
+FLOATS = r"""
+U float cf(float x) { return x != x ? asf(0x7fffffffu) : x; }
+U double cd(double x) { return x != x ? asd(0x7ff8000000000000ull) : x; }
+U float flf(float x) {
+  return (fau(x) & 0x7f800000u) == 0 ? asf(fau(x) & 0x80000000u) : x;
+}
+U float satf(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
+U double satd(double x) { return x > 0 ? (x < 1 ? x : 1.0) : 0.0; }
+#define MODES(T, S, FMA, SQRT) \
+V T add_##S(T x, T y, int m) { volatile T a = x, b = y, r; \
+  fesetround(m); r = a + b; fesetround(FE_TONEAREST); return r; } \
+V T mul_##S(T x, T y, int m) { volatile T a = x, b = y, r; \
+  fesetround(m); r = a * b; fesetround(FE_TONEAREST); return r; } \
+V T div_##S(T x, T y, int m) { volatile T a = x, b = y, r; \
+  fesetround(m); r = a / b; fesetround(FE_TONEAREST); return r; } \
+V T sqrt_##S(T x, int m) { volatile T a = x, r; \
+  fesetround(m); r = SQRT(a); fesetround(FE_TONEAREST); return r; } \
+V T fma_##S(T x, T y, T z, int m) { volatile T a = x, b = y, c = z, r; \
+  fesetround(m); r = FMA(a, b, c); fesetround(FE_TONEAREST); return r; } \
+V T from_s_##S(int64_t x, int m) { volatile int64_t a = x; volatile T r; \
+  fesetround(m); r = (T)a; fesetround(FE_TONEAREST); return r; } \
+V T from_u_##S(uint64_t x, int m) { volatile uint64_t a = x; volatile T r; \
+  fesetround(m); r = (T)a; fesetround(FE_TONEAREST); return r; }
+MODES(float, f32, fmaf, sqrtf)
+MODES(double, f64, fma, sqrt)
+V float narrow_f32(double x, int m) { volatile double a = x; volatile float r;
+  fesetround(m); r = (float)a; fesetround(FE_TONEAREST); return r; }
+U float min_f32(float a, float b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  return a == b ? asf(fau(a) | fau(b)) : a < b ? a : b;
+}
+U float max_f32(float a, float b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  return a == b ? asf(fau(a) & fau(b)) : a > b ? a : b;
+}
+U double min_f64(double a, double b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  return a == b ? asd(dau(a) | dau(b)) : a < b ? a : b;
+}
+U double max_f64(double a, double b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  return a == b ? asd(dau(a) & dau(b)) : a > b ? a : b;
+}
+#define NAN_FORMS(T, S, NAN_) \
+U T minnan_##S(T a, T b) { return a != a || b != b ? NAN_ : min_##S(a, b); } \
+U T maxnan_##S(T a, T b) { return a != a || b != b ? NAN_ : max_##S(a, b); }
+NAN_FORMS(float, f32, asf(0x7fffffffu))
+NAN_FORMS(double, f64, asd(0x7ff8000000000000ull))
+U double odd_sum(double a, double b) {
+  double x = a + b, t = x - a, e = (a - (x - t)) + (b - t);
+  uint64_t bits = dau(x);
+  if (e != 0 && !(bits & 1) && x - x == 0 && x != 0)
+    bits += (e > 0) == (x > 0) ? 1 : -1;
+  return asd(bits);
+}
+"""
+
+HALVES = r"""
+U float h2f_soft(uint16_t h) {
+  uint32_t e = h >> 10 & 31, m = h & 1023, s = (uint32_t)(h & 0x8000) << 16;
+  if (e == 31) return asf(s | 0x7f800000u | m << 13);
+  if (e == 0) return asf(s | fau((float)m * 0x1p-24f));
+  return asf(s | (e + 112) << 23 | m << 13);
+}
+U uint16_t d2h(double x) {
+  uint64_t b = dau(x);
+  uint16_t s = (uint16_t)(b >> 48 & 0x8000);
+  double m = asd(b & 0x7fffffffffffffffull);
+  if (x != x) return 0x7fff;
+  if (m >= 65520.0) return s | 0x7c00;
+  if (m < 0x1p-14) return s | (uint16_t)rint(m * 0x1p24);
+  int64_t e = (int64_t)(dau(m) >> 52) - 1023;
+  uint64_t q = (dau(m) & 0xfffffffffffffull) | 0x10000000000000ull;
+  uint64_t k = q >> 42, rest = q & 0x3ffffffffffull, half = 0x20000000000ull;
+  k += rest > half || (rest == half && (k & 1));
+  return (uint16_t)(s | (uint16_t)(((uint64_t)(e + 14) << 10) + k));
+}
+#ifdef __F16C__
+typedef short v8hi __attribute__((vector_size(16)));
+typedef float v4sf __attribute__((vector_size(16)));
+U float h2f(uint16_t h) {
+  v8hi x = {(short)h, 0, 0, 0, 0, 0, 0, 0};
+  return ((v4sf)__builtin_ia32_vcvtph2ps(x))[0];
+}
+U uint16_t f2h(float x) {
+  v4sf v = {x, 0, 0, 0};
+  return x != x ? 0x7fff : (uint16_t)((v8hi)__builtin_ia32_vcvtps2ph(v, 0))[0];
+}
+#else
+U float h2f(uint16_t h) { return h2f_soft(h); }
+U uint16_t f2h(float x) { return d2h((double)x); }
+#endif
+V uint16_t d2h_mode(double x, int m) {
+  uint16_t h = d2h(x);
+  if (m == FE_TONEAREST || x != x) return h;
+  double back = (double)h2f(h);
+  int low = back < x, high = back > x;
+  if (m == FE_UPWARD && low) return h == 0x8000 ? 0x0001 : h & 0x8000 ? h - 1 : h + 1;
+  if (m == FE_DOWNWARD && high) return h == 0 ? 0x8001 : h & 0x8000 ? h + 1 : h - 1;
+  if (m == FE_TOWARDZERO && (x < 0 ? low : high)) return h - 1;
+  return h;
+}
+U uint16_t flh(uint16_t h) { return (h & 0x7c00) == 0 ? h & 0x8000 : h; }
+U uint16_t sath(uint16_t h) { float x = h2f(h); return x > 0 ? (x < 1 ? h : 0x3c00) : 0; }
+U uint16_t reluh(uint16_t h) { return h2f(h) < 0 ? 0 : h; }
+U uint16_t add_h(uint16_t a, uint16_t b) { return f2h(h2f(a) + h2f(b)); }
+U uint16_t sub_h(uint16_t a, uint16_t b) { return f2h(h2f(a) - h2f(b)); }
+U uint16_t mul_h(uint16_t a, uint16_t b) { return f2h(h2f(a) * h2f(b)); }
+U uint16_t fma_h(uint16_t a, uint16_t b, uint16_t c) {
+  return d2h(odd_sum((double)h2f(a) * (double)h2f(b), (double)h2f(c)));
+}
+U float b2f(uint16_t b) { return asf((uint32_t)b << 16); }
+U uint16_t f2b(float x, int m) {
+  uint32_t u = fau(x), r = u >> 16;
+  if (x != x) return 0x7fff;
+  if (m == FE_TONEAREST) return (uint16_t)((u + 0x7fff + (r & 1)) >> 16);
+  int away = m == FE_UPWARD ? !(u >> 31) : m == FE_DOWNWARD ? u >> 31 : 0;
+  return (uint16_t)(r + ((u & 0xffff) != 0 && away && x - x == 0));
+}
+U uint16_t d2b(double x, int m) {
+  float f = (float)x;
+  if (x != x) return 0x7fff;
+  if (x - x == 0 && (double)f != x) {
+    uint32_t u = fau(f);
+    if (fabs((double)f) > fabs(x)) u -= 1;
+    f = asf(u | 1);
+  }
+  return f2b(f, m);
+}
+U uint16_t relub(uint16_t b) { return b2f(b) < 0 ? 0 : b; }
+#define WB(x) ((double)b2f(x))
+U uint16_t add_b(uint16_t a, uint16_t b) { return d2b(odd_sum(WB(a), WB(b)), FE_TONEAREST); }
+U uint16_t sub_b(uint16_t a, uint16_t b) { return d2b(odd_sum(WB(a), -WB(b)), FE_TONEAREST); }
+U uint16_t mul_b(uint16_t a, uint16_t b) { return d2b(WB(a) * WB(b), FE_TONEAREST); }
+U uint16_t fma_b(uint16_t a, uint16_t b, uint16_t c) {
+  return d2b(odd_sum(WB(a) * WB(b), WB(c)), FE_TONEAREST);
+}
+#define EXTREME(N) \
+U uint16_t N##_h(uint16_t a, uint16_t b) { return f2h(N##_f32(h2f(a), h2f(b))); } \
+U uint16_t N##_b(uint16_t a, uint16_t b) { return f2b(N##_f32(b2f(a), b2f(b)), FE_TONEAREST); }
+EXTREME(min) EXTREME(max) EXTREME(minnan) EXTREME(maxnan)
+U uint16_t ex2_h(uint16_t a) { return d2h(exp2((double)h2f(a))); }
+U uint16_t tanh_h(uint16_t a) { return d2h(tanh((double)h2f(a))); }
+U uint16_t ex2_b(uint16_t a) { return d2b(exp2(WB(a)), FE_TONEAREST); }
+U uint16_t tanh_b(uint16_t a) { return d2b(tanh(WB(a)), FE_TONEAREST); }
+U uint32_t pack(uint16_t lower, uint16_t upper) { return lower | (uint32_t)upper << 16; }
+#define LO(x) ((uint16_t)(x))
+#define HI(x) ((uint16_t)((x) >> 16))
+U uint32_t tf32(float x, int m) {
+  uint32_t u = fau(x), r = u;
+  if (x != x) return 0x7fffffffu;
+  if (x - x != 0) return u;
+  if (m == 1) r = u + 0x1000;
+  else if (m == 0) r = u + 0xfff + (u >> 13 & 1);
+  return r & 0xffffe000u;
+}
+#define TO_INTEGER(T, S, LOW, HIGH, LEAST, MOST, MISS) \
+U T to_##S(double w) { \
+  return w != w ? (T)(MISS) : w >= HIGH ? (T)(MOST) : w <= LOW ? (T)(LEAST) : (T)w; }
+TO_INTEGER(int8_t, s8, -128.0, 127.0, INT8_MIN, INT8_MAX, 0)
+TO_INTEGER(uint8_t, u8, 0.0, 255.0, 0, UINT8_MAX, 0)
+TO_INTEGER(int16_t, s16, -32768.0, 32767.0, INT16_MIN, INT16_MAX, 0)
+TO_INTEGER(uint16_t, u16, 0.0, 65535.0, 0, UINT16_MAX, 0)
+TO_INTEGER(int32_t, s32, -0x1p31, 2147483647.0, INT32_MIN, INT32_MAX, 0)
+TO_INTEGER(uint32_t, u32, 0.0, 4294967295.0, 0, UINT32_MAX, 0)
+TO_INTEGER(int64_t, s64, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX, INT64_MIN)
+TO_INTEGER(uint64_t, u64, 0.0, 0x1p64, 0, UINT64_MAX, 0x8000000000000000ull)
+"""

@@ -1,0 +1,197 @@
+"""Writing the steps of one segment as C: operands read as a type, results written under a guard.
+
+A segment is a piece of a basic block that one thread may execute from end to end before the next
+thread begins. Registers that other segments see lie in arrays by thread (``f->r7[t]``); inside of
+a segment they are C variables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuemu_flow.emulator.ir import (
+    Immediate,
+    Inverted,
+    Memory,
+    Operand,
+    Program,
+    Register,
+    Sink,
+    Special,
+    Step,
+    Symbol,
+)
+from gpuemu_flow.emulator.native.c_types import as_bits, bits_type, c_type, from_bits
+from gpuemu_flow.emulator.types import BITS, DTYPES, SIZES, is_signed
+
+_PER_THREAD = {"tid.x": "s->tx[t]", "tid.y": "s->ty[t]", "tid.z": "s->tz[t]"}
+_LANE_MASKS = {
+    "lanemask_eq": "(1u << (t & 31))",
+    "lanemask_lt": "((1u << (t & 31)) - 1u)",
+    "lanemask_le": "(0xFFFFFFFFu >> (31 - (t & 31)))",
+    "lanemask_gt": "(~(0xFFFFFFFFu >> (31 - (t & 31))))",
+    "lanemask_ge": "(~((1u << (t & 31)) - 1u))",
+}
+_SPECIALS = {
+    **_PER_THREAD,
+    **_LANE_MASKS,
+    "laneid": "(t & 31)",
+    "warpid": "(t >> 5)",
+    "nwarpid": "((s->threads + 31) / 32)",
+    "smid": "(s->linear % 108)",
+    "nsmid": "108u",
+    "gridid": "1u",
+    "dynamic_smem_size": "s->a->dyn",
+    "total_smem_size": "s->a->total",
+    "aggr_smem_size": "s->a->total",
+    "is_explicit_cluster": "0u",
+    "cluster_ctarank": "0u",
+    "cluster_nctarank": "1u",
+    **{
+        f"{name}.{axis}": f"{place}[{k}]"
+        for k, axis in enumerate("xyz")
+        for name, place in (
+            ("ntid", "s->a->nt"), ("nctaid", "s->a->nc"), ("ctaid", "s->cta"),
+            ("clusterid", "s->cta"), ("nclusterid", "s->a->nc"),
+        )
+    },
+    **{f"cluster_ctaid.{axis}": "0u" for axis in "xyz"},
+    **{f"cluster_nctaid.{axis}": "1u" for axis in "xyz"},
+}  # fmt: skip
+
+
+class LackingError(Exception):
+    """The back end lacks something; the text names it."""
+
+
+class Writer:
+    """Writes the steps of one segment."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.lines: list[str] = []
+        self.read_first: set[int] = set()
+        self.written: set[int] = set()
+        self._sure: set[int] = set()
+        self.parameter_bytes = program.parameter_bytes
+        self._temporaries = 0
+
+    def do(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(line)
+
+    def temporary(self, kind: str, expression: str) -> str:
+        """Keep a value under a new name."""
+        name = f"v{self._temporaries}"
+        self._temporaries += 1
+        self.do(f"{kind} {name} = {expression};")
+        return name
+
+    def register(self, number: int) -> str:
+        """Name a register that is read."""
+        if number not in self._sure:
+            self.read_first.add(number)
+        return f"r{number}"
+
+    def read(self, operand: Operand, type_name: str) -> str:
+        """Write the expression that reads an operand as a PTX type."""
+        if isinstance(operand, Register):
+            return self._read_register(operand, type_name)
+        if isinstance(operand, Immediate):
+            return immediate(operand, type_name)
+        if isinstance(operand, Inverted):
+            return f"(!{self._read_register(operand.register, 'pred')})"
+        if isinstance(operand, Special):
+            found = _SPECIALS.get(operand.name)
+            if found is None:
+                raise LackingError(f"%{operand.name}")
+            return _narrowed(found, 4, type_name)
+        if isinstance(operand, Symbol):
+            return _narrowed(self.symbol(operand), 8, type_name)
+        raise LackingError("an operand of this form")
+
+    def _read_register(self, register: Register, type_name: str) -> str:
+        return _narrowed(self.register(register.number), SIZES[register.type], type_name)
+
+    def symbol(self, operand: Symbol) -> str:
+        """Write the address of a variable."""
+        if operand.space == "global":
+            moved = operand.displacement & 0xFFFFFFFFFFFFFFFF
+            return f"(s->a->sym[{operand.offset}] + {moved}ull)"
+        if operand.space == "param":
+            return f"(s->a->par_address + {operand.offset + operand.displacement}ull)"
+        offset = operand.offset + operand.displacement
+        if operand.space == "dynamic":
+            offset += self._program.dynamic_offset
+        return f"{offset & 0xFFFFFFFFFFFFFFFF}ull"
+
+    def address(self, operand: Memory) -> str:
+        """Write an address operand as 64 bits."""
+        base, moved = operand.base, operand.displacement
+        if isinstance(base, Symbol):
+            return self.symbol(Symbol(base.space, base.offset, base.displacement + moved))
+        if isinstance(base, Immediate):
+            return f"{(base.value + moved) & 0xFFFFFFFFFFFFFFFF}ull"
+        name = self.register(base.number)
+        if SIZES[base.type] == 4:
+            return f"(uint64_t)(uint32_t)({name} + {moved & 0xFFFFFFFF}u)"
+        return f"({name} + {moved & 0xFFFFFFFFFFFFFFFF}ull)"
+
+    def guard(self, step: Step) -> str:
+        """Write the condition of a guarded step; an empty string for none."""
+        if step.guard is None:
+            return ""
+        name = self.register(step.guard.number)
+        return f"!{name}" if step.negated else name
+
+    def write(self, operand: Operand, value: str, type_name: str, guard: str = "") -> None:
+        """Assign a value of a PTX type to a register, under a condition."""
+        if isinstance(operand, Sink):
+            self.do(f"(void)({value});")
+            return
+        if not isinstance(operand, Register):
+            raise LackingError("a result of this form")
+        number, size = operand.number, SIZES[operand.type]
+        if BITS[operand.type] == "?":
+            text = f"(({value}) != 0)"
+        elif SIZES[type_name] == size:
+            text = as_bits(value, type_name)
+        elif is_signed(type_name):
+            text = f"({bits_type(size)})(int{8 * size}_t)({c_type(type_name)})({value})"
+        else:
+            text = f"({bits_type(size)})({as_bits(value, type_name)})"
+        if guard:
+            self.register(number)  # a step that does not happen leaves it as it was
+            self.do(f"if ({guard}) r{number} = {text};")
+        else:
+            self.do(f"r{number} = {text};")
+            self._sure.add(number)
+        self.written.add(number)
+
+
+def _narrowed(expression: str, size: int, type_name: str) -> str:
+    """Read a value of some bytes as a PTX type."""
+    if DTYPES[type_name] == "?":
+        return expression
+    if SIZES[type_name] != size:
+        expression = f"({bits_type(SIZES[type_name])})({expression})"
+    return from_bits(expression, type_name)
+
+
+def immediate(operand: Immediate, type_name: str) -> str:
+    """Write a constant as a PTX type."""
+    code, size = DTYPES[type_name], SIZES[type_name]
+    if code == "?":
+        return str(int(bool(operand.value)))
+    if operand.kind != "int":
+        bits = np.array(operand.value, "u4" if operand.kind == "f32" else "u8")
+        if bits.itemsize != size:
+            if code not in ("f2", "f4", "f8"):
+                raise LackingError("a floating-point constant of another type")
+            with np.errstate(all="ignore"):
+                number = bits.view("f4" if operand.kind == "f32" else "f8").astype(code)
+            bits = number.view(f"u{size}")
+        value = int(bits)
+    else:
+        value = operand.value & ((1 << 8 * size) - 1)
+    return from_bits(f"{value}{'ull' if size == 8 else 'u'}", type_name)

@@ -1,0 +1,198 @@
+"""Races on shared memory, looked for between barriers: most intervals need no exact look.
+
+Between two barriers of whole blocks, accesses are only noted. At the second one an interval
+without writes is dropped, and so is one in which no two threads touched a place that one of them
+wrote. Any other interval is played again, access by access, to `SharedRaces`, which knows what
+else can order two accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.races import SharedRaces
+from gpuemu_flow.emulator.state import State
+from gpuemu_flow.emulator.types import Array
+
+MOST_LANES = 1 << 22
+"""Lanes of the accesses noted at a time; an interval with more is looked at as it goes on."""
+
+
+@dataclass
+class _Access:
+    """One access as it was made."""
+
+    lanes: Lanes
+    good: Array | None
+    size: int
+    step: int
+    write: bool
+    strong: bool
+    values: Sequence[Array]
+
+
+@dataclass
+class _WarpBarrier:
+    """A ``bar.warp.sync`` of some lanes; None for all."""
+
+    chosen: Array | None
+
+
+class LoggedRaces(SharedRaces):
+    """Happens-before of one batch, made exact only where an interval needs it."""
+
+    def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
+        super().__init__(state, size, describe)
+        self._log: list[_Access | _WarpBarrier] = []
+        self._noted = 0
+        self._wrote = False
+        self._exact = False
+        self._owner: Array = np.zeros(size // self._grain + 64, np.int32)
+        self._everyone: Array = np.arange(1, state.full.size + 1, dtype=np.int32)
+
+    def access(
+        self,
+        lanes: Lanes,
+        good: Array | None,
+        size: int,
+        step: int,
+        *,
+        write: bool,
+        strong: bool,
+        values: Sequence[Array] = (),
+    ) -> None:
+        """Note an access; see `SharedRaces.access`. A load may come with fewer lanes than read."""
+        made = _Access(lanes, good, size, step, write, strong, values)
+        if self._exact:
+            self._replay(made)
+            return
+        self._log.append(made)
+        self._wrote |= write
+        self._noted += lanes.offsets.size + 256
+        if self._noted > MOST_LANES:
+            self.make_exact()
+
+    def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
+        """Join the clocks of warps; a barrier of everyone ends an interval."""
+        if chosen is None:
+            self.settle()
+            self._exact = False
+        else:
+            self.make_exact()
+        super().barrier(chosen, arrived)
+
+    def arrive(self, chosen: Array) -> Array:
+        """Note a ``bar.arrive``."""
+        self.make_exact()
+        return super().arrive(chosen)
+
+    def warp_barrier(self, chosen: Array | None) -> None:
+        """Count a ``bar.warp.sync`` of some warps."""
+        if self._exact:
+            super().warp_barrier(chosen)
+        else:
+            self._log.append(_WarpBarrier(chosen))
+            self._noted += 256
+
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what warps know at barrier objects."""
+        self.make_exact()
+        super().signal(places, lanes)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what warps know."""
+        self.make_exact()
+        super().learn(places, lanes)
+
+    def settle(self) -> None:
+        """Look at the interval that ends here."""
+        log, wrote = self._log, self._wrote
+        self._log, self._noted, self._wrote = [], 0, False
+        if wrote and not self._are_apart([e for e in log if isinstance(e, _Access)]):
+            for event in log:
+                self._replay(event)
+
+    def make_exact(self) -> None:
+        """Look at every access from the last barrier of everyone to the next one."""
+        if self._exact:
+            return
+        self._exact = True
+        log = self._log
+        self._log, self._noted, self._wrote = [], 0, False
+        for event in log:
+            self._replay(event)
+
+    def _replay(self, event: _Access | _WarpBarrier) -> None:
+        if isinstance(event, _WarpBarrier):
+            super().warp_barrier(event.chosen)
+            return
+        lanes, good = self._whole(event)
+        super().access(
+            lanes, good, event.size, event.step, write=event.write, strong=event.strong,
+            values=event.values,
+        )  # fmt: skip
+
+    def _whole(self, event: _Access) -> tuple[Lanes, Array | None]:
+        """Give an offset to every lane of a load that lanes made together."""
+        lanes, good = event.lanes, event.good
+        full = self._s.full.shape
+        if lanes.mask is not None or lanes.offsets.size == self._s.full.size:
+            return lanes, good
+        offsets = np.broadcast_to(lanes.offsets.reshape(lanes.shape), full).reshape(-1)
+        if good is not None and good.size != offsets.size:
+            good = np.broadcast_to(good.reshape(lanes.shape), full).reshape(-1)
+        return Lanes(offsets, None, full), good
+
+    def _cells(self, lanes: Lanes, good: Array | None, size: int) -> list[Array]:
+        offsets = lanes.offsets if good is None else lanes.offsets[good]
+        first = offsets.astype(np.int64) // self._grain
+        return [first + k for k in range(max(1, size // self._grain))]
+
+    def _owners(self, lanes: Lanes, good: Array | None) -> Array:
+        """Give the number of each active lane, from 1 on."""
+        me = self._everyone if lanes.mask is None else self._everyone[lanes.mask.reshape(-1)]
+        return me if good is None else me[good]
+
+    def _are_apart(self, accesses: list[_Access]) -> bool:
+        """Tell whether nobody touched what another thread wrote."""
+        owner = self._owner
+        written: list[Array] = []
+        apart = True
+        for event in accesses:
+            if event.write and apart:
+                apart = self._own(event, written)
+        for event in accesses:
+            if apart and not event.write:
+                apart = self._reads_own(event)
+        for cells in written:
+            owner[cells] = 0
+        return apart
+
+    def _own(self, event: _Access, written: list[Array]) -> bool:
+        lanes, good = self._whole(event)
+        me = self._owners(lanes, good)
+        for cells in self._cells(lanes, good, event.size):
+            before = self._owner[cells]
+            if before.any() and ((before != 0) & (before != me)).any():
+                return False
+            written.append(cells)
+            self._owner[cells] = me
+            if (self._owner[cells] != me).any():
+                return False
+        return True
+
+    def _reads_own(self, event: _Access) -> bool:
+        small = self._cells(event.lanes, None, event.size)
+        if not any(self._owner[cells].any() for cells in small):
+            return True
+        lanes, good = self._whole(event)
+        me = self._owners(lanes, good)
+        for cells in self._cells(lanes, good, event.size):
+            owner = self._owner[cells]
+            if ((owner != 0) & (owner != me)).any():
+                return False
+        return True

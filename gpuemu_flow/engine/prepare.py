@@ -1,0 +1,64 @@
+"""Compiled code for commands that run ops outside of ``run``: built when it is not current."""
+
+from __future__ import annotations
+
+import threading
+
+from gpuemu_flow.engine.events import Quiet
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import StageContext, TaskSpec
+
+_one_at_a_time = threading.Lock()
+
+
+def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
+    """Build the compiled code that a task of an op runs; nothing for other ops.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    spec : TaskSpec
+    graph : Graph, optional
+        The one that `spec` is of; else the workspace's.
+
+    Raises
+    ------
+    RunnerError
+        The compiler's errors; ``kernel-not-built`` when none is known.
+    """
+    wanted = [source.task for source in spec.inputs if source.role == stages.CODE]
+    if not wanted:
+        return
+    graph = graph or workspace.graph
+    with _one_at_a_time:
+        names = graph.upstream(wanted)
+        states = workspace.states()
+        tasks = [task for name, task in graph.tasks.items() if name in names]
+        if any(states.reasons(task, states.parts(task)) for task in tasks):
+            _execute(workspace, graph, names)
+            if any(states.record(name) is None for name in wanted):
+                message = f"the code that {spec.name} runs could not be built"
+                raise RunnerError(
+                    Problem("kernel-not-built", message, "`gpuemu-flow run` says why")
+                )
+
+
+def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
+    from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
+    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+    workspace.cache.create()
+    with Pool(1, staging=workspace.cache.staging) as pool:
+        context = StageContext(
+            root=workspace.root,
+            cache=workspace.cache,
+            pool=pool,
+            environment=workspace.environment,
+            inputs=workspace.inputs,
+        )
+        execution = Executor(graph, context, workspace.states(), Quiet(), jobs=1).run(names)
+    if execution.problems:
+        raise RunnerError(*execution.problems)

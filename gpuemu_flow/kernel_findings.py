@@ -1,0 +1,121 @@
+"""What a check of a compiled kernel found, as data: places are kept apart from the words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+THERE = "{there}"
+"""Stands in the words for the second place of a finding."""
+
+TITLES = {
+    "mem": "memcheck",
+    "init": "initcheck",
+    "race": "racecheck",
+    "sync": "synccheck",
+    "order": "ordercheck",
+    "contract": "contraction",
+    "approx": "approximation",
+    "trap": "trap",
+}
+"""Names of the checks as compute-sanitizer has them."""
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """Where an instruction stands.
+
+    Attributes
+    ----------
+    file : str
+        Source file, relative to the workspace when it lies inside; empty where it is not known.
+    line : int
+        1-based; 0 where it is not known.
+    code : int
+        Line of the PTX without comments and line information, 1-based: it stays when a comment of
+        the source moves the code. 0 where it is not known.
+    """
+
+    file: str = ""
+    line: int = 0
+    code: int = 0
+
+    def __str__(self) -> str:
+        if self.line:
+            return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"PTX line {self.code}"
+
+
+@dataclass(frozen=True)
+class KernelFinding:
+    """One thing that a check found at one place.
+
+    Attributes
+    ----------
+    check : str
+        ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
+    rule : str
+        What kind of mistake, kebab-case.
+    kernel : str
+        Name of the entry.
+    instruction : str
+        Short: ``ld.shared``.
+    words : str
+        What happened, with `THERE` in place of the second place.
+    place : CodePlace
+    there : CodePlace or None
+        Of a race the other access, of a barrier the other one.
+    block, thread : tuple of int
+        The first that did it: (x, y, z) each.
+    count : int
+        How often it happened, over all threads.
+    """
+
+    check: str
+    rule: str
+    kernel: str
+    instruction: str
+    words: str
+    place: CodePlace
+    there: CodePlace | None
+    block: tuple[int, ...]
+    thread: tuple[int, ...]
+    count: int
+
+    @property
+    def message(self) -> str:
+        """What happened, without check and place."""
+        there = "" if self.there is None else str(self.there)
+        return f"{self.instruction} {self.words.replace(THERE, there)}".strip()
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count:,} times"
+        where = str(self.place) if self.place.line else f"{self.kernel} ({self.place})"
+        return f"{TITLES.get(self.check, self.check)}: {where} {self.message} · {times}"
+
+    def moved(self, now: Callable[[CodePlace], CodePlace]) -> KernelFinding:
+        """Return the finding with its places as `now` gives them."""
+        there = None if self.there is None else now(self.there)
+        return replace(self, place=now(self.place), there=there)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return {**asdict(self), "block": list(self.block), "thread": list(self.thread)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        texts = ("check", "rule", "kernel", "instruction", "words")
+        return cls(
+            **{name: str(data[name]) for name in texts},
+            place=_place(data["place"]),
+            there=None if data["there"] is None else _place(data["there"]),
+            block=tuple(int(n) for n in data["block"]),
+            thread=tuple(int(n) for n in data["thread"]),
+            count=int(data["count"]),
+        )
+
+
+def _place(data: Mapping[str, Any]) -> CodePlace:
+    return CodePlace(str(data["file"]), int(data["line"]), int(data["code"]))

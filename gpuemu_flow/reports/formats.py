@@ -1,0 +1,69 @@
+"""The formats of a report: their names, the endings of their files, and the writer of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpuemu_flow.reports.document import Report
+
+
+@dataclass(frozen=True)
+class Look:
+    """Choices of the one who reads; a format takes those that it has a use for.
+
+    Attributes
+    ----------
+    color : bool
+        Text may have ANSI colours.
+    warn_threshold : float
+        Share of the tolerance from which a passing case is warned of.
+    """
+
+    color: bool = False
+    warn_threshold: float = 1.0
+
+
+class Writer(Protocol):
+    """A module that writes a report in one format."""
+
+    def write(self, report: Report, look: Look) -> str:
+        """Return the whole file, its last line ended."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format, whose writer is imported only when it is asked for.
+
+    Attributes
+    ----------
+    module : str
+        Of this package; it is a `Writer`.
+    endings : tuple of str
+        Of files that are written in it.
+    aliases : tuple of str
+        Other names for it, as other tools have them.
+    """
+
+    module: str
+    endings: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def writer(self) -> Writer:
+        """Import the writer."""
+        found: Writer = import_module(f"gpuemu_flow.reports.{self.module}")
+        return found
+
+
+FORMATS: Mapping[str, Format] = {
+    "text": Format("report_text", (".txt",)),
+    "json": Format("report_json", (".json",)),
+    "junit": Format("junit", (".xml",), ("xml",)),
+    "sarif": Format("report_sarif", (".sarif",)),
+    "markdown": Format("markdown", (".md", ".markdown"), ("md", "pr-comment", "pr_comment")),
+    "html": Format("html_writer", (".html", ".htm")),
+}

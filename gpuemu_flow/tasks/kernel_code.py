@@ -1,0 +1,55 @@
+"""Stage ``code``: what of a build an op's result can depend on.
+
+Reads a build's manifest and its PTX. Writes the digest of the PTX without comments and line
+information: a build of an edited comment gives the same manifest here, so that no op runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import (
+    StageContext,
+    StageResult,
+    TaskSpec,
+    read_manifest,
+    write_manifest,
+)
+from gpuemu_flow.tasks.build_kernel import read_artifact
+from gpuemu_flow.types import Json
+
+STAGE = stages.CODE
+VERSION = stages.VERSIONS[STAGE]
+
+
+def run(spec: TaskSpec, context: StageContext) -> StageResult:
+    """Name the code that a build made.
+
+    Raises
+    ------
+    RunnerError
+        ``kernel-not-built`` for a build that gave no PTX.
+    """
+    (source,) = spec.inputs
+    build = read_manifest(context.cache.folder / source.path, stages.BUILD)
+    ptx = read_artifact(build["ptx"], context)
+    if ptx is None:
+        raise RunnerError(_why(spec.subject, build))
+    content = {"stage": STAGE, "version": VERSION, "ptx": digest_bytes(plain_ptx(ptx).text)}
+    return StageResult(write_manifest(context.cache.folder / spec.target, content))
+
+
+def _why(kernel: str, build: Mapping[str, Json]) -> Problem:
+    """Why a build gave no PTX; all of the compiler's errors stand with the kernel itself."""
+    for problem in build["problems"]:
+        if not problem["warning"]:
+            first = Problem(**problem)
+            message = f"{kernel} does not compile: {first.message}"
+            return replace(first, slug="kernel-not-built", message=message)
+    hint = build["skipped"] or "an op runs PTX: a cubin alone cannot be executed"
+    return Problem("kernel-not-built", f"the build of {kernel} gave no PTX", hint)

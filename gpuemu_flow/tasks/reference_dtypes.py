@@ -1,0 +1,47 @@
+"""The dtype that a reference is run in, and the dtypes that its outputs allow the op's to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.runners.api import Outcome
+from gpuemu_flow.types import DTYPES
+
+WIDE = "float64"
+
+
+def widens(dtype: str, asked: str | None) -> bool:
+    """Return True where the reference is first asked for float64 outputs.
+
+    A reference that refuses is run again in the case's own dtype, and the error of that run is the
+    one that counts.
+
+    Parameters
+    ----------
+    dtype : str
+        Of the case.
+    asked : str, optional
+        ``reference_dtype`` of the op; None leaves the choice to this rule.
+    """
+    return DTYPES[dtype].kind == "float" and dtype != WIDE and asked in (None, WIDE)
+
+
+def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:
+    """Find the dtypes that each output may have, the likeliest first.
+
+    A reference that computes in float64 whatever it is given says nothing of the output's dtype;
+    then the op's own dtype is expected, and the wider one accepted.
+    """
+    native = {output.name: output.dtype for output in probe.outputs} if probe.ok else {}
+    sample = next((outcome for outcome in wide if outcome.ok), None)
+    names = {output.name: output.dtype for output in (sample.outputs if sample else ())}
+    expected: dict[str, list[str]] = {}
+    for name, widened in {**names, **native}.items():
+        own = native.get(name)
+        if DTYPES[widened].kind != "float":
+            expected[name] = [widened]
+        elif own is None:
+            expected[name] = [dtype]
+        else:
+            expected[name] = list(dict.fromkeys([own, dtype] if own != WIDE else [dtype, own]))
+    return expected

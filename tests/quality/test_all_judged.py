@@ -1,0 +1,104 @@
+"""Right ops get a verdict on every case of a default run: what a newcomer sees is no riddle."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from oracle import REPOSITORY, RUN_CASES, copy_workspace, subjects
+
+from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.engine.subjects import op_names
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.types import Verdict
+
+pytestmark = pytest.mark.timeout(1800)
+
+SEEDS = (42, 1, 2, 3, 4)
+FRAMEWORKS = {
+    "numpy": "numpy",
+    "pytorch": "torch",
+    "jax": "jax",
+    "tensorflow": "tensorflow",
+    "triton": "triton",
+}
+
+
+def without_verdict(pool: Pool, folder: Path) -> Iterator[str]:
+    """The cases of default runs of a workspace that did not pass."""
+    for op in op_names(Workspace(folder)):
+        for item in subjects(folder, op):
+            with open_trials(pool, item.subject) as trials:
+                for seed in SEEDS:
+                    cases = iterate_cases(
+                        item.schema,
+                        seed=seed,
+                        dtype=item.subject.dtype,
+                        strategies=item.strategies,
+                        layouts=item.layouts,
+                    )
+                    for trial in trials.judge_all(list(islice(cases, RUN_CASES))):
+                        result = trial.result
+                        if result.verdict is not Verdict.PASSED:
+                            why = [f.message for f in result.failures] or result.notes
+                            yield f"{op}:{item.subject.dtype} seed {seed} {trial.case}: {why}"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool:
+        yield pool
+
+
+def test_the_shipped_workspace(pool: Pool, tmp_path: Path) -> None:
+    assert list(without_verdict(pool, copy_workspace(tmp_path / "ops"))) == []
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_templates(pool: Pool, tmp_path: Path, framework: str) -> None:
+    pytest.importorskip(FRAMEWORKS[framework])
+    folder = tmp_path / "new"
+    command = [sys.executable, "-m", "gpuemu_flow", "init", "--with-examples", "-f", framework]
+    subprocess.run([*command, "-t", str(folder)], check=True, capture_output=True)
+    shutil.rmtree(folder / ".gpuemu", ignore_errors=True)
+    assert list(without_verdict(pool, folder)) == []
+
+
+LOADING = """
+import sys
+from gpuemu_flow.runners import imports
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.jobs import shadow_bytes
+
+root = sys.argv[1]
+program = Program(kind="callable", root=root, input_names=("a", "b"), function="matmul",
+                  path=f"{root}/scripts/matmul_ref.py")
+imports.enter_workspace(program)
+imports.set_source_transform(shadow_bytes)
+imports.load_function(program)
+import gpuemu_flow.numerics.dtypes as own
+print(own.__file__)
+"""
+
+
+def test_a_shadow_is_made_where_this_package_lies_in_the_workspace(tmp_path: Path) -> None:
+    """A checkout of this repository is a workspace that holds the package itself."""
+    copy_workspace(tmp_path)
+    shutil.copytree(
+        REPOSITORY / "gpuemu_flow",
+        tmp_path / "gpuemu_flow",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    command = [sys.executable, "-B", "-c", LOADING, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith(str(tmp_path))
