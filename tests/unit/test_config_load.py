@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -270,13 +268,3 @@ def test_environment_variables() -> None:
     assert environment({"RUST_LOG": "gpuemu=debug"}).log_level == ""
     assert environment({"RUST_LOG": "trace"}).log_level == "trace"
     assert environment({"NO_COLOR": "1"}).no_color
-
-
-def test_loading_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, gpuemu_flow.config.load; "
-        "print([m for m in ('numpy', 'doit', 'jsonschema', 'rich', 'click', 'ml_dtypes') "
-        "if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

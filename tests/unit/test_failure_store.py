@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,22 +83,6 @@ def test_a_scalar_failure_has_the_empty_index() -> None:
     failure = Failure(FailureKind.TOLERANCE, "", "y", ())
     result = CheckResult(Verdict.FAILED, (failure,), stats)
     assert FailureRecord.of("op", case, result, source="fuzz").index == ()
-
-
-def test_records_outlive_their_process(cache: WorkspaceCache) -> None:
-    code = """if True:
-        import sys
-        from pathlib import Path
-        from gpuemu_flow.store.failures import FailureStore
-        from gpuemu_flow.store.workspace_cache import WorkspaceCache
-        (record,) = FailureStore(WorkspaceCache(Path(sys.argv[1]))).list()
-        print(record.id, record.op)
-        """
-    wanted = FailureStore(cache).add(make("a b"), TENSORS)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(cache.folder)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == f"{wanted} a b"
 
 
 def test_the_same_failure_is_one_record_with_the_newest_time(store: FailureStore) -> None:
