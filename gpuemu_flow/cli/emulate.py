@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 @click.option("--shared", default=0, help="Bytes of dynamic shared memory.  [default: 0]")
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
-    help="Checks: mem, init, race, sync, order; all; none.  [default: all but order]",
+    help="Checks: mem, init, race, sync; order, contract, approx, which launch again; all; none.  "
+    "[default: the first four]",
+)  # fmt: skip
+@click.option(
+    "--backend", type=click.Choice(("auto", "numpy", "c")), default="auto",
+    help="Who executes: numpy, c (compiled by the system's C compiler), or what pays.  "
+    "[default: auto]",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
 @click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")
@@ -39,12 +45,13 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 def emulate(
     file: Path, entry: str, grid: str, block: str, texts: tuple[str, ...], shared: int,
-    checks: tuple[str, ...], seed: int, budget: int | None, saved: tuple[str, ...],
+    checks: tuple[str, ...], backend: str, seed: int, budget: int | None, saved: tuple[str, ...],
     coverage: bool, output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
-    Needs no workspace, no GPU and no CUDA.
+    Needs no workspace, no GPU and no CUDA. Exit code 1 when a check finds something; 4 when only
+    what the compiler fuses or the GPU approximates decides.
     """
     from gpuemu_flow.emulator import session, show  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
@@ -61,13 +68,13 @@ def emulate(
         raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
     run = session.run_file(
         file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
-        budget=budget,
+        budget=budget, backend=backend,
     )  # fmt: skip
     _save(saved, run.arguments, run.result)
     render = show.result_json if as_json else show.result_text
     out = render(run.kernel, run.arguments, run.result, run.seconds)
     click.echo(out if isinstance(out, str) else json_writer.dumps(out))
-    raise SystemExit(1 if run.result.findings else 0)
+    raise SystemExit(session.exit_code(run.result))
 
 
 def _save(saved: tuple[str, ...], arguments: list[NamedArgument], result: LaunchResult) -> None:

@@ -11,7 +11,9 @@ from gpuemu_flow.emulator.expressions import ExpressionError, check_expression
 from gpuemu_flow.types import Json, canonical_dtype
 
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
-CHECK_NAMES = ("mem", "init", "race", "sync")
+CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
+DEFAULT_CHECKS = CHECK_NAMES[:4]
+BACKEND_NAMES = ("auto", "numpy", "c")
 LAUNCH_KEYS = ("entry", "grid", "block", "args", "shared")
 MAX_LAUNCHES = 64
 
@@ -63,11 +65,12 @@ class Described:
     outputs: tuple[BufferText, ...]
     scratch: tuple[BufferText, ...]
     checks: tuple[str, ...]
+    backend: str = "auto"
 
 
 def canonical_text(table: Mapping[str, Json]) -> str:
     """Write the description as JSON with one form for equal descriptions."""
-    kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks")
+    kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks", "backend")
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 
 
@@ -78,7 +81,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     ----------
     table : mapping
         ``entry``, ``grid``, ``block``, ``args``, ``shared``, or ``launches``; ``outputs``,
-        ``scratch``, ``checks``.
+        ``scratch``, ``checks``, ``backend``.
     fault : callable
         Told of everything that is wrong.
 
@@ -101,15 +104,20 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     scratch = reader.buffers(table, "scratch")
     if not outputs:
         reader.fault(("outputs",), "no outputs", 'for example outputs = { out = ["B", "H"] }')
-    checks = table.get("checks", list(CHECK_NAMES))
+    checks = table.get("checks", list(DEFAULT_CHECKS))
     if not isinstance(checks, list) or not all(c in CHECK_NAMES for c in checks):
         reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(CHECK_NAMES)}")
         checks = []
+    backend = table.get("backend", "auto")
+    if backend not in BACKEND_NAMES:
+        known = ", ".join(BACKEND_NAMES)
+        reader.fault(("backend",), f"no back end {backend!r}", f"one of {known}")
     if reader.failed:
         return None
     return Described(
-        tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks)
-    )
+        tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks),
+        backend,
+    )  # fmt: skip
 
 
 class _Reader:

@@ -169,6 +169,8 @@ class RunError:
         Where the program itself failed, relative to the workspace root when it lies inside.
     line : int
         1-based; 0 when unknown.
+    exception : str
+        The name of the class that the program raised; empty where it raised nothing.
     """
 
     slug: str
@@ -177,6 +179,7 @@ class RunError:
     stderr_tail: str = ""
     file: str = ""
     line: int = 0
+    exception: str = ""
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,8 @@ class Outcome:
 def error_from_json(data: Mapping[str, Json]) -> RunError:
     """A RunError from its JSON form; KeyError, TypeError or ValueError when it is not that."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    return RunError(**texts, line=int(data["line"]))
+    exception = str(data.get("exception", ""))  # an older version's says nothing of it
+    return RunError(**texts, line=int(data["line"]), exception=exception)
 
 
 class OpError(Exception):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
 from gpuemu_flow.emulator.expressions import ExpressionError, compute
 from gpuemu_flow.emulator.findings import Finding
@@ -21,10 +22,13 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.variants import variant_name
 from gpuemu_flow.runners.api import OpError, Program, RunError, op_error
+from gpuemu_flow.runners.emulated_batches import Beforehand
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure, FailureKind
@@ -87,6 +91,8 @@ class EmulatedRunner:
         self._described: Described = described
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
+        self._made: list[tuple[int, Variant]] | None = None
+        self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
         try:
             data = self._data = path.read_bytes()
@@ -111,19 +117,110 @@ class EmulatedRunner:
         self._found = []
         try:
             with watch:
-                return self._run(inputs)
+                ready = self._beforehand.take(inputs)
+                return self._run(inputs) if ready is None else ready
         except ExpressionError as error:
             raise OpError(RunError("emulator-launch", str(error))) from None
         except FlowError as error:
             raise op_error(error) from None
+
+    def expect(self, cases: Sequence[Inputs]) -> None:
+        """Run cases that are about to be asked for, as far as they can share launches."""
+        self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
         """What the checks found in the latest call."""
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
+        """Launch the kernels, and their variants, whose outputs follow where they differ."""
+        buffers = self._compute(inputs, self._kernels, self._described.checks)
+        names = [made.name for made in self._described.outputs]
+        outputs = {name: buffers[name].data for name in names}
+        found = self._found
+        named = self._outputs(buffers)
+        renamed = dict(zip(names, named, strict=True)) if len(names) == 1 else {n: n for n in names}
+        for at, variant in self._variants():
+            kernels = [*self._kernels[:at], variant.kernel, *self._kernels[at + 1 :]]
+            other = self._compute(inputs, kernels, ())
+            for name in names:
+                if other[name].data.tobytes() != outputs[name].tobytes():
+                    named[variant_name(renamed[name], variant.label)] = other[name].data
+        self._found = found
+        for name, array in inputs.items():
+            after = buffers[name].data
+            if after.tobytes() != np.ascontiguousarray(array).tobytes():
+                self._write_back(name, array, after)
+        return named
+
+    def _variants(self) -> list[tuple[int, Variant]]:
+        """Make the variants of all kernels, with the number of the launch, once."""
+        if self._made is None:
+            checks = self._described.checks
+            self._made = [
+                (at, variant)
+                for at, kernel in enumerate(self._kernels)
+                for variant in make_variants(kernel, checks)
+            ]
+        return self._made
+
+    def _compute(
+        self, inputs: Inputs, kernels: Sequence[Kernel], checks: Sequence[str]
+    ) -> dict[str, BufferArgument]:
+        """Launch kernels on some inputs, and return what all buffers hold afterwards."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
         names = self._sizes(shapes)
+        buffers = self._buffers(inputs, names, shapes)
+        for launch, kernel in zip(self._described.launches, kernels, strict=True):
+            self._launch(kernel, launch, names, shapes, buffers, checks)
+        return buffers
+
+    def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
+        """Run cases of the same shapes in one launch each; None when that cannot be."""
+        if self._described.backend == "c" or self._variants():
+            return None
+        shapes = {name: tuple(array.shape) for name, array in cases[0].items()}
+        try:
+            names = self._sizes(shapes)
+            all_buffers = [self._buffers(inputs, names, shapes) for inputs in cases]
+            for launch, kernel in zip(self._described.launches, self._kernels, strict=True):
+                if not self._launch_together(kernel, launch, names, shapes, all_buffers):
+                    return None
+        except (ExpressionError, FlowError):  # a single call says what is wrong
+            return None
+        for inputs, buffers in zip(cases, all_buffers, strict=True):
+            for name, array in inputs.items():
+                if buffers[name].data.tobytes() != np.ascontiguousarray(array).tobytes():
+                    return None
+        return [self._outputs(buffers) for buffers in all_buffers]
+
+    def _launch_together(
+        self, kernel: Kernel, launch: Any, names: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]], all_buffers: list[dict[str, BufferArgument]],
+    ) -> bool:  # fmt: skip
+        grid = [compute(t, names, shapes) for t in launch.grid]
+        block = [compute(t, names, shapes) for t in launch.block]
+        if 0 in grid:
+            return True
+        lists = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
+        found = launch_cases(
+            kernel, grid, block, lists, shared=compute(launch.shared, names, shapes),
+            checks=self._described.checks,
+        )  # fmt: skip
+        if found is None:
+            return False
+        for buffers, after in zip(all_buffers, found, strict=True):
+            _take(launch, after, buffers)
+        return True
+
+    def _outputs(self, buffers: Mapping[str, BufferArgument]) -> dict[str, np.ndarray]:
+        outputs = {made.name: buffers[made.name].data for made in self._described.outputs}
+        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        return name_outputs(only, self._program.output_names)
+
+    def _buffers(
+        self, inputs: Inputs, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, BufferArgument]:
         described = self._described
         buffers: dict[str, BufferArgument] = {}
         for name, array in inputs.items():
@@ -132,15 +229,7 @@ class EmulatedRunner:
         for made in (*described.outputs, *described.scratch):
             if made.name not in buffers:
                 buffers[made.name] = _buffer(made, names, shapes, default)
-        for launch, kernel in zip(described.launches, self._kernels, strict=True):
-            self._launch(kernel, launch, names, shapes, buffers)
-        for name, array in inputs.items():
-            after = buffers[name].data
-            if after.tobytes() != np.ascontiguousarray(array).tobytes():
-                self._write_back(name, array, after)
-        outputs = {made.name: buffers[made.name].data for made in described.outputs}
-        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
-        return name_outputs(only, self._program.output_names)
+        return buffers
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Bind the schema's dims to the shapes of the inputs."""
@@ -154,11 +243,26 @@ class EmulatedRunner:
     def _launch(
         self, kernel: Kernel, launch: Any, names: Mapping[str, int],
         shapes: Mapping[str, tuple[int, ...]], buffers: dict[str, BufferArgument],
+        checks: Sequence[str],
     ) -> None:  # fmt: skip
         grid = [compute(t, names, shapes) for t in launch.grid]
         block = [compute(t, names, shapes) for t in launch.block]
         if 0 in grid:  # nothing to do, as for a launch over an empty tensor in host code
             return
+        arguments = self._arguments(launch, names, shapes, buffers)
+        result = kernel.launch(
+            grid, block, arguments, shared=compute(launch.shared, names, shapes),
+            checks=checks, backend=self._described.backend,
+        )  # fmt: skip
+        if result.findings:
+            number = plain_ptx(self._data).number
+            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
+        _take(launch, result.buffers, buffers)
+
+    def _arguments(
+        self, launch: Any, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]],
+        buffers: Mapping[str, BufferArgument],
+    ) -> list[Argument]:  # fmt: skip
         arguments: list[Argument] = []
         for text in launch.arguments:
             if isinstance(text, ScalarText):
@@ -167,16 +271,7 @@ class EmulatedRunner:
                 arguments.append(buffers[text])
             else:
                 raise ExpressionError(f"args name {text!r}, which is no input, output or scratch")
-        result = kernel.launch(
-            grid, block, arguments, shared=compute(launch.shared, names, shapes),
-            checks=self._described.checks,
-        )  # fmt: skip
-        if result.findings:
-            number = plain_ptx(self._data).number
-            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
-        for text, after in zip(launch.arguments, result.buffers, strict=True):
-            if isinstance(text, str) and after is not None:
-                buffers[text] = BufferArgument(after, name=text)
+        return arguments
 
     def _write_back(self, name: str, array: np.ndarray, after: np.ndarray) -> None:
         if array.flags.writeable:
@@ -184,6 +279,15 @@ class EmulatedRunner:
         else:
             message = f"the kernel changed its input {name!r}"
             self._found.append(Failure(FailureKind.INPUT_MODIFIED, message, name))
+
+
+def _take(
+    launch: Any, after: Sequence[np.ndarray | None], buffers: dict[str, BufferArgument]
+) -> None:
+    """Put what a launch left behind in the place of what was there."""
+    for text, data in zip(launch.arguments, after, strict=True):
+        if isinstance(text, str) and data is not None:
+            buffers[text] = BufferArgument(data, name=text)
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:
