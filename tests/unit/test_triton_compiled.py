@@ -208,3 +208,30 @@ def test_a_planted_bug_fails_in_both_modes(example: Example, tmp_path: Path) -> 
         right, why = verdict(example, source, mode)
         assert not right, f"{mode}: {why}"
         assert "triton-compiled" not in why and "emulator-unsupported" not in why, why
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    softmax_kernel[(x.shape[0],)](x,", "    softmax_kernel[(x.shape[0],)]((x,),",
+         "the argument x is a tuple"),
+        ("    softmax_kernel[", "    out.data_ptr()\n    softmax_kernel[", "takes the address"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_emulated_is_refused_not_judged(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    text = SOURCE.read_text()
+    assert text.count(old) == 1
+    source = tmp_path / "kernels.py"
+    text = text.replace(old, new)
+    if "tuple" in said:
+        text = text.replace(
+            "v = tl.load(x + row * n + cols, mask=cols < n, other=-float",
+            "v = tl.load(x[0] + row * n + cols, mask=cols < n, other=-float",
+            1,
+        )
+    source.write_text(text)
+    inputs = {"x": np.ones((2, 5), "f4")}
+    found = run("softmax", inputs, source, "compiled")
+    assert isinstance(found, str) and found.startswith("triton-compiled: ") and said in found

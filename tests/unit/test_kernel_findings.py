@@ -1,0 +1,94 @@
+"""Findings in compiled kernels as data: their text, their form in JSON, where editors show them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.engine.last_results import LastResults
+from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding
+from gpuemu_flow.lsp.findings import ERROR, source_findings
+from gpuemu_flow.reports.model import CaseFailure, OpResult
+from gpuemu_flow.types import (
+    Case,
+    CheckResult,
+    Failure,
+    FailureKind,
+    Verdict,
+    failure_from_json,
+    failure_to_json,
+)
+
+SCHEMA = Path(__file__).resolve().parent.parent.parent / "gpuemu_flow/schemas/run.schema.json"
+FINDING = KernelFinding(
+    "race", "read-after-write", "softmax_rows", "ld.shared",
+    f"reads buf[17], written by thread 49 (block 3) at {THERE} with no barrier in between",
+    CodePlace("kernels/softmax.cu", 31, 90), CodePlace("kernels/softmax.cu", 28, 71),
+    (3, 0, 0), (17, 0, 0), 1024,
+)  # fmt: skip
+TEXT = (
+    "racecheck: softmax.cu:31 ld.shared reads buf[17], written by thread 49 (block 3) at "
+    "softmax.cu:28 with no barrier in between · 1,024 times"
+)
+
+
+def test_a_finding_reads_as_the_issue_asks_and_survives_json() -> None:
+    failure = Failure.of_kernel(FailureKind.RACE, FINDING)
+    assert failure.message == TEXT
+    again = failure_from_json(json.loads(json.dumps(failure_to_json(failure))))
+    assert again == failure
+    whole = json.loads(SCHEMA.read_text())
+    schema = {"$ref": "#/definitions/finding", "definitions": whole["definitions"]}
+    jsonschema.validate(FINDING.to_json(), schema)
+
+
+def test_both_places_move() -> None:
+    moved = FINDING.moved(lambda p: CodePlace(p.file, p.line + 2, p.code))
+    assert str(moved) == TEXT.replace(":31", ":33").replace(":28", ":30")
+
+
+@pytest.mark.parametrize("damage", [{"count": "many"}, {"place": 3}, {"there": {"file": "x"}}])
+def test_a_damaged_finding_is_refused(damage: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        KernelFinding.from_json({**FINDING.to_json(), **damage})
+
+
+def test_an_editor_shows_a_line_once() -> None:
+    result = CheckResult(Verdict.FAILED, (Failure.of_kernel(FailureKind.RACE, FINDING),))
+    case = Case(0, 1, "float32", "contiguous", "normal", ())
+    failed = CaseFailure("softmax", case, result)
+    assert failed.source == FINDING.place
+    op = OpResult("softmax", "float32", Verdict.FAILED, 2, failures=(failed, failed))
+    (found,) = source_findings(LastResults({"softmax": (op,)}, frozenset(), {}))
+    assert (found.file, found.line, found.level) == ("kernels/softmax.cu", 31, ERROR)
+    assert found.code == "DataRace" and TEXT in found.message
+
+
+PTX = """// made by nvcc
+.version 8.0
+.target sm_80
+.file 1 "a.cu"
+.visible .entry k() {
+  .loc 1 3 5
+  ret;   // done
+}
+.section .debug_str {
+  .b8 1
+}
+"""
+
+
+def test_ptx_without_lines_and_comments() -> None:
+    plain = plain_ptx(PTX.encode())
+    assert plain.text.decode().splitlines() == [
+        ".version 8.0", ".target sm_80", ".visible .entry k() {", "ret;", "}",
+    ]  # fmt: skip
+    assert plain.number(7) == 4 and plain.line(4) == 7
+    assert plain.number(6) == 0 and plain.line(9) == plain.line(0) == 0
+    moved = PTX.replace(".loc 1 3 5", ".loc 1 9 5\n").replace("made by", "compiled by")
+    assert plain_ptx(moved.encode()).text == plain.text
+    assert plain_ptx(PTX.replace("ret;", "exit;").encode()).text != plain.text
