@@ -42,6 +42,7 @@ BESIDE = {
     "runners": (
         "gpuemu_flow.artifacts.ptx.plain",
         "gpuemu_flow.cases.generate",
+        "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
