@@ -34,6 +34,10 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     return folder / "gpuemu-flow" / "kernels"
 
 
+NUMPY_ONLY = ("fragments.ptx", "barriers.ptx")
+"""Kernels of instructions that C lacks: wmma, alloca, mbarrier, bulk copies."""
+
+
 @needs_compiler
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.entry) for c in all_cases(1, 333)])
 def test_a_kernel_gives_the_same_bits_compiled(case: Case) -> None:
@@ -47,7 +51,7 @@ def test_a_kernel_gives_the_same_bits_compiled(case: Case) -> None:
 
 @needs_compiler
 def test_most_kernels_run_compiled() -> None:
-    cases = all_cases(1, 100)
+    cases = [c for c in all_cases(1, 100) if c.file not in NUMPY_ONLY]
     by = [c.launch(checks=VALUES, backend="c").backend for c in cases]
     assert by.count("c") >= len(cases) - 6
 
