@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,9 @@ def _section(name: str, schema: Json) -> list[str]:
     return lines
 
 
-def schema_page(folder: Path) -> str:
-    """``docs/schemas.md``."""
-    schemas = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+def schema_page(folder: Path, refer: Callable[[Json], Json]) -> str:
+    """``docs/schemas.md``; `refer` puts references in place of what schemas copy from others."""
+    schemas = {p.name: refer(json.loads(p.read_text())) for p in sorted(folder.glob("*.json"))}
     lines = INTRODUCTION.splitlines()
     lines += [f"| [`{n}`](../schemas/{n}) | {s['title']} |" for n, s in schemas.items()]
     for name, schema in schemas.items():

@@ -15,6 +15,8 @@ TITLES = {
     "race": "racecheck",
     "sync": "synccheck",
     "order": "ordercheck",
+    "contract": "contraction",
+    "approx": "approximation",
     "trap": "trap",
 }
 """Names of the checks as compute-sanitizer has them."""
@@ -52,7 +54,7 @@ class KernelFinding:
     Attributes
     ----------
     check : str
-        ``mem``, ``init``, ``race``, ``sync``, ``order`` or ``trap``.
+        ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
     rule : str
         What kind of mistake, kebab-case.
     kernel : str

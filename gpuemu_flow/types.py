@@ -263,6 +263,10 @@ class Failure:
         Multi-index of the worst (or first) element.
     expected, actual : float or None
         Values there; non-finite values are kept as floats (JSON writers turn them into strings).
+    why : str
+        Of a program that gave no outputs: the name of what it raised, else the error's slug.
+    place : str
+        ``file:line`` where it failed; empty where that is not known.
     finding : KernelFinding or None
         Of compiled kernels: what a check found, and at which line; `message` is its text.
     """
@@ -274,6 +278,8 @@ class Failure:
     expected: float | None = None
     actual: float | None = None
     finding: KernelFinding | None = None
+    why: str = ""
+    place: str = ""
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
@@ -316,6 +322,24 @@ class ErrorStats:
 
 
 @dataclass(frozen=True)
+class WeakOutput:
+    """What makes the comparison of one output in one case say little.
+
+    Attributes
+    ----------
+    name : str
+    value : float or None
+        The one value that all of its finite elements are expected to have; None: there are several.
+    zeros : bool
+        An explicit tolerance lets zeros pass.
+    """
+
+    name: str
+    value: float | None = None
+    zeros: bool = False
+
+
+@dataclass(frozen=True)
 class CheckResult:
     """Verdict on one case's outputs.
 
@@ -327,6 +351,8 @@ class CheckResult:
     notes : tuple of str
     empty : tuple of str
         Outputs without an element.
+    weak : tuple of WeakOutput
+        Outputs of which one value is expected, or zeros would pass.
 
     Raises
     ------
@@ -339,6 +365,7 @@ class CheckResult:
     stats: ErrorStats = field(default_factory=ErrorStats)
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
+    weak: tuple[WeakOutput, ...] = ()
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -356,6 +383,7 @@ class CheckResult:
             },
             "notes": list(self.notes),
             "empty": list(self.empty),
+            "weak": [weak_to_json(output) for output in self.weak],
         }
 
     @classmethod
@@ -372,7 +400,21 @@ class CheckResult:
             ErrorStats(**stats),
             tuple(data["notes"]),
             tuple(data.get("empty", ())),
+            tuple(weak_from_json(output) for output in data.get("weak", ())),
         )
+
+
+def weak_to_json(output: WeakOutput) -> dict[str, Json]:
+    """As plain JSON."""
+    return {"name": output.name, "value": output.value, "zeros": output.zeros}
+
+
+def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
+    """Rebuild from `weak_to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+    value = data["value"]
+    return WeakOutput(
+        str(data["name"]), None if value is None else float(value), bool(data["zeros"])
+    )
 
 
 def number_to_json(value: Json) -> Json:
@@ -400,6 +442,8 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
         "expected": number_to_json(failure.expected),
         "actual": number_to_json(failure.actual),
         **({} if failure.finding is None else {"finding": failure.finding.to_json()}),
+        "why": failure.why,
+        "place": failure.place,
     }
 
 
@@ -415,4 +459,7 @@ def failure_from_json(data: Mapping[str, Json]) -> Failure:
         number_from_json(data["expected"]),
         number_from_json(data["actual"]),
         None if finding is None else KernelFinding.from_json(finding),
+        # An older version's says nothing of these two.
+        str(data.get("why", "")),
+        str(data.get("place", "")),
     )

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuemu_flow.types import CheckResult, Json, Verdict
+from gpuemu_flow.types import (
+    CheckResult,
+    Json,
+    Verdict,
+    WeakOutput,
+    weak_from_json,
+    weak_to_json,
+)
 
 MOST_UNJUDGED = 0.10
 """Largest share of an output's elements without a verdict in a case that passes."""
@@ -45,7 +52,7 @@ class Compared:
     no_verdict : int
         Those of them that the tolerance, or an ``ignore`` policy, takes out of the judgement.
     nan : int
-        Those of the others whose expected value is NaN.
+        Those of the others whose expected value is NaN, and that are NaN.
     finite_inputs : bool
         The case feeds neither NaN nor Inf.
     """
@@ -62,6 +69,11 @@ class Compared:
         if self.finite_inputs and self.nan > MOST_NAN * self.count:
             return self.no_verdict + self.nan
         return self.no_verdict
+
+    @property
+    def shown(self) -> int:
+        """Elements that a report counts as unjudged: besides, every NaN on finite inputs."""
+        return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
     def reason(self) -> str:
@@ -92,22 +104,27 @@ class Elements:
     no_verdict: int = 0
     finite: int = 0
     empty: tuple[str, ...] = ()
+    weak: tuple[WeakOutput, ...] = ()
 
     @classmethod
     def of(cls, result: CheckResult) -> Elements:
         """Take the figures from a case's result."""
         stats = result.stats
-        return cls(stats.count, stats.num_no_verdict, stats.num_finite, result.empty)
+        figures = stats.count, stats.num_no_verdict, stats.num_finite
+        return cls(*figures, result.empty, result.weak)
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON."""
-        return {**vars(self), "empty": list(self.empty)}
+        weak = [weak_to_json(output) for output in self.weak]
+        return {**vars(self), "empty": list(self.empty), "weak": weak}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
         """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
-        return cls(count, no_verdict, finite, tuple(str(name) for name in data["empty"]))
+        empty = tuple(str(name) for name in data["empty"])
+        weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
+        return cls(count, no_verdict, finite, empty, weak)
 
 
 @dataclass
@@ -123,6 +140,11 @@ class Tally:
         expected value.
     empty : set of str or None
         Outputs that had no element in any case so far; None before the first case.
+    constant : dict of str to float or None
+        Outputs that were expected to have one value in all cases so far, where they had elements.
+    loose : dict of str to bool or None
+        Outputs as zeros of which all cases so far would have passed; True where one of them
+        expected anything else than zeros.
     """
 
     counts: dict[Verdict, int] = field(default_factory=dict)
@@ -130,6 +152,9 @@ class Tally:
     no_verdict: int = 0
     finite: int = 0
     empty: set[str] | None = None
+    constant: dict[str, float] | None = None
+    loose: dict[str, bool] | None = None
+    _unseen: set[str] = field(default_factory=set)
 
     def add(self, result: CheckResult) -> None:
         """Count one more case."""
@@ -144,6 +169,34 @@ class Tally:
         self.no_verdict += elements.no_verdict
         self.finite += elements.finite
         self.empty = set(elements.empty) if self.empty is None else self.empty & {*elements.empty}
+        self._add_weak(elements)
+
+    def _add_weak(self, elements: Elements) -> None:
+        """Keep what makes every case so far say little of an output; an empty one says nothing."""
+        values = {w.name: w.value for w in elements.weak if w.value is not None}
+        # Where only zeros are expected, zeros are right under any tolerance.
+        zeros = {w.name: w.value != 0.0 for w in elements.weak if w.zeros}
+        if self.constant is None or self.loose is None:
+            self.constant, self.loose = values, zeros
+            self._unseen = set(elements.empty)
+            return
+        empty = set(elements.empty)
+        for name in [n for n in self.constant if n not in empty]:
+            if values.get(name) != self.constant[name]:
+                del self.constant[name]
+        for name in [n for n in self.loose if n not in empty]:
+            if name not in zeros:
+                del self.loose[name]
+        for name in self._unseen - empty:
+            self.constant.update({name: values[name]} if name in values else {})
+            self.loose.update({name: zeros[name]} if name in zeros else {})
+        self.loose.update({n: True for n in self.loose if zeros.get(n)})
+        self._unseen &= empty
+
+    @property
+    def passed_by_zeros(self) -> tuple[str, ...]:
+        """Outputs whose explicit tolerance is larger than every value that it judged."""
+        return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
     def cases(self) -> int:
@@ -182,4 +235,7 @@ class Tally:
         if self.empty:
             names = ", ".join(sorted(repr(name) for name in self.empty))
             return f"nothing was compared of {names}: empty in every case"
+        if self.passed_by_zeros:
+            names = ", ".join(map(repr, self.passed_by_zeros))
+            return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
         return ""

@@ -53,7 +53,7 @@ def ci(
     Several files can
     be written at once: -o results.xml -o report.html -o report.md
     """
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
@@ -80,7 +80,7 @@ def ci(
         confirm=confirm,
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
-        report = check(workspace, request, listener)
+        report = check(workspace, request, listener, announce=say_looking)
     publish(
         report,
         outputs,

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @click.option("--shared", default=0, help="Bytes of dynamic shared memory.  [default: 0]")
 @click.option(
     "--check", "checks", multiple=True, metavar="NAME[,NAME]",
-    help="Checks: mem, init, race, sync, order; all; none.  [default: all but order]",
+    help="Checks: mem, init, race, sync; order, contract, approx, which launch again; all; none.  "
+    "[default: the first four]",
 )  # fmt: skip
 @click.option(
     "--backend", type=click.Choice(("auto", "numpy", "c")), default="auto",
@@ -49,7 +50,8 @@ def emulate(
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
-    Needs no workspace, no GPU and no CUDA.
+    Needs no workspace, no GPU and no CUDA. Exit code 1 when a check finds something; 4 when only
+    what the compiler fuses or the GPU approximates decides.
     """
     from gpuemu_flow.emulator import session, show  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
@@ -72,7 +74,7 @@ def emulate(
     render = show.result_json if as_json else show.result_text
     out = render(run.kernel, run.arguments, run.result, run.seconds)
     click.echo(out if isinstance(out, str) else json_writer.dumps(out))
-    raise SystemExit(1 if run.result.findings else 0)
+    raise SystemExit(session.exit_code(run.result))
 
 
 def _save(saved: tuple[str, ...], arguments: list[NamedArgument], result: LaunchResult) -> None:

@@ -110,7 +110,7 @@ def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -
         notes.append(f"not installed here, so that the ops cannot run yet: {absent}; {commands}")
     if framework.name == "cuda" and not _has_nvcc():
         hint = "python -m pip install 'gpuemu-flow[cuda]'"
-        notes.append(f"nvcc was not found, so the kernel will be skipped, not the op: {hint}")
+        notes.append(f"nvcc was not found, so the kernel and its op will be skipped: {hint}")
     outer = next((p for p in target.resolve().parents if (p / ".git").exists()), None)
     if ci is not None and outer is not None and not (target / ".git").exists():
         notes.append(f"{ci} reads workflows from the repository's root, {outer}: move it there")

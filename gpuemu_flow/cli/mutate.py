@@ -13,6 +13,8 @@ from gpuemu_flow.cli.options import format_option, wants_color
 def mutate(op: str, output_format: str) -> None:
     """Plant known bug kinds in the reference's output and count those that OP's check finds.
 
+    Where OP is a compiled kernel, bugs are planted in its PTX too, and the kernel is run with them.
+
     Exit code 1 when a trivial candidate passes: the check is too weak for this op; 4 when no bug
     could be planted, because no case has a finite value to compare.
     """
@@ -30,6 +32,7 @@ def mutate(op: str, output_format: str) -> None:
             "cases": found.cases,
             **found.score.to_json(),
             "trivial": found.trivial.to_json(),
+            **({} if found.kernel is None else {"kernel": found.kernel.to_json()}),
         }
         click.echo(json_writer.dumps(shown))
     else:

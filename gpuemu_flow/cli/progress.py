@@ -26,6 +26,11 @@ def say_waiting(holder: str) -> None:
     click.echo(waiting_for(holder), err=True)
 
 
+def say_looking(op: str) -> None:
+    """Tell on standard error that new cases of an op are run, which may take a minute."""
+    click.echo(f"looking for the cause of what fails in {printable(op)}", err=True)
+
+
 class LiveListener(Quiet):
     """Stage, op, cases done, elapsed time and rate, redrawn in place by rich."""
 

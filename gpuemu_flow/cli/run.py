@@ -46,7 +46,7 @@ def run(
     output_format: str,
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
-    from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
+    from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine import history, session  # noqa: PLC0415
     from gpuemu_flow.engine.causes import cause_budget, with_causes  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
@@ -54,6 +54,7 @@ def run(
     from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.reports.model import STANDING  # noqa: PLC0415
 
     options = session.RunOptions(
         words=words,
@@ -81,7 +82,8 @@ def run(
         options = replace(options, dry_run=False)
     with make_listener(live=wants_color() and output_format == "text") as listener:
         outcome, report = run_and_report(workspace, options, listener)
-        report = with_causes(workspace, report, budget=cause_budget(workspace, confirm=confirm))
+        budget = cause_budget(workspace, confirm=confirm)
+        report = with_causes(workspace, report, budget=budget, announce=say_looking)
     for problem in record_run(workspace, report):
         click.echo(str(problem), err=True)
     if outcome.executed:
@@ -90,7 +92,7 @@ def run(
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
     own_seed = seed is None and not workspace.settings["random_seed"]
     everything = outcome.everything and outcome.all_current(workspace)
-    standing = [p for p in report.problems if p.slug == "untracked-inputs"]
+    standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
         lines = [text.up_to_date_line(report), *(text.printable(str(p)) for p in standing)]
         workspace.save_plan("\n".join(lines))

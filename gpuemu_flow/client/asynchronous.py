@@ -15,10 +15,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpuemu_flow.client.api import REQUEST_ID, Client, new_id
 from gpuemu_flow.client.errors import ClientError
+from gpuemu_flow.client.identity import CALLER, code_of_caller
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_SUBMITTING: tuple[Callable[..., Any], ...] = (Client.validate_op, Client.submit_output)
 THREADS = 64
 """Calls at a time: each waits in a thread for its answer."""
 
@@ -28,8 +30,10 @@ def _awaited(
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """A method of `Client` as a coroutine, with its signature and documentation."""
 
-    async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(functools.partial(method, self._client, *args, **kwargs))
+    def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        # At once: neither the task that awaits it nor the thread that works has these frames.
+        caller = code_of_caller() if method in _SUBMITTING else None
+        return self._run(functools.partial(method, self._client, *args, **kwargs), caller)
 
     functools.update_wrapper(call, method)
     return call
@@ -73,12 +77,13 @@ class AsyncClient:
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, work: Callable[[], T], caller: dict[str, str] | None) -> T:
         if self._process != os.getpid():  # a fork leaves the threads behind
             self._make_threads()
         request_id = new_id()
         context = contextvars.copy_context()
         context.run(REQUEST_ID.set, request_id)
+        context.run(CALLER.set, caller)
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, context.run, work)

@@ -35,7 +35,7 @@ CONCEPTS = """
 
 Names of ops, kernels and targets hold letters, digits and `_ . : / -`. Tasks are called
 `STAGE:NAME` or `STAGE:NAME:DTYPE` (`STAGE:NAME:ARCH` for kernels), so a name with a colon must not
-begin with a stage (`generate`, `op`, `reference`, `compare`, `diff`, `build`, `lint`) nor end with
+begin with a stage (`generate`, `op`, `reference`, `compare`, `diff`, `build`, `code`, `lint`) nor end with
 a dtype: `aten::softmax` is fine, `compare:softmax` and `softmax:float32` are not. Stages and the
 groups `quick`, `lint` and `all` are no names either.
 
@@ -53,6 +53,8 @@ groups `quick`, `lint` and `all` are no names either.
 | `{ kind = "callable", path = "scripts/x.py", function = "f" }` | the same, spelled out; kinds are `script` (`path`), `callable` (`path` or `module`, and `function`), `command` (`argv`) and `triton` |
 | `{ kind = "triton", file = "kernels/x.py", function = "run" }` | a host function of Triton kernels, run by Triton's interpreter on the CPU; see [frameworks.md](frameworks.md#triton) |
 | `{ kind = "ptx", file = "kernels/x.ptx", entry = "f", grid = ["B"], block = [256], args = ["x", "out"], outputs = { out = ["B", "H"] } }` | a compiled kernel, run by the emulator with its checks; see [emulator.md](emulator.md) |
+| `{ kind = "cuda", file = "kernels/x.cu", arch = "sm_80", ... }` | the same for the PTX that nvcc makes of it; `kernel = "name"` in place of `file` takes the build of one of `[[kernels]]` |
+| `{ kind = "triton", ..., mode = "compiled" }` | Triton's launches compiled for `arch` and run from their PTX; see [emulator.md](emulator.md#triton) |
 
 `module` is the documented key of ops that run in a client. Without a function,
 `module = "pkg.mod"` means the function of `pkg/mod.py` that has the op's name or the module's; else

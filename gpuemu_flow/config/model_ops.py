@@ -105,6 +105,8 @@ class OpConfig:
         Cases per dtype.
     has_schema : bool
         Whether the configuration gives `schema`, rather than shapes for all ops or none.
+    says_dtypes : bool
+        Whether the op gives `dtypes` itself, rather than ``[validation]`` or nobody.
     fuzz_iterations : int
     tolerance : str
         For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
@@ -150,6 +152,7 @@ class OpConfig:
     cases: int = 24
     fuzz_iterations: int = 100
     has_schema: bool = False
+    says_dtypes: bool = False
     tolerance: str = "auto"
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     precision: str = "tensor-core"

@@ -111,6 +111,7 @@ class OpParser:
             reference=reference,
             schema=schema,
             has_schema="schema" in table,
+            says_dtypes=bool(values["dtypes"]),
             op=op,
             file=self.out.file,
             line=self.out.line(where),

@@ -1,4 +1,4 @@
-"""Where each key of a TOML text stands: a scanner that gives lines, which tomli does not."""
+"""The one reader of TOML that knows places: lines of keys, and the spans of whole statements."""
 
 from __future__ import annotations
 
@@ -25,6 +25,31 @@ _LONG_LITERAL = re.compile(r"'''(?:[^']+|'{1,2}(?!'))*(?:'{3,5})?")
 _PLAIN = re.compile(r"[^,\[\]{}\"'#\n]+")
 
 
+@dataclass(frozen=True)
+class Statement:
+    """A table header, or a key with its value.
+
+    Attributes
+    ----------
+    path : tuple of str
+        Keys from the root, without the indices of arrays of tables.
+    start, stop : int
+        Its lines, 0-based; `stop` is the first line after it.
+    value : tuple of (int, int) or None
+        Where the value begins and ends, counted from the begin of line `start`; None for a header.
+    """
+
+    path: tuple[str, ...]
+    start: int
+    stop: int
+    value: tuple[int, int] | None = None
+
+    @property
+    def header(self) -> bool:
+        """Tell whether it begins a table."""
+        return self.value is None
+
+
 @dataclass
 class Positions:
     """Lines of the key paths of one TOML text.
@@ -40,12 +65,15 @@ class Positions:
         Line of a key, number or date of more than `MAX_TOKEN` characters; 0 when none.
     unclosed : int
         Line of the bracket, brace or quote that is still open at the end of the text; 0 when none.
+    statements : list of Statement
+        In the order of the text; what lies within a value is none of its own.
     """
 
     lines: dict[KeyPath, int] = field(default_factory=dict)
     too_deep: int = 0
     too_long: int = 0
     unclosed: int = 0
+    statements: list[Statement] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int:
         """The line of `path`, or of its nearest known ancestor; 0 when there is none."""
@@ -124,6 +152,7 @@ class _Scanner:
                 self.array_sizes[path] = size + 1
                 path = (*path, size)
             self.found.lines[path] = line
+            self.found.statements.append(Statement(_names(path), line - 1, line))
             self.table = path
         self.skip(_REST_OF_LINE)
 
@@ -163,11 +192,18 @@ class _Scanner:
 
     def assignment(self) -> None:
         """``key = value`` outside of brackets."""
+        line = self.line_at(self.pos)
         if not self.key_and_equals(self.table, recorded=True):
             self.skip(_REST_OF_LINE)
             return
         self.skip(_SPACE)
-        self.value(self.key_path)
+        path, begin = self.key_path, self.pos
+        self.value(path)
+        end = begin + len(self.text[begin : self.pos].rstrip())
+        first = self.newlines[line - 2] + 1 if line > 1 else 0
+        stop = self.line_at(max(begin, end - 1))
+        value = (begin - first, end - first)
+        self.found.statements.append(Statement(_names(path), line - 1, stop, value))
         self.skip(_REST_OF_LINE)
 
     def key_and_equals(self, parent: KeyPath, *, recorded: bool) -> bool:
@@ -247,6 +283,10 @@ class _Scanner:
                 self.pos = len(self.text)
         else:
             self.skip(_BASIC if quote == '"' else _LITERAL)
+
+
+def _names(path: KeyPath) -> tuple[str, ...]:
+    return tuple(part for part in path if isinstance(part, str))
 
 
 def _unescape(token: str) -> str:

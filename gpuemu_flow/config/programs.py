@@ -14,7 +14,6 @@ from gpuemu_flow.config.model_ops import ProgramRef
 from gpuemu_flow.config.paths import Workspace, exists, is_file
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
-from gpuemu_flow.emulator.described import CHECK_NAMES, canonical_text, read_described
 from gpuemu_flow.errors import AddKey, Hint
 from gpuemu_flow.types import Json
 
@@ -249,12 +248,14 @@ def _triton_kind(
 
 
 def _checks(programs: Programs, table: Mapping[str, Json], where: KeyPath) -> list[str]:
-    """The checks of a compiled Triton kernel."""
-    given = table.get("checks", list(CHECK_NAMES))
-    if isinstance(given, list) and all(name in CHECK_NAMES for name in given):
+    """Read the checks of a compiled Triton kernel."""
+    from gpuemu_flow.emulator.described import DEFAULT_CHECKS  # noqa: PLC0415
+
+    given = table.get("checks", list(DEFAULT_CHECKS))
+    if isinstance(given, list) and all(name in DEFAULT_CHECKS for name in given):
         return list(given)
     place = (*where, "checks")
-    hint = f"of {', '.join(CHECK_NAMES)}"
+    hint = f"of {', '.join(DEFAULT_CHECKS)}"
     programs.out.add("config-launch", place, f"{dotted(place)} is no list of checks", hint)
     return []
 
@@ -300,6 +301,8 @@ def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
     """A kernel whose launches the table describes."""
+    # Only a workspace with such an op has a use for the emulator's modules.
+    from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
 
     def fault(below: tuple[str, ...], text: str, hint: str) -> None:
         place = (*where, *below)

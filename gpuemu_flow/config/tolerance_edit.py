@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tomli
 
+from gpuemu_flow.config.positions import Statement, scan
 from gpuemu_flow.errors import ConfigError, Problem, did_you_mean
 from gpuemu_flow.types import Tolerance, canonical_dtype
 
-Path = tuple[str, ...]
-
-_HEADER = re.compile(r"^\s*\[.+\]\s*(#.*)?$")
 _TOLERANCES = ("ops", "tolerances")
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """A table header, or a key with its value, on lines ``start`` to ``stop`` (excluded).
-
-    Attributes
-    ----------
-    path : tuple of str
-        Keys from the root, without the indices of arrays of tables.
-    header : bool
-    """
-
-    path: Path
-    start: int
-    stop: int
-    header: bool
 
 
 def write_tolerances(
@@ -138,7 +118,7 @@ class _Editor:
 
     def __init__(self, lines: Sequence[str], op_index: int) -> None:
         self._lines = list(lines)
-        statements = list(_statements(self._lines))
+        statements = scan("".join(lines)).statements
         starts = [s for s in statements if s.header and s.path == ("ops",)]
         first = starts[op_index] if op_index < len(starts) else None
         if first is None:
@@ -165,10 +145,10 @@ class _Editor:
             self._insert(mine, f"{dtype} = {value}", newline)
         return self._lines
 
-    def _in_inline_table(self, statement: _Statement, dtype: str, value: str) -> None:
+    def _in_inline_table(self, statement: Statement, dtype: str, value: str) -> None:
         """Rewrite ``tolerances = { ... }``, whose other entries stay."""
-        text = "".join(self._lines[statement.start : statement.stop])
-        table = next(iter(_first_value(tomli.loads(text))), None)
+        _, text, _ = self._parts(statement)
+        table = tomli.loads(f"value = {text}")["value"]
         if not isinstance(table, dict):
             raise _NotEditableError
         entries = {name: _toml_value(old) for name, old in table.items()}
@@ -177,9 +157,7 @@ class _Editor:
         inner = ", ".join(f"{_toml_key(name)} = {entry}" for name, entry in entries.items())
         self._rewrite(statement, f"{{ {inner} }}" if inner else "{}")
 
-    def _replace(
-        self, statements: Sequence[_Statement], tolerance: Tolerance, newline: str
-    ) -> None:
+    def _replace(self, statements: Sequence[Statement], tolerance: Tolerance, newline: str) -> None:
         """Set the value of ``float32 = ...``, or of ``atol`` and ``rtol`` below it."""
         whole = next((s for s in statements if not s.header and len(s.path) == 3), None)
         if whole is not None:
@@ -202,7 +180,7 @@ class _Editor:
         for place, line in added:
             self._lines.insert(place, line)
 
-    def _insert(self, mine: Sequence[_Statement], entry: str, newline: str) -> None:
+    def _insert(self, mine: Sequence[Statement], entry: str, newline: str) -> None:
         """Add an entry to the op's tolerances, and the table itself where there is none."""
         header = next((s for s in mine if s.header and s.path == _TOLERANCES), None)
         if header is not None:
@@ -222,94 +200,25 @@ class _Editor:
         table = [f"{indent}[ops.tolerances]{newline}", f"{indent}{entry}{newline}"]
         self._lines[self._own[-1].stop : self._own[-1].stop] = table
 
-    def _below_header(self, statement: _Statement) -> bool:
+    def _below_header(self, statement: Statement) -> bool:
         """Whether a key stands under a header of its own rather than under ``[[ops]]``."""
         place = self._own.index(statement)
         return any(other.header for other in self._own[1:place])
 
-    def _indent(self, statement: _Statement) -> str:
+    def _indent(self, statement: Statement) -> str:
         line = self._lines[statement.start]
         return line[: len(line) - len(line.lstrip())]
 
-    def _rewrite(self, statement: _Statement, value: str) -> None:
+    def _rewrite(self, statement: Statement, value: str) -> None:
         """Another value for a key; the key as it is spelled and a comment behind it stay."""
+        before, _, after = self._parts(statement)
+        self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
+
+    def _parts(self, statement: Statement) -> tuple[str, str, str]:
+        """Return the text of a key's lines before its value, the value, and the text after it."""
         text = "".join(self._lines[statement.start : statement.stop])
-        body = text.rstrip("\r\n")
-        end = text[len(body) :]
-        start = _value_start(body)
-        comment = ""
-        for place in (m.start() for m in re.finditer(r"\s*#", body[start:])):
-            # The comment begins where what stands before it is a whole value.
-            if _parses(body[: start + place]):
-                comment = body[start + place :]
-                break
-        self._lines[statement.start : statement.stop] = [f"{body[:start]}{value}{comment}{end}"]
-
-
-def _value_start(statement: str) -> int:
-    """Where the value of ``key = value`` begins; keys may be quoted and hold an equals sign."""
-    for match in re.finditer(r"=\s*", statement):
-        if _parses(f"{statement[: match.end()]}0"):
-            return match.end()
-    raise _NotEditableError
-
-
-def _parses(text: str) -> bool:
-    try:
-        tomli.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _statements(lines: Sequence[str]) -> Iterator[_Statement]:
-    """The statements of a file that parses; comments and blank lines belong to none."""
-    table: Path = ()
-    start = 0
-    while start < len(lines):
-        line = lines[start]
-        if not line.strip() or line.lstrip().startswith("#"):
-            start += 1
-            continue
-        if _HEADER.match(line) and _parses(line):
-            table = _path(tomli.loads(line))
-            yield _Statement(table, start, start + 1, header=True)
-            start += 1
-            continue
-        stop = start + 1
-        while not _parses("".join(lines[start:stop])):
-            stop += 1
-            if stop > len(lines):
-                raise _NotEditableError
-        own = _path(tomli.loads("".join(lines[start:stop])), key="".join(lines[start:stop]))
-        yield _Statement((*table, *own), start, stop, header=False)
-        start = stop
-
-
-def _path(parsed: Any, key: str = "") -> Path:
-    """The keys that lead to the one entry of a parsed statement; `key` is its text."""
-    depth = None
-    if key:
-        depth = len(_path(tomli.loads(f"{key[: _value_start(key)]}0")))
-    path: list[str] = []
-    while parsed and (depth is None or len(path) < depth):
-        if isinstance(parsed, list):
-            parsed = parsed[0]
-            continue
-        if not isinstance(parsed, dict):
-            break
-        name, parsed = next(iter(parsed.items()))
-        path.append(name)
-    return tuple(path)
-
-
-def _first_value(parsed: Any) -> Iterator[Any]:
-    """The value of a statement ``tolerances = ...``, wherever it stands."""
-    for name, value in parsed.items():
-        if name == "tolerances":
-            yield value
-        elif isinstance(value, dict):
-            yield from _first_value(value)
+        start, end = statement.value or (0, 0)
+        return text[:start], text[start:end], text[end:]
 
 
 def _written(tolerance: Tolerance) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.cases import Issued, digest_of
 from gpuemu_flow.daemon.fields import Fields, invalid
+from gpuemu_flow.daemon.fitting import demand_fit, demand_names
 from gpuemu_flow.daemon.issuing import issued_case
 from gpuemu_flow.daemon.jobs import Job
 from gpuemu_flow.daemon.making import wire_strides
@@ -20,7 +20,6 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.wire_ops import Asked, precision_of, tolerance_of
-from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.store.results import Judged
 from gpuemu_flow.types import (
@@ -37,9 +36,6 @@ CHANGED_INPUTS = (
     "these are not the inputs that the case was handed out with: an op that changes its inputs in "
     "place must be given copies"
 )
-
-UNSAID = ("input",)
-"""The input names of an op whose configuration gives none."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -66,11 +62,13 @@ def _judge(
     name = fields.name("op_name")
     configured, op = service.op(name)
     inputs = _ordered(fields.tensors("inputs"), op.input_names)
-    _demand_names(op, inputs)
+    demand_names(op, inputs)
     client = fields.client()
     tolerance, kwargs = tolerance_of(fields.kwargs(), op)
     precision, kwargs = precision_of(kwargs, op)
     dtype = _leading_dtype(inputs.values())
+    if issued is None and inputs:
+        demand_fit(op, inputs, dtype)
     outputs = _outputs(fields)
     notes = []
     if issued is not None and digest_of(inputs) != issued.digest:
@@ -147,36 +145,6 @@ def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[s
     """In the op's own order; what the op does not name comes last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
-
-
-def _demand_names(op: OpConfig, inputs: Mapping[str, NDArray[Any]]) -> None:
-    """UsageError where inputs lack a name of the op's or have one that it does not know.
-
-    An op that says nothing of its inputs takes any.
-    """
-    if op.input_names == UNSAID:
-        return
-    known = ", ".join(op.input_names)
-    problems = [
-        Problem(
-            "request-unknown-input",
-            f"inputs.{name[:60]}: {op.name} has no input of this name; its inputs are {known}",
-            did_you_mean(name[:60], op.input_names),
-        )
-        for name in inputs
-        if name not in op.input_names
-    ]
-    problems += [
-        Problem(
-            "request-missing-input",
-            f"inputs.{name}: {op.name} takes this input, and the request has none",
-            f"send all of {known}",
-        )
-        for name in op.input_names
-        if name not in inputs
-    ]
-    if problems:
-        raise UsageError(*problems)
 
 
 def _leading_dtype(arrays: Any) -> str:

@@ -9,6 +9,9 @@ import numpy as np
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.warps import Warps
 
+MANY = 1 << 30
+"""More groups than there can be."""
+
 
 @dataclass
 class _Copy:
@@ -85,6 +88,7 @@ class Asynchronous(Warps):
         everything : bool
             Whether copies outside of any group arrive too.
         """
+        pending = min(pending, MANY)
         left = []
         for copy in self._copies:
             due = copy.mask.copy() if everything else copy.mask & (

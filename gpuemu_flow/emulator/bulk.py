@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuemu_flow.emulator.asynchronous import MANY
 from gpuemu_flow.emulator.atomics import AtomicForm
+from gpuemu_flow.emulator.lanes import Lanes
 from gpuemu_flow.emulator.mbarriers import Mbarriers
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNALLOCATED, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.types import Array
@@ -74,6 +76,15 @@ class Bulk(Mbarriers):
             )  # fmt: skip
             if self._may_copy(copy, near):
                 self._bulk.append(copy)
+                self._note_read(copy)
+
+    def _note_read(self, copy: _Bulk) -> None:
+        """Let a copy out of shared memory race with writes that no barrier orders before it."""
+        if self.shared_races is not None and not copy.into_shared:
+            only = np.zeros(self.full.shape, bool)
+            only.reshape(-1)[copy.lane] = True
+            lanes = Lanes(np.array([copy.shared], np.uint64), only, ())
+            self.shared_races.access(lanes, None, copy.size, copy.step, write=False, strong=False)
 
     def _may_copy(self, copy: _Bulk, near: int) -> bool:
         lanes = np.array([copy.lane])
@@ -158,7 +169,7 @@ class Bulk(Mbarriers):
     def wait_bulk(self, most: int, mask: Array | None) -> None:
         """Deliver all but the latest groups."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
-        groups = self._bulk_group.reshape(-1)
+        groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []
         for copy in self._bulk:
             due = copy.barrier < 0 and active[copy.lane] and copy.group < groups[copy.lane] - most

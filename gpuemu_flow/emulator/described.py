@@ -11,7 +11,8 @@ from gpuemu_flow.emulator.expressions import ExpressionError, check_expression
 from gpuemu_flow.types import Json, canonical_dtype
 
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
-CHECK_NAMES = ("mem", "init", "race", "sync")
+CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
+DEFAULT_CHECKS = CHECK_NAMES[:4]
 BACKEND_NAMES = ("auto", "numpy", "c")
 LAUNCH_KEYS = ("entry", "grid", "block", "args", "shared")
 MAX_LAUNCHES = 64
@@ -103,7 +104,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     scratch = reader.buffers(table, "scratch")
     if not outputs:
         reader.fault(("outputs",), "no outputs", 'for example outputs = { out = ["B", "H"] }')
-    checks = table.get("checks", list(CHECK_NAMES))
+    checks = table.get("checks", list(DEFAULT_CHECKS))
     if not isinstance(checks, list) or not all(c in CHECK_NAMES for c in checks):
         reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(CHECK_NAMES)}")
         checks = []

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from gpuemu_flow.emulator.ir import Place
 from gpuemu_flow.kernel_findings import TITLES, CodePlace, KernelFinding
 
-CHECKS = ("mem", "init", "race", "sync", "order")
+CHECKS = ("mem", "init", "race", "sync", "order", "contract", "approx")
 """Names of the checks, in the order in which they are shown."""
 
 DEFAULT_CHECKS = ("mem", "init", "race", "sync")
-"""Checks that one launch makes; `order` launches the kernel again."""
+"""Checks that one launch makes; the others launch the kernel again."""
+
+DOUBTS = ("contract", "approx")
+"""Checks that find no mistake but a verdict that is none: it flips with the compiler or GPU."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _short(text: str) -> str:
 
 
 _SPACES = ("global", "shared", "local", "const", "param")
-_WHOLE = ("order", "trap")
+_WHOLE = ("order", "trap", *DOUBTS)
 """Checks whose words say all."""
 
 

@@ -243,7 +243,8 @@ def _function(opcode: Opcode, type_name: str, words: frozenset[str]) -> Form | N
         form = _arithmetic(function, "f64", 1, frozenset(), base)
         return Form(form.function, ("f64",), "f64", base, approximate=error)
     form = _arithmetic(floats.through64(function), "f32", 1, words, base)
-    return Form(form.function, ("f32",), "f32", base, approximate=error)
+    least = 1.0 if base in ("sin", "cos", "lg2") else 0.0  # their bounds are absolute near 0
+    return Form(form.function, ("f32",), "f32", base, approximate=error, absolute_below=least)
 
 
 def _half_function(base: str, type_name: str, function: Lanes) -> Form | None:

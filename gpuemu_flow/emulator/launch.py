@@ -52,11 +52,17 @@ class BufferArgument:
         False for an output whose contents before the launch mean nothing.
     name : str
         For messages; the parameter's name when empty.
+    kept : bool
+        Of one that is not initialised: it holds the bytes of `data` all the same.
+    offset : int
+        Bytes from the start of the buffer to where the pointer leads.
     """
 
     data: Array
     initialised: bool = True
     name: str = ""
+    kept: bool = False
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,23 @@ class ScalarArgument:
     data: bytes
 
 
-Argument = BufferArgument | ScalarArgument
+@dataclass(frozen=True)
+class PointerArgument:
+    """A pointer into the buffer of an earlier argument.
+
+    Attributes
+    ----------
+    argument : int
+        Place of that argument.
+    offset : int
+        Bytes from the start of its buffer.
+    """
+
+    argument: int
+    offset: int
+
+
+Argument = BufferArgument | ScalarArgument | PointerArgument
 
 
 @dataclass(frozen=True)
@@ -285,19 +307,24 @@ def _pack(
     block = bytearray(program.parameter_bytes + 16)
     buffers = []
     for parameter, argument in zip(program.parameters, arguments, strict=True):
+        if isinstance(argument, (BufferArgument, PointerArgument)) and parameter.size != 8:
+            raise bad_argument(
+                f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, no pointer",
+                "pass a number, for example i32=7",
+            )
         if isinstance(argument, BufferArgument):
-            if parameter.size != 8:
-                raise bad_argument(
-                    f"{parameter.name} is a .{parameter.type} of {parameter.size} bytes, "
-                    "no pointer",
-                    "pass a number, for example i32=7",
-                )
             data = np.ascontiguousarray(argument.data)
-            raw = data.tobytes() if argument.initialised else None
+            raw = data.tobytes() if argument.initialised or argument.kept else None
             name = argument.name or parameter.name
-            address = arena.allocate(name, data.nbytes, raw, max(1, data.itemsize))
+            address = arena.allocate(
+                name, data.nbytes, raw, max(1, data.itemsize), initialised=argument.initialised
+            )
             buffers.append(len(arena.buffers) - 1)
-            piece = struct.pack("<Q", address)
+            piece = struct.pack("<Q", address + argument.offset)
+        elif isinstance(argument, PointerArgument):
+            buffers.append(buffers[argument.argument])
+            start = arena.buffers[buffers[-1]].start
+            piece = struct.pack("<Q", GLOBAL_BASE + start + argument.offset)
         else:
             buffers.append(-1)
             piece = argument.data
@@ -331,8 +358,7 @@ def outputs_of(
     )
 
 
-def _take_out(arena: Arena, buffer: int, argument: Argument) -> Array:
-    assert isinstance(argument, BufferArgument)
+def _take_out(arena: Arena, buffer: int, argument: BufferArgument) -> Array:
     raw = arena.read(arena.buffers[buffer]).copy()
     return raw.view(argument.data.dtype).reshape(argument.data.shape)
 

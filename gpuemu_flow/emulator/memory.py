@@ -87,8 +87,9 @@ class Arena:
         self._top = top
 
     def allocate(
-        self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True
-    ) -> int:
+        self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True,
+        initialised: bool = True,
+    ) -> int:  # fmt: skip
         """Place a buffer between guard zones.
 
         Parameters
@@ -100,6 +101,8 @@ class Arena:
         item : int
             Bytes of one element.
         writable : bool
+        initialised : bool
+            False: `data` is what lies there, and nobody has written it.
 
         Returns
         -------
@@ -109,13 +112,15 @@ class Arena:
         guard = guard_bytes(size)
         start = -(-(self._top + guard) // ALIGNMENT) * ALIGNMENT
         self._top = start + size + guard
-        self.buffers.append(Buffer(name, start, size, item, data is not None, writable))
+        initialised = initialised and data is not None
+        self.buffers.append(Buffer(name, start, size, item, initialised, writable))
         if data is None:
             self.data[start : start + size] = PATTERN
             self.shadow[start : start + size] = UNINITIALISED
         else:
             self.data[start : start + size] = np.frombuffer(data, np.uint8)
-            self.shadow[start : start + size] = WRITTEN if writable else READ_ONLY
+            state = WRITTEN if initialised else UNINITIALISED
+            self.shadow[start : start + size] = state if writable else READ_ONLY
         return GLOBAL_BASE + start
 
     def read(self, buffer: Buffer) -> Array:

@@ -29,6 +29,8 @@ class Form:
         Whether the last operand is a constant that `function` takes to make the function.
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
+    absolute_below : float
+        The size of a result below which the error is this size times `approximate`.
     """
 
     function: Lanes
@@ -37,6 +39,7 @@ class Form:
     section: str
     table: bool = False
     approximate: float = 0.0
+    absolute_below: float = 0.0
 
 
 Builder = Callable[[Opcode, str, frozenset[str]], "Form | None"]

@@ -12,9 +12,10 @@ import numpy as np
 from gpuemu_flow.emulator.arguments import NamedArgument, parse_arguments
 from gpuemu_flow.emulator.coverage import KernelCoverage, cover_file
 from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_launch
-from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS
+from gpuemu_flow.emulator.findings import CHECKS, DEFAULT_CHECKS, DOUBTS
 from gpuemu_flow.emulator.launch import DEFAULT_BUDGET, Kernel, LaunchResult, load_kernel
 from gpuemu_flow.emulator.orders import find_order_dependence
+from gpuemu_flow.emulator.variants import find_flips, make_variants
 from gpuemu_flow.errors import Problem, did_you_mean
 
 MAX_FILE = 1 << 28
@@ -72,7 +73,23 @@ def run_file(
             kernel, blocks, threads, given, result, shared=shared, budget=limit
         )
         result = replace(result, findings=(*result.findings, *more))
+    variants = make_variants(kernel, names)
+    if variants:
+        more = find_flips(
+            kernel, variants, result, given,
+            lambda other: other.launch(
+                blocks, threads, given, shared=shared, checks=names, budget=limit
+            ),
+        )  # fmt: skip
+        result = replace(result, findings=(*result.findings, *more))
     return Run(kernel, arguments, result, time.perf_counter() - start)
+
+
+def exit_code(result: LaunchResult) -> int:
+    """Give 0 without findings, 1 with one, 4 when there are only doubts."""
+    if not result.findings:
+        return 0
+    return 4 if all(f.check in DOUBTS for f in result.findings) else 1
 
 
 def parse_dimensions(what: str, text: str) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class SharedMemory(GlobalMemory):
                 address = np.where(self._back(good, near), address, np.uint64(0))
         far = self._lanes(address + self.shared_base, mask, whole=True)
         if good is not None and good.size != far.offsets.size:
-            good = self.spread(good.reshape(near.shape)).reshape(-1)
+            good = self.active(good.reshape(near.shape), far.mask)
         return far, good
 
     def _back(self, chosen: Array, lanes: Lanes) -> Array:

@@ -23,6 +23,7 @@ from gpuemu_flow.emulator.ir import (
     Register,
     Step,
 )
+from gpuemu_flow.emulator.rewriting import like, rewritten
 
 _MOVES = frozenset({"mov", "setp", "set", "cvta"})
 _STORES = frozenset({"st", "red", "atom"})
@@ -51,12 +52,11 @@ def _sources(step: Step) -> tuple[Operand, ...]:
 class _Watch:
     def __init__(self, program: Program, unwritten: frozenset[int]) -> None:
         self._old = program
-        self._types = list(program.register_types)
         self._shadows: dict[int, Register] = {}
         self._steps: list[Step] = []
-        for number in sorted(self._reached(unwritten)):
-            self._shadows[number] = Register(len(self._types), "pred")
-            self._types.append("pred")
+        count = len(program.register_types)
+        for offset, number in enumerate(sorted(self._reached(unwritten))):
+            self._shadows[number] = Register(count + offset, "pred")
         self._unwritten = unwritten
 
     def _computes(self, step: Step) -> bool:
@@ -76,27 +76,22 @@ class _Watch:
 
     def program(self) -> Program:
         """Write the new program."""
-        first = self._old.steps[0]
-        for number, shadow in self._shadows.items():
-            value = Immediate(int(number in self._unwritten))
-            self._steps.append(
-                replace(first, opcode=Opcode("mov.pred"), operands=(shadow, value), guard=None,
-                        negated=False, targets=())
-            )  # fmt: skip
-        starts = []
-        for step in self._old.steps:
-            starts.append(len(self._steps))
+        model = self._old.steps[0]
+        first = [
+            like(model, opcode=Opcode("mov.pred"), guard=None, negated=False,
+                 operands=(shadow, Immediate(int(number in self._unwritten))))
+            for number, shadow in self._shadows.items()
+        ]  # fmt: skip
+        pieces: dict[int, list[Step]] = {}
+        for index, step in enumerate(self._old.steps):
+            self._steps = pieces[index] = []
             self._look(step)
             self._follow(step)
             self._steps.append(step)
-        for index, step in enumerate(self._steps):
-            if step.targets:
-                moved = tuple(starts[t] for t in step.targets)
-                self._steps[index] = replace(step, targets=moved)
-        return replace(self._old, steps=self._steps, register_types=self._types)
+        return rewritten(self._old, pieces, first=first, types=["pred"] * len(self._shadows))
 
-    def _add(self, like: Step, text: str, operands: tuple[Operand, ...]) -> None:
-        self._steps.append(replace(like, opcode=Opcode(text), operands=operands, targets=()))
+    def _add(self, model: Step, text: str, operands: tuple[Operand, ...]) -> None:
+        self._steps.append(like(model, opcode=Opcode(text), operands=operands))
 
     def _look(self, step: Step) -> None:
         """Report undefined addresses, stored values and conditions."""
@@ -118,13 +113,13 @@ class _Watch:
         for number, use in wanted.items():
             self._report(step, number, use)
 
-    def _report(self, like: Step, number: int, use: str) -> None:
+    def _report(self, model: Step, number: int, use: str) -> None:
         shadow = self._shadows.get(number)
         if shadow is not None:
             names = self._old.register_names
             name = names[number] if number < len(names) else "a register"
             steps = self._steps
-            self._add(like, UNDEFINED, (shadow,))
+            self._add(model, UNDEFINED, (shadow,))
             steps[-1] = replace(steps[-1], note=f"uses {name} {use}, which nobody wrote")
 
     def _follow(self, step: Step) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import FlowError
+from gpuemu_flow.errors import FlowError, Problem
 from gpuemu_flow.reports.model import OpResult, RunReport
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
 
 if TYPE_CHECKING:
     from gpuemu_flow.cases.cause import Cause
+    from gpuemu_flow.engine.experiment import Budget
     from gpuemu_flow.engine.relating import Tried
     from gpuemu_flow.engine.subjects import OpSubject
     from gpuemu_flow.tasks.trial import Trials
@@ -27,8 +28,12 @@ WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, Failure
 RERUNS = 8
 """Evaluations of the reference on other inputs for each case of the budget."""
 
-MOST_SECONDS = 300.0
-"""Time after which a report with many failing ops begins no more experiments."""
+MOST_OPS = 8
+"""Whole budgets that a report's ops may use together."""
+
+LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
+"""Time after which a report with many failing ops begins no more experiments: half of what the run
+took, but at least and at most so much. One that has begun ends by its own limit."""
 
 HANG = "op-timeout"
 
@@ -38,6 +43,48 @@ MOST_ELEMENTS = 1 << 15
 """Elements of an experiment's largest tensor, unless no failing case is so small."""
 
 Judged = tuple[Case, CheckResult]
+
+
+@dataclass
+class Effort:
+    """What a report's experiments may take together, and what it was not enough for.
+
+    Attributes
+    ----------
+    cases : int
+        New cases that are left.
+    until : float
+        Time, of the monotonic clock, after which no experiment begins.
+    announce : callable
+        Called with an op's name before its experiment begins.
+    left_out, cut : set of str
+        Ops without an experiment, and those whose experiment its time has ended.
+    """
+
+    cases: int
+    until: float
+    announce: Callable[[str], None] = lambda _: None
+    left_out: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+
+    @property
+    def over(self) -> bool:
+        """Whether another experiment is too much."""
+        return self.cases <= 0 or time.monotonic() > self.until
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What the report has to say of it."""
+        found = []
+        if self.left_out:
+            names = ", ".join(sorted(self.left_out))
+            message = f"the causes were not looked for, since those of other ops took long: {names}"
+            hint = "run it again: what was found is kept, and the search goes on"
+            found.append(Problem("causes-cut-short", message, hint, warning=True))
+        if self.cut:
+            names = ", ".join(sorted(self.cut))
+            message = f"the search for a cause was ended by its time limit: {names}"
+            found.append(Problem("causes-cut-short", message, warning=True))
+        return tuple(found)
 
 
 def family(result: CheckResult) -> str:
@@ -62,6 +109,7 @@ def with_causes(
     budget: int,
     known_only: bool = False,
     cancel: Event | None = None,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
     """A run's report with the causes of its failures.
 
@@ -74,6 +122,8 @@ def with_causes(
     known_only : bool
         Causes that an earlier experiment found are shown, and none is made.
     cancel : threading.Event, optional
+    announce : callable, optional
+        Called with an op's name before an experiment on its failures begins.
     """
     if not report.failures or report.interrupted:
         return report
@@ -82,7 +132,8 @@ def with_causes(
         if any(f.result.verdict in BAD for f in result.failures):
             by_op.setdefault(result.op, []).append(result)
     found: dict[str, tuple[Cause, ...]] = {}
-    begin = time.monotonic()
+    seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
+    effort = Effort(MOST_OPS * budget, time.monotonic() + seconds, announce)
     for op, results in by_op.items():
         failing = [(f.case, f.result) for r in results for f in r.failures]
         passing = [case for r in results for case in r.passing]
@@ -92,15 +143,16 @@ def with_causes(
             failing,
             passing,
             budget=budget,
-            known_only=known_only or time.monotonic() - begin > MOST_SECONDS,
+            known_only=known_only,
             cancel=cancel,
+            effort=effort,
         )
     workspace.cache.close()
     told = tuple(
         replace(r, causes=found[r.op]) if r.failures and r.op in found else r
         for r in report.results
     )
-    return replace(report, results=told)
+    return replace(report, results=told, problems=(*report.problems, *effort.problems()))
 
 
 def causes_of(
@@ -112,17 +164,16 @@ def causes_of(
     budget: int,
     known_only: bool = False,
     cancel: Event | None = None,
+    effort: Effort | None = None,
 ) -> tuple[Cause, ...]:
     """The causes of one op's failures, stated ones first; empty where nothing is known of them."""
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
+    from gpuemu_flow.engine.experiment import Budget  # noqa: PLC0415
     from gpuemu_flow.engine.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
 
-    families: dict[str, list[Judged]] = {}
-    for case, result in failing:
-        if result.verdict in BAD and result.failures:
-            families.setdefault(family(result), []).append((case, result))
     if budget <= 0 or op not in op_names(workspace):
         return ()
+    families = _families(failing)
     known = dtypes_of(workspace, op)
     causes: list[Cause] = []
     for kind, members in families.items():
@@ -141,15 +192,33 @@ def causes_of(
             found = [Cause.from_json(each) for each in kept]
         elif known_only:
             continue
+        elif effort is not None and effort.over:
+            effort.left_out.add(op)
+            continue
         else:
+            if effort is not None and share:
+                effort.announce(op)
+            allowance = Budget(share)
             try:
-                found = _found(workspace, subject, kind, members, here, others, share, cancel)
+                found = _found(workspace, subject, kind, members, here, others, allowance, cancel)
             except FlowError:
                 continue
+            if effort is not None:
+                effort.cases -= allowance.used
+                effort.cut |= {op} if allowance.cut else set()
             if cancel is None or not cancel.is_set():
                 workspace.cache.actions.put(key, [cause.to_json() for cause in found])
         causes += [_with_members(cause, [case for case, _ in members]) for cause in found]
     return tuple(sorted(causes, key=lambda cause: not cause.stated))
+
+
+def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """The failing cases by kind of failure."""
+    families: dict[str, list[Judged]] = {}
+    for case, result in failing:
+        if result.verdict in BAD and result.failures:
+            families.setdefault(family(result), []).append((case, result))
+    return families
 
 
 def _key(
@@ -182,11 +251,11 @@ def _found(
     members: Sequence[Judged],
     failing: Sequence[Case],
     passing: Sequence[Case],
-    budget: int,
+    budget: Budget,
     cancel: Event | None,
 ) -> list[Cause]:
     from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
-    from gpuemu_flow.engine.experiment import Budget, Experiment  # noqa: PLC0415
+    from gpuemu_flow.engine.experiment import Experiment  # noqa: PLC0415
     from gpuemu_flow.engine.relating import Relater  # noqa: PLC0415
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
     from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, open_trials  # noqa: PLC0415
@@ -206,8 +275,8 @@ def _found(
         open_trials(pool, subject.subject, cancel) as trials,
     ):
         judge = _Judge(trials, kind, watched=watched)
-        relater = Relater(subject.schema, _Reference(trials, RERUNS * budget).ask)
-        experiment = Experiment(variants, judge.run, relater, Budget(budget), failing, passing)
+        relater = Relater(subject.schema, _Reference(trials, budget).ask)
+        experiment = Experiment(variants, judge.run, relater, budget, failing, passing)
         cause = experiment.cause()
         return [cause] if cause is not None else experiment.seen_with()
 
@@ -251,17 +320,18 @@ class _Judge:
 
 
 class _Reference:
-    """The reference on other inputs, so many times."""
+    """The reference on other inputs, so many times and so long."""
 
-    def __init__(self, trials: Trials, most: int) -> None:
+    def __init__(self, trials: Trials, budget: Budget) -> None:
         self._trials = trials
-        self._left = most
+        self._budget = budget
+        self._left = RERUNS * budget.left
 
     def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
         """Its outputs; None where it refuses the inputs or has been asked often enough."""
         from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
 
-        if self._left <= 0:
+        if self._left <= 0 or self._budget.late():
             return None
         self._left -= 1
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,10 +74,12 @@ def check(
     request: Request,
     listener: Listener | None = None,
     environ: Mapping[str, str] = os.environ,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Bring what was asked for up to date and say what was found.
 
-    Failing cases and the history are recorded.
+    Failing cases and the history are recorded. `announce` is called with an op's name before new
+    cases are run to find the cause of its failures.
 
     Raises
     ------
@@ -100,7 +102,8 @@ def check(
         if timed_out and limit is not None:
             run = _cut_off(run, outcome, limit)
     if not timed_out:
-        run = with_causes(workspace, run, budget=cause_budget(workspace, confirm=request.confirm))
+        budget = cause_budget(workspace, confirm=request.confirm)
+        run = with_causes(workspace, run, budget=budget, announce=announce)
     run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
     history.append(workspace.cache, run)
     partial = bool(options.words) or request.quick

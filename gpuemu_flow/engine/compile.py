@@ -199,7 +199,12 @@ class Compiler:
                 dtype,
                 # `auto` follows from the reference itself: it is evaluated anew, as is its shadow.
                 files=self._program_files(op, op.reference),
-                inputs=(cases, _reads(stages.OP, ran), _reads(stages.REFERENCE, expected)),
+                inputs=(
+                    cases,
+                    _reads(stages.OP, ran),
+                    _reads(stages.REFERENCE, expected),
+                    *_reads_code(builds[op.reference.kernel]),
+                ),
                 params=parts["compare"],
                 settings={"op": ran.settings, "reference": expected.settings},
             )

@@ -68,9 +68,10 @@ class KernelTasks:
         A build for no certain architecture serves any.
         """
         for spec in self.tasks:
-            fits = arch in ("", spec.params["arch"]) or not spec.params["arch"]
-            if spec.stage == stages.CODE and spec.subject == kernel and fits:
-                return spec
+            if spec.stage == stages.CODE and spec.subject == kernel:
+                own = spec.params["arch"]
+                if not own or arch in ("", own):
+                    return spec
         return None
 
 
@@ -207,7 +208,8 @@ class _KernelCompiler:
         for arch in archs or ("",):
             build = self._build(kernel, kind, arch)
             lint = self._lint(kernel, build, arch)
-            code = [self._code(kernel, build, arch)] if kernel.name in self._run else []
+            run = kernel.name in self._run and not missing
+            code = [self._code(kernel, build, arch)] if run else []
             for spec in (build, *code, lint):
                 self._take(spec, f"{spec.stage}:{kernel.name}", spec.stage)
             linted.append(TaskInput(f"lint:{arch}", lint.name, lint.target))

@@ -56,27 +56,44 @@ Try = Callable[[Case], Tried]
 
 
 class Budget:
-    """Cases that may still be run: so many, and fewer where they take long."""
+    """Cases that may still be run: so many, and fewer where they take long.
+
+    Attributes
+    ----------
+    left, used : int
+        Cases.
+    cut : bool
+        Time has ended it, not the number of cases.
+    """
 
     def __init__(self, cases: int) -> None:
         self.left = cases
         self.used = 0
+        self.cut = False
         self._begin = time.monotonic()
         self._fastest = math.inf
 
     def take(self) -> bool:
         """Take one case out of the budget; False when none is left."""
-        if self.left <= 0 or time.monotonic() - self._begin > MOST_SECONDS:
+        if self.left <= 0 or self.late():
             return False
         if self.used == FEWEST_CASES:
             # The fastest case tells what the op takes: others may have waited for a processor.
             most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
-            self.left = min(self.left, max(0, most - FEWEST_CASES))
+            allowed = max(0, most - FEWEST_CASES)
+            self.cut = self.cut or allowed < self.left
+            self.left = min(self.left, allowed)
             if self.left <= 0:
                 return False
         self.left -= 1
         self.used += 1
         return True
+
+    def late(self) -> bool:
+        """Tell whether the time is over in which all has to be done."""
+        over = time.monotonic() - self._begin > MOST_SECONDS
+        self.cut = self.cut or over
+        return over
 
     def took(self, seconds: float) -> None:
         """Learn how long a case took."""

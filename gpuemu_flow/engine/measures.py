@@ -10,6 +10,7 @@ from threading import Event
 
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
+from gpuemu_flow.engine.kernel_mutants import try_kernel_mutants
 from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject, select_ops
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
@@ -47,12 +48,15 @@ class Mutation:
         Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
     cases : int
         Those with a finite value to compare.
+    kernel : MutationScore or None
+        Of bugs planted in the op's own PTX; None where it is no compiled kernel.
     """
 
     op: str
     score: MutationScore
     trivial: TrivialReport
     cases: int
+    kernel: MutationScore | None = None
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
@@ -97,8 +101,10 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
     results: list[MutantResult] = []
     trivial: list[TrivialResult] = []
     count = 0
+    tried: dict[str, list[Case]] = {}
     with _all_trials(workspace, op, cancel) as each:
         for subject, trials in each:
+            judged = tried.setdefault(subject.subject.dtype, [])
             previous: Arrays | None = None
             for case in _cases(workspace, subject):
                 try:
@@ -108,10 +114,13 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
                 if not has_finite(prepared.expected):
                     continue
                 count += 1
+                judged.append(case)
                 results += _mutant_results(prepared, trials)
                 trivial += _trivial_results(prepared, previous)
                 previous = prepared.expected
-    return Mutation(op, mutation_score(results), assess(trivial), count)
+    planted, found = try_kernel_mutants(workspace, op, tried, cancel)
+    kernel = mutation_score(found, planted) if planted else None
+    return Mutation(op, mutation_score(results), assess(trivial), count, kernel)
 
 
 def _mutant_results(prepared: Prepared, trials: Trials) -> Iterator[MutantResult]:

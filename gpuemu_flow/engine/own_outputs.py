@@ -186,7 +186,8 @@ def output_names(subject: Subject) -> tuple[str, ...]:
 def raised(error: BaseException) -> CheckResult:
     """The verdict on a case whose op raised."""
     text = f"{type(error).__name__}: {error}"
-    return CheckResult(Verdict.ERROR, (Failure(FailureKind.EXECUTION, text),))
+    failure = Failure(FailureKind.EXECUTION, text, why=type(error).__name__)
+    return CheckResult(Verdict.ERROR, (failure,))
 
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> bool:

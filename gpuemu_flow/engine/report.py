@@ -139,6 +139,7 @@ def build_report(
             *outcome.problems,
             *kernel_problems,
             *untracked_inputs(workspace, outcome.selected),
+            *(problem for result in results for problem in result.weaknesses()),
         ),
         changes=tuple(builder.changes(s for s in selected if s.stage == "diff")),
         duration_s=outcome.duration_s,

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,34 +26,59 @@ from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
-from gpuemu_flow.tasks import (
-    build_kernel,
-    compare,
-    diff,
-    diff_kernel,
-    generate,
-    kernel_code,
-    lint,
-    run_op,
-    run_reference,
-)
+from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference, stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
 
 _ATTEMPTS = 3
+_TICKS = 50
 
 Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
+
+def _consists_of(parts: KeyParts) -> dict[str, str]:
+    """Name all that a program consists of: its sources, and code that another task compiled."""
+    made = {role: digest for role, digest in parts.input.items() if role == stages.CODE}
+    return {**parts.code, **made}
+
+
+# The stages of kernels bring all lint rules: they are imported when a kernel is in the graph.
+def _build(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import build_kernel  # noqa: PLC0415
+
+    return build_kernel.run(spec, context)
+
+
+def _code(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import kernel_code  # noqa: PLC0415
+
+    return kernel_code.run(spec, context)
+
+
+def _lint(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import lint  # noqa: PLC0415
+
+    return lint.run(spec, context)
+
+
+def _kernel_diff(spec: TaskSpec, context: StageContext, _: KeyParts) -> StageResult:
+    from gpuemu_flow.tasks import diff_kernel  # noqa: PLC0415
+
+    return diff_kernel.run(spec, context)
+
+
 ACTIONS: Mapping[str, Action] = {
-    generate.STAGE: lambda spec, context, _: generate.run(spec, context),
-    run_op.STAGE: lambda spec, context, parts: run_op.run(spec, context, parts.code),
-    run_reference.STAGE: lambda spec, context, parts: run_reference.run(spec, context, parts.code),
-    compare.STAGE: lambda spec, context, parts: compare.run(spec, context, parts.code),
-    diff.STAGE: lambda spec, context, _: diff.run(spec, context),
-    build_kernel.STAGE: lambda spec, context, _: build_kernel.run(spec, context),
-    kernel_code.STAGE: lambda spec, context, _: kernel_code.run(spec, context),
-    lint.STAGE: lambda spec, context, _: lint.run(spec, context),
-    diff_kernel.STAGE: lambda spec, context, _: diff_kernel.run(spec, context),
+    stages.GENERATE: lambda spec, context, _: generate.run(spec, context),
+    stages.OP: lambda spec, context, parts: run_op.run(spec, context, _consists_of(parts)),
+    stages.REFERENCE: lambda spec, context, parts: run_reference.run(
+        spec, context, _consists_of(parts)
+    ),
+    stages.COMPARE: lambda spec, context, parts: compare.run(spec, context, _consists_of(parts)),
+    stages.DIFF: lambda spec, context, _: diff.run(spec, context),
+    stages.BUILD: _build,
+    stages.CODE: _code,
+    stages.LINT: _lint,
+    stages.KERNEL_DIFF: _kernel_diff,
 }
 
 
@@ -251,7 +277,7 @@ class Executor:
             return _Failed(spec.name, error.problems)
         if (
             self._fail_fast
-            and spec.stage in (compare.STAGE, lint.STAGE)
+            and spec.stage in (stages.COMPARE, stages.LINT)
             and self._runner is not None
             and result.values.get("verdict") in (Verdict.FAILED.value, Verdict.ERROR.value)
         ):
@@ -278,6 +304,7 @@ class Executor:
                 continue
             moved = self._context.inputs.moved(result.discovered, begun)
             if moved and left:
+                self._wait_until_after(begun)
                 continue
             if moved:  # its own doing, most likely: the sources themselves are as they were
                 result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
@@ -292,6 +319,17 @@ class Executor:
                 "run again when nothing writes to them",
             )
         )
+
+    def _wait_until_after(self, begun: int) -> None:
+        """Let the file system's clock go on, which counts in ticks of some ms.
+
+        Restored results are there at once: all attempts would lie in the tick in which somebody
+        installed a package or replaced a link just before.
+        """
+        for _ in range(_TICKS):
+            if self._context.inputs.now() > begun:
+                return
+            time.sleep(0.001)
 
     def _unchanged(self, spec: TaskSpec, parts: KeyParts, begun: int) -> bool:
         names = Discovered(files=frozenset(spec.sources))

@@ -88,6 +88,7 @@ class WireInputs:
         self._last: dict[str, Observation] = {}
         self._lock = threading.Lock()
         self._moved = False
+        self._kept: Discovered | None = None
         self.begun = lookup.now()
         self.names = names
         self.parts = lookup.parts(names)
@@ -95,14 +96,23 @@ class WireInputs:
     def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
         """Add what one program was seen to use so far."""
         with self._lock:
-            if self._last.get(who) is seen:
-                return
-            self._last[who] = seen
-            names = self.names | self._lookup.discover(seen, given)
+            names = self.names
+            if self._last.get(who) is not seen:
+                self._last[who] = seen
+                names |= self._lookup.discover(seen, given)
             self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
-            if names != self.names and not self._moved:
+            if self._moved:
+                return
+            if names != self.names:
                 self.names, self.parts = names, self._lookup.parts(names)
+            if names != self._kept:  # also where an edit brought nothing new: its key is another
                 self._known.add(names)
+                self._kept = names
+
+    @property
+    def moved(self) -> bool:
+        """Whether an input was written to while programs were at work."""
+        return self._moved
 
     def hold(self) -> bool:
         """Whether all inputs are still as they were when the programs were loaded."""
@@ -133,7 +143,13 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Digest of all that decides a verdict beside the case, as far as it is known by now."""
+        """Digest of all that decides a verdict beside the case, as far as it is known by now.
+
+        What was judged while an input was written to is nothing's verdict: the input may be as
+        before by now, and the program have seen another.
+        """
+        if self.seen.moved:
+            return digest_json([self.base, "moved", self.seen.begun])
         return digest_json([self.base, self.seen.parts])
 
     def learn(self, observed: Mapping[str, Observation]) -> None:

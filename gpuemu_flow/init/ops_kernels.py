@@ -97,7 +97,7 @@ def run(a, b):
 
 CUDA_SOFTMAX = """\
 // Softmax of the rows of a float32 matrix: one block of 128 threads per row.
-// scripts/softmax.py is its port to numpy, which is checked for its values.
+// Its PTX is run on the CPU, thread by thread; see [[ops]] of gpuemu.toml for the launch.
 
 constexpr int kThreads = 128;
 

@@ -91,7 +91,7 @@ output = ["M", "N"]
 _NUMPY = (ops_numpy.SOFTMAX, ops_numpy.RMSNORM, ops_numpy.MATMUL)
 _SOURCES: Mapping[str, tuple[str, str, str]] = {
     "numpy": _NUMPY,
-    "cuda": _NUMPY,
+    "cuda": (ops_kernels.CUDA_SOFTMAX, ops_numpy.RMSNORM, ops_numpy.MATMUL),
     "pytorch": (
         ops_frameworks.TORCH_SOFTMAX, ops_frameworks.TORCH_RMSNORM, ops_frameworks.TORCH_MATMUL,
     ),
@@ -108,11 +108,21 @@ _SOURCES: Mapping[str, tuple[str, str, str]] = {
     ),
 }  # fmt: skip
 
+_COMPILED = ("cuda", "softmax")
+"""The framework and the op whose kernel is compiled and run by the emulator."""
+
+_CUDA_SOURCE = "scripts/kernels/softmax.cu"
+_CUDA_PROGRAM = """\
+{ kind = "cuda", kernel = "softmax_kernel", entry = "softmax", grid = ["M"], block = [128], \
+args = ["x", "y", { i32 = "N" }], outputs = { y = ["M", "N"] } }"""
+
 _KERNEL = """
-# Built by nvcc and linted; skipped, and counted as such, where there is no nvcc.
+# Built by nvcc, linted, and run by the op of its name; all of it is skipped, and counted as such,
+# where there is no nvcc.
 [[kernels]]
 name = "softmax_kernel"
 source = "scripts/kernels/softmax.cu"
+threads_per_block = 128
 build = { arch = ["sm_80"] }
 artifact_checks = { max_registers = 64, max_spills = 0 }
 """
@@ -143,10 +153,9 @@ def plan_files(
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}
     for op, source in zip(chosen, _SOURCES[framework.name], strict=False):
-        planned[f"scripts/{op.name}.py"] = source
+        compiled = (framework.name, op.name) == _COMPILED
+        planned[_CUDA_SOURCE if compiled else f"scripts/{op.name}.py"] = source
         planned[f"scripts/{op.name}_ref.py"] = op.reference
-    if framework.name == "cuda":
-        planned["scripts/kernels/softmax.cu"] = ops_kernels.CUDA_SOFTMAX
     planned[SCHEMA_PATH] = (files("gpuemu_flow.schemas") / "gpuemu.schema.json").read_text("utf-8")
     planned[CONFIG_PATH] = config_text(name, framework, chosen)
     workflow = plan_workflow(framework, ci, origin) if ci is not None else {}
@@ -189,12 +198,14 @@ def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
 
 
 def _op_table(op: Op, framework: Framework) -> str:
-    program = f'"scripts/{op.name}.py:{op.name}"'
+    program, more = f'"scripts/{op.name}.py:{op.name}"', ""
+    if (framework.name, op.name) == _COMPILED:
+        program, more = _CUDA_PROGRAM, 'dtypes = ["float32"]\n'
     if framework.name == "triton":
         program = f'{{ kind = "triton", file = "scripts/{op.name}.py", function = "run" }}'
     return (
         f'\n[[ops]]\nname = "{op.name}"\nop = {program}\n'
-        f'reference = "scripts/{op.name}_ref.py:{op.name}"\n{op.table}'
+        f'reference = "scripts/{op.name}_ref.py:{op.name}"\n{more}{op.table}'
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
@@ -16,7 +16,8 @@ from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.statistics import combine
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
+from gpuemu_flow.numerics.weakness import weakness
+from gpuemu_flow.types import CheckResult, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
 __all__ = ["QUICK_SHARE", "Policy", "check_outputs"]
@@ -90,12 +91,13 @@ def check_outputs(
     extents = [_extent(output, special) for output in compared]
     stats = combine(
         [(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared],
-        unjudged=sum(extent.unjudged for extent in extents),
+        unjudged=sum(extent.shown for extent in extents),
     )
     verdict, reasons = of_outputs(bool(failures), extents)
-    notes = (*reasons, *_notes(stats, tolerance))
+    notes = (*reasons, *_notes(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
-    return CheckResult(verdict, tuple(failures), stats, notes, empty)
+    weak = tuple(found for output in compared if (found := weakness(output)) is not None)
+    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak)
 
 
 def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
@@ -148,12 +150,20 @@ def _check_preserved(actual: Arrays, policy: Policy, inputs: Arrays | None) -> l
     return [as_failure("shape_preserved", name, violation)] if violation else []
 
 
-def _notes(stats: ErrorStats, tolerance: Mapping[str, Tolerance] | Envelope) -> tuple[str, ...]:
+def _notes(
+    extents: Sequence[Compared], tolerance: Mapping[str, Tolerance] | Envelope
+) -> tuple[str, ...]:
     notes = []
     if isinstance(tolerance, Envelope) and tolerance.label == "auto (weak)":
         notes.append("tolerance: auto (weak), the reference has no float32 shadow")
     if isinstance(tolerance, Envelope) and tolerance.reason:
         notes.append(f"the reference fails on all moved inputs: {tolerance.reason}")
-    if stats.num_no_verdict:
-        notes.append(f"no verdict on {stats.num_no_verdict} of {stats.count} elements")
+    count = sum(extent.count for extent in extents)
+    without = sum(extent.unjudged for extent in extents)
+    shown = sum(extent.shown for extent in extents)
+    if without:
+        notes.append(f"no verdict on {without} of {count} elements")
+    if shown > without:
+        number = f"{shown - without} of {count} elements"
+        notes.append(f"NaN is expected in {number}, on finite inputs: it has no value to compare")
     return tuple(notes)

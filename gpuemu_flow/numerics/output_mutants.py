@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,8 +259,19 @@ def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
     return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 
+class Planted(Protocol):
+    """What a score says of a mutant."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
+
 def score(
-    results: Iterable[MutantResult], mutants: Iterable[OutputMutant] = OUTPUT_MUTANTS
+    results: Iterable[MutantResult], mutants: Iterable[Planted] = OUTPUT_MUTANTS
 ) -> MutationScore:
     """Fold the results of many cases: a mutant is killed by the first case that fails it."""
     cases: dict[str, list[bool]] = {}

@@ -67,7 +67,7 @@ class Totals:
     count: int = 0
     judged: int = 0
     finite: int = 0  # judged by a finite expected value
-    nan: int = 0  # judged, and expected to be NaN
+    nan: int = 0  # expected to be NaN, and right
     failing: int = 0
     failing_values: int = 0  # output not NaN, and not right but for a strict policy
     failing_nan: int = 0
@@ -111,7 +111,7 @@ class Totals:
         if judgement.finite is None:
             self.finite += judged
             return
-        finite, nan = np.isfinite(expected), np.isnan(expected)
+        finite, nan = np.isfinite(expected), np.isnan(expected) & ~judgement.failed
         if judgement.unjudged is not None:
             finite, nan = finite & ~judgement.unjudged, nan & ~judgement.unjudged
         self.finite += int(np.count_nonzero(finite))

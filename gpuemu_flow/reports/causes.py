@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.cause import Cause, case_id
 from gpuemu_flow.cases.features import group
 from gpuemu_flow.reports.model import CaseFailure, OpResult
+from gpuemu_flow.tasks.verdicts import reason
 from gpuemu_flow.types import Case, Verdict
-
-_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,15 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
             left = [f for f in left if case_id(f.case) not in ids]
             if members:
                 found.append(Explained(members, cause))
-    unlike: dict[tuple[str, str], list[CaseFailure]] = {}
+    unlike: dict[tuple[Verdict, tuple[str, ...]], list[CaseFailure]] = {}
     wrong: dict[Case, CaseFailure] = {}
     for failure in left:
         if failure.result.verdict is Verdict.FAILED:
             wrong[failure.case] = failure
         else:
             first = failure.result.failures[0] if failure.result.failures else None
-            # Messages that differ only in their numbers have one cause.
-            detail = _DIGITS.sub("#", first.message) if first is not None else ""
-            unlike.setdefault((failure.result.verdict.value, detail), []).append(failure)
+            detail = (reason(first), first.output, first.place) if first is not None else ()
+            unlike.setdefault((failure.result.verdict, detail), []).append(failure)
     kinds = ((case, failure.result.failures[0].kind) for case, failure in wrong.items())
     for each in group(kinds, passing):
         members = [wrong[case] for case in each.members]

@@ -23,6 +23,23 @@ class Mutated(Protocol):
     def trivial(self) -> TrivialReport: ...
     @property
     def cases(self) -> int: ...
+    @property
+    def kernel(self) -> MutationScore | None: ...
+
+
+def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
+    """Write the share that was found, and what survives."""
+    total = len(score.killed) + len(score.survivors)
+    lines = [
+        f"{len(score.killed)} of {plural(total, what)} "
+        f"found on {plural(cases, 'case')} ({score.share:.0%})"
+    ]
+    for survivor in score.survivors:
+        lines.append(
+            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
+            f"applied in {plural(survivor.cases, 'case')}"
+        )
+    return lines
 
 
 def render_mutation(found: Mutated, style: Style) -> str:
@@ -33,15 +50,11 @@ def render_mutation(found: Mutated, style: Style) -> str:
     if not total:
         why = "no case has a finite value to compare" if not found.cases else "none applies"
         return f"{name}: no bug could be planted in {plural(found.cases, 'case')}: {why}"
-    lines = [
-        f"{name}: {len(score.killed)} of {plural(total, 'planted bug')} "
-        f"found on {plural(found.cases, 'case')} ({score.share:.0%})"
-    ]
-    for survivor in score.survivors:
-        lines.append(
-            f"  survives: {survivor.name} ({survivor.kind}): {survivor.why}; "
-            f"applied in {plural(survivor.cases, 'case')}"
-        )
+    lines = _scored(score, "planted bug", found.cases)
+    lines[0] = f"{name}: {lines[0]}"
+    if found.kernel is not None:
+        first, *rest = _scored(found.kernel, "planted PTX bug", found.cases)
+        lines += [f"{name}, the kernel: {first}", *rest]
     if score.not_applicable:
         lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")
     for name in found.trivial.accepted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -53,6 +53,12 @@ class CaseFailure:
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
 
+STANDING = frozenset(
+    ("untracked-inputs", "loose-tolerance", "constant-reference", "causes-cut-short")
+)
+"""Warnings that belong to results: each report shows them again, in whatever format."""
+
+
 @dataclass(frozen=True)
 class OpResult:
     """All cases of one op and dtype.
@@ -81,6 +87,10 @@ class OpResult:
         What failures are compared with to find their cause.
     absence : Absence
         Why it was not looked at, where a run says more than that it was skipped.
+    loose : tuple of str
+        Outputs whose explicit tolerance lets zeros pass in every case.
+    constant : tuple of (str, float)
+        Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
     """
@@ -106,11 +116,27 @@ class OpResult:
     passing: tuple[Case, ...] = ()
     causes: tuple[Cause, ...] = ()
     absence: Absence = Absence.NONE
+    loose: tuple[str, ...] = ()
+    constant: tuple[tuple[str, float], ...] = ()
 
     @property
     def absent(self) -> Absence:
         """Why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
+
+    def weaknesses(self) -> Iterator[Problem]:
+        """Warn of comparisons that say less than they seem to."""
+        for name in self.loose:
+            message = f"the tolerance is larger than all that it judges: zeros for {name!r} pass"
+            hint = 'give a smaller one, or `tolerance = "auto"`'
+            yield self._warning("loose-tolerance", message, hint)
+        for name, value in self.constant:
+            message = f"the reference gives {value:g} for {name!r} in every case"
+            hint = "whatever always gives that passes; look whether it is meant"
+            yield self._warning("constant-reference", message, hint)
+
+    def _warning(self, slug: str, message: str, hint: str) -> Problem:
+        return Problem(slug, f"{self.op} {self.dtype}: {message}", hint, warning=True)
 
 
 def _absence(verdict: Verdict, told: Absence) -> Absence:
@@ -257,6 +283,8 @@ class ReportBuilder:
             reason=summary.get("reason", ""),
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
             cached=not any(self.status.get(m) == "ran" for m in makers),
+            loose=tuple(summary.get("loose", ())),
+            constant=tuple(sorted(summary.get("constant", {}).items())),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )

@@ -40,14 +40,22 @@ def render_report(report: Report, style: Style, *, warn_threshold: float) -> str
     return "\n".join(lines)
 
 
+MAX_REASON = 120
+"""Characters of a reason that all of several missing verdicts share, so that it is told first."""
+
+
 def headline(report: Report) -> str:
     """The verdict in one line, with the names of all that has none: what is first read."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
-        names = [printable(m.what) for m in report.missing if m.absence is absence]
+        absent = [m for m in report.missing if m.absence is absence]
+        names = [printable(m.what) for m in absent]
         if names:
             more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            reasons = {printable(m.reason) for m in absent}
+            why = reasons.pop() if len(names) > 1 and len(reasons) == 1 else ""
+            more += f" ({why})" if 0 < len(why) <= MAX_REASON else ""
             groups.append(f"{words}{', '.join(names[:MAX_NAMES])}{more}")
     if report.timed_out and not any(m.absence is Absence.CUT_OFF for m in report.missing):
         groups.insert(0, "the time limit came before the last tasks")

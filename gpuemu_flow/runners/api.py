@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 
+from gpuemu_flow.errors import FlowError
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
@@ -168,6 +169,8 @@ class RunError:
         Where the program itself failed, relative to the workspace root when it lies inside.
     line : int
         1-based; 0 when unknown.
+    exception : str
+        The name of the class that the program raised; empty where it raised nothing.
     """
 
     slug: str
@@ -176,6 +179,7 @@ class RunError:
     stderr_tail: str = ""
     file: str = ""
     line: int = 0
+    exception: str = ""
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,8 @@ class Outcome:
 def error_from_json(data: Mapping[str, Json]) -> RunError:
     """A RunError from its JSON form; KeyError, TypeError or ValueError when it is not that."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
-    return RunError(**texts, line=int(data["line"]))
+    exception = str(data.get("exception", ""))  # an older version's says nothing of it
+    return RunError(**texts, line=int(data["line"]), exception=exception)
 
 
 class OpError(Exception):
@@ -264,3 +269,11 @@ class OpError(Exception):
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def op_error(error: FlowError) -> OpError:
+    """Make the error of a program out of one of ours."""
+    problem = error.problems[0]
+    return OpError(
+        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
+    )

@@ -82,6 +82,10 @@ def _limit_text(program: Program) -> str:
     return f"memory_limit = {program.memory_limit} bytes is exhausted"
 
 
+MOST_NAME = 80
+"""Characters of the name of an exception."""
+
+
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
     """A RunError for what a program, or loading it, raised.
 
@@ -109,7 +113,9 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
-    return RunError(slug, prefix + _text(error), hint, file=file, line=line)
+    raised = type(error).__name__[:MOST_NAME]
+    text = prefix + _text(error)
+    return RunError(slug, text, hint, file=file, line=line, exception=raised)
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:

@@ -22,10 +22,12 @@ from gpuemu_flow.emulator.launch import (
     ScalarArgument,
     load_kernel,
 )
+from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.numerics.variants import variant_name
+from gpuemu_flow.runners.api import OpError, Program, RunError, op_error
 from gpuemu_flow.runners.emulated_batches import Beforehand
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
@@ -67,13 +69,6 @@ def failure_of(finding: Finding, root: str, code_line: Callable[[int], int] = in
     return Failure.of_kernel(kind, finding.typed(code_line).moved(near))
 
 
-def _refused(problem_of: FlowError) -> OpError:
-    problem = problem_of.problems[0]
-    return OpError(
-        RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)
-    )
-
-
 class EmulatedRunner:
     """Launches the kernels of one PTX file as the configuration describes.
 
@@ -96,6 +91,7 @@ class EmulatedRunner:
         self._described: Described = described
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
+        self._made: list[tuple[int, Variant]] | None = None
         self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
         try:
@@ -108,7 +104,7 @@ class EmulatedRunner:
                 load_kernel(data, program.path, launch.entry) for launch in described.launches
             ]
         except FlowError as error:
-            raise _refused(error) from None
+            raise op_error(error) from None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """Launch the kernels; the outputs by name.
@@ -126,7 +122,7 @@ class EmulatedRunner:
         except ExpressionError as error:
             raise OpError(RunError("emulator-launch", str(error))) from None
         except FlowError as error:
-            raise _refused(error) from None
+            raise op_error(error) from None
 
     def expect(self, cases: Sequence[Inputs]) -> None:
         """Run cases that are about to be asked for, as far as they can share launches."""
@@ -137,20 +133,51 @@ class EmulatedRunner:
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        names = self._sizes(shapes)
-        buffers = self._buffers(inputs, names, shapes)
-        for launch, kernel in zip(self._described.launches, self._kernels, strict=True):
-            self._launch(kernel, launch, names, shapes, buffers)
+        """Launch the kernels, and their variants, whose outputs follow where they differ."""
+        buffers = self._compute(inputs, self._kernels, self._described.checks)
+        names = [made.name for made in self._described.outputs]
+        outputs = {name: buffers[name].data for name in names}
+        found = self._found
+        named = self._outputs(buffers)
+        renamed = dict(zip(names, named, strict=True)) if len(names) == 1 else {n: n for n in names}
+        for at, variant in self._variants():
+            kernels = [*self._kernels[:at], variant.kernel, *self._kernels[at + 1 :]]
+            other = self._compute(inputs, kernels, ())
+            for name in names:
+                if other[name].data.tobytes() != outputs[name].tobytes():
+                    named[variant_name(renamed[name], variant.label)] = other[name].data
+        self._found = found
         for name, array in inputs.items():
             after = buffers[name].data
             if after.tobytes() != np.ascontiguousarray(array).tobytes():
                 self._write_back(name, array, after)
-        return self._outputs(buffers)
+        return named
+
+    def _variants(self) -> list[tuple[int, Variant]]:
+        """Make the variants of all kernels, with the number of the launch, once."""
+        if self._made is None:
+            checks = self._described.checks
+            self._made = [
+                (at, variant)
+                for at, kernel in enumerate(self._kernels)
+                for variant in make_variants(kernel, checks)
+            ]
+        return self._made
+
+    def _compute(
+        self, inputs: Inputs, kernels: Sequence[Kernel], checks: Sequence[str]
+    ) -> dict[str, BufferArgument]:
+        """Launch kernels on some inputs, and return what all buffers hold afterwards."""
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        names = self._sizes(shapes)
+        buffers = self._buffers(inputs, names, shapes)
+        for launch, kernel in zip(self._described.launches, kernels, strict=True):
+            self._launch(kernel, launch, names, shapes, buffers, checks)
+        return buffers
 
     def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
         """Run cases of the same shapes in one launch each; None when that cannot be."""
-        if self._described.backend == "c":
+        if self._described.backend == "c" or self._variants():
             return None
         shapes = {name: tuple(array.shape) for name, array in cases[0].items()}
         try:
@@ -216,6 +243,7 @@ class EmulatedRunner:
     def _launch(
         self, kernel: Kernel, launch: Any, names: Mapping[str, int],
         shapes: Mapping[str, tuple[int, ...]], buffers: dict[str, BufferArgument],
+        checks: Sequence[str],
     ) -> None:  # fmt: skip
         grid = [compute(t, names, shapes) for t in launch.grid]
         block = [compute(t, names, shapes) for t in launch.block]
@@ -224,7 +252,7 @@ class EmulatedRunner:
         arguments = self._arguments(launch, names, shapes, buffers)
         result = kernel.launch(
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
-            checks=self._described.checks, backend=self._described.backend,
+            checks=checks, backend=self._described.backend,
         )  # fmt: skip
         if result.findings:
             number = plain_ptx(self._data).number

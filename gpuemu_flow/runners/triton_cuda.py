@@ -11,9 +11,16 @@ MULTIPROCESSORS = 4
 """Few, so that a persistent kernel's programs take several tiles each."""
 CAPABILITY = (9, 0)
 SHARED_BYTES = 227 << 10
+_SHARED = {75: 64 << 10, 80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10}
 _MEMORY = 1 << 34
 
 Patch = tuple[Any, str, Any]
+
+
+def shared_bytes(capability: tuple[int, int]) -> int:
+    """Shared memory that a block may have; source: CUDA C++ Programming Guide, table of limits."""
+    return _SHARED.get(capability[0] * 10 + capability[1], SHARED_BYTES)
+
 
 _SILENT = (
     "init", "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "seed",
@@ -101,16 +108,18 @@ class _Event:
         return 0.0
 
 
-def _properties() -> SimpleNamespace:
+def _properties(capability: tuple[int, int]) -> SimpleNamespace:
+    shared = shared_bytes(capability)
+    model = "H100" if capability == CAPABILITY else f"sm_{capability[0]}{capability[1]}"
     return SimpleNamespace(
-        name="NVIDIA H100 (none: gpuemu-flow computes on the CPU)",
-        major=CAPABILITY[0],
-        minor=CAPABILITY[1],
+        name=f"NVIDIA {model} (none: gpuemu-flow computes on the CPU)",
+        major=capability[0],
+        minor=capability[1],
         multi_processor_count=MULTIPROCESSORS,
         total_memory=_MEMORY,
         shared_memory_per_block=48 << 10,
-        shared_memory_per_block_optin=SHARED_BYTES,
-        shared_memory_per_multiprocessor=SHARED_BYTES + 1024,
+        shared_memory_per_block_optin=shared,
+        shared_memory_per_multiprocessor=shared + 1024,
         L2_cache_size=50 << 20,
         warp_size=32,
         max_threads_per_block=1024,
@@ -122,10 +131,10 @@ def _properties() -> SimpleNamespace:
     )
 
 
-def cuda_patches(torch: Any) -> list[Patch]:
+def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[Patch]:
     """Names of torch that ask for a GPU, with what answers in its place."""
     cuda = torch.cuda
-    properties, stream = _properties(), _Stream()
+    properties, stream = _properties(capability), _Stream()
     answers: dict[str, Any] = {
         **{name: _answer(name, None) for name in _SILENT},
         **{name: _answer(name, 0) for name in _ZEROS},
@@ -134,8 +143,8 @@ def cuda_patches(torch: Any) -> list[Patch]:
         **{name: type(name, (_Context,), {"__module__": "torch.cuda"}) for name in _CONTEXTS},
         "device_count": _answer("device_count", 1),
         "mem_get_info": _answer("mem_get_info", (_MEMORY, _MEMORY)),
-        "get_arch_list": _answer("get_arch_list", ["sm_90"]),
-        "get_device_capability": _answer("get_device_capability", CAPABILITY),
+        "get_arch_list": _answer("get_arch_list", [f"sm_{capability[0]}{capability[1]}"]),
+        "get_device_capability": _answer("get_device_capability", capability),
         "get_device_name": _answer("get_device_name", properties.name),
         "get_device_properties": _answer("get_device_properties", properties),
         "current_stream": _answer("current_stream", stream),

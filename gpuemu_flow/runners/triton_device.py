@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuemu_flow.runners.triton_cuda import (
+    CAPABILITY,
     MULTIPROCESSORS,
     SHARED_BYTES,
     Patch,
@@ -51,13 +52,24 @@ class CpuDevice:
     torch : module
     on_address : callable
         Told of each tensor whose address the host function asks for.
+
+    Attributes
+    ----------
+    new : set of int
+        Where memory lies that was made without values.
     """
 
-    def __init__(self, torch: Any, on_address: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        on_address: Callable[[Any], None],
+        capability: tuple[int, int] = CAPABILITY,
+    ) -> None:
         self._torch = torch
         self._mode = _mode_class(torch)(self, on_address)
-        self._patches = cuda_patches(torch)
+        self._patches = cuda_patches(torch, capability)
         self.made_uninitialised = False
+        self.new: set[int] = set()
         self.run = 0
 
     @contextmanager
@@ -117,6 +129,7 @@ def _mode_class(torch: Any) -> Any:
             if name in _UNINITIALISED and isinstance(result, tensor):
                 fill_uninitialised(torch, result, owner.run)
                 owner.made_uninitialised |= result.numel() > 0
+                owner.new.add(result.untyped_storage().data_ptr())
             elif name == "data_ptr":
                 self._on_address(args[0])
             return result
@@ -127,12 +140,12 @@ def _mode_class(torch: Any) -> Any:
 class CpuDriver:
     """What Triton's host side asks its driver."""
 
-    def __init__(self, torch: Any, target: Any) -> None:
+    def __init__(self, torch: Any, target: Any, shared: int = SHARED_BYTES) -> None:
         self._torch = torch
         self._target = target
         self.utils = SimpleNamespace(
             get_device_properties=lambda *_: {
-                "max_shared_mem": SHARED_BYTES,
+                "max_shared_mem": shared,
                 "max_num_regs": 65536,
                 "multiprocessor_count": MULTIPROCESSORS,
                 "warpSize": 32,

@@ -34,7 +34,8 @@ CONFIGURATION = "GPUEMU_TRITON_CONFIG"
 _ALIGNMENT = 128
 
 
-def _package(name: str) -> ModuleType:
+def package(name: str) -> ModuleType:
+    """Import torch or triton; RunnerError ``triton-missing`` where that cannot be done."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -68,10 +69,10 @@ class Interpreter:
     """
 
     def __init__(self) -> None:
-        self.torch = _package("torch")
-        self._triton = _package("triton")
-        self._interpreter = _package("triton.runtime.interpreter")
-        self._compiled = _package("triton.runtime.jit").JITFunction
+        self.torch = package("torch")
+        self._triton = package("triton")
+        self._interpreter = package("triton.runtime.interpreter")
+        self._compiled = package("triton.runtime.jit").JITFunction
         self.memory = Memory()
         self.device = CpuDevice(self.torch, self._share)
         self._builder = CheckedBuilder(self._interpreter, self.memory)

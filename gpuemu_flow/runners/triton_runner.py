@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuemu_flow.errors import RunnerError
+from gpuemu_flow.errors import FlowError, RunnerError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
-from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.api import Program, op_error
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.triton_interpreter import SWITCH, Interpreter
 from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import DTYPES, Failure
+
+if TYPE_CHECKING:
+    from gpuemu_flow.runners.triton_emulated import CompiledTriton
 
 Inputs = Mapping[str, np.ndarray]
 _MOST_COPIED = 1 << 26
@@ -70,10 +73,9 @@ class TritonRunner(CallableRunner):
         # This process is the program's, and has not imported triton yet.
         os.environ.pop(SWITCH, None)
         try:
-            self._interpreter = Interpreter()
+            self._interpreter = _maker(program)
         except RunnerError as failed:
-            problem = failed.problems[0]
-            raise OpError(RunError(problem.slug, problem.message, problem.hint)) from None
+            raise op_error(failed) from None
         self._found: list[Failure] = []
         self._run = 0
         with self._interpreter.running():
@@ -98,7 +100,10 @@ class TritonRunner(CallableRunner):
         """See `CallableRunner.call`."""
         self._found, self._run = [], 0
         copies = _copied(inputs)
-        outputs = super().call(inputs, watch)
+        try:
+            outputs = super().call(inputs, watch)
+        except FlowError as error:
+            raise op_error(error) from None
         self._found = self._interpreter.failures()
         if self._interpreter.device.made_uninitialised and suspicious(outputs):
             again = self._again(copies, watch) if copies is not None else None
@@ -116,6 +121,16 @@ class TritonRunner(CallableRunner):
     def violations(self) -> list[Failure]:
         """What the kernels of the latest call touched or left out, and must not have."""
         return self._found
+
+
+def _maker(program: Program) -> Interpreter | CompiledTriton:
+    """What runs the kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
+    if not program.argv:
+        return Interpreter()
+    from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it
+
+    _, arch, checks = program.argv
+    return CompiledTriton(arch, tuple(filter(None, checks.split(","))), program.root)
 
 
 def _copied(inputs: Inputs) -> Inputs | None:

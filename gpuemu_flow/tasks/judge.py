@@ -22,6 +22,7 @@ from gpuemu_flow.numerics.envelope import (
 )
 from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
+from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.store.blobs import SUFFIX
@@ -139,10 +140,30 @@ class Judge:
         """The verdict on one case's outputs; its inputs are made when they are not given.
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
-        longer than all else.
+        longer than all else. Outputs of variants (`numerics.variants`) are judged too: where one
+        has another verdict, there is none.
         """
         if inputs is None:
             inputs = materialise(case)
+        own, variants = split_variants(actual)
+        result = self._check_own(case, own, expected, inputs, explain=explain)
+        if not variants or result.verdict not in (Verdict.PASSED, Verdict.FAILED):
+            return result
+        flips = [
+            label
+            for label, outputs in variants.items()
+            if self._check_own(case, outputs, expected, inputs, explain=False).verdict
+            is not result.verdict
+        ]
+        if not flips:
+            return result
+        notes = [f"{result.verdict.value} as it stands, but not with {label}" for label in flips]
+        return CheckResult(Verdict.INCONCLUSIVE, (), result.stats, (*notes, *result.notes))
+
+    def _check_own(
+        self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
+    ) -> CheckResult:
+        """The verdict on one set of outputs."""
         terms = self.terms(case, expected, inputs, actual)
         result = check_outputs(
             actual,

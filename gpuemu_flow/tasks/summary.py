@@ -38,4 +38,6 @@ def tallied(tally: Tally) -> dict[str, Json]:
         "errors": counts.get(Verdict.ERROR, 0),
         "skipped": counts.get(Verdict.SKIPPED, 0),
         "unjudged": tally.unjudged,
+        "loose": list(tally.passed_by_zeros),
+        "constant": dict(tally.constant or {}),
     }

@@ -13,6 +13,7 @@ import tomli
 from mini_workspace import Mini
 
 import gpuemu_flow
+from gpuemu_flow.artifacts.toolchain import find_tools
 
 NEEDS = {
     "numpy": [],
@@ -65,7 +66,7 @@ def test_what_is_written_is_a_valid_workspace(empty: Mini, framework: str) -> No
     config = tomli.loads((empty.root / "gpuemu.toml").read_text())
     assert [op["name"] for op in config["ops"]] == ["softmax", "rmsnorm", "matmul"]
     sources = [p for p in content(empty.root) if p.endswith(".py")]
-    assert len(sources) == 6
+    assert len(sources) == (5 if framework == "cuda" else 6)
     for path in sources:
         compile((empty.root / path).read_bytes(), path, "exec")
 
@@ -74,14 +75,27 @@ def test_what_is_written_is_a_valid_workspace(empty: Mini, framework: str) -> No
 def test_it_passes_at_once_and_a_bug_does_not(empty: Mini, framework: str) -> None:
     if lacks(framework):
         pytest.skip(f"not installed: {', '.join(lacks(framework))}")
+    if framework == "cuda" and "nvcc" not in find_tools(names=["nvcc"]).tools:
+        pytest.skip("needs nvcc")
     empty.command("init", "-f", framework, "--with-examples")
     empty.edit("gpuemu.toml", "cases = 24", "cases = 3")
     found = empty.run("--dtype", "float32")
     assert [r["verdict"] for r in found["results"]] == ["passed"] * 3
     path = empty.root / "scripts" / "softmax.py"
+    if framework == "cuda":
+        path = empty.root / "scripts" / "kernels" / "softmax.cu"
     text = path.read_text()
-    divided = next(w for w in ("weights / weights", "weights / tl", "weights / tf") if w in text)
-    path.write_text(text.replace(divided, divided.replace("weights", "0.99 * weights", 1)))
+    forms = ("weights / weights", "weights / tl", "weights / tf", "expf(row[i] - largest) / total")
+    divided = next(w for w in forms if w in text)
+    first = divided.split(" / ")[0]
+    path.write_text(
+        text.replace(
+            divided,
+            divided.replace(
+                first, f"0.99f * {first}" if framework == "cuda" else f"0.99 * {first}", 1
+            ),
+        )
+    )
     assert {
         r["verdict"] for r in empty.run("softmax", "--dtype", "float32", code=1)["results"]
     } == {"failed"}

@@ -106,3 +106,49 @@ def test_the_few_elements_of_a_steep_reference_that_can_be_told_are_judged(
     (result,) = mini.run(code=None)["results"]
     assert (result["verdict"], result["passed"]) == (verdict, 0)
     assert result["unjudged"] > 0.9
+
+
+def weak(folder: Path, returned: str, tolerances: str) -> Mini:
+    """A workspace whose comparison says little; the op gives what the reference does."""
+    mini = workspace(folder, "nan")
+    for name in ("op", "reference"):
+        mini.write(f"{name}.py", f"import numpy as np\ndef {name}(x):\n    return {returned}\n")
+    toml = (folder / "gpuemu.toml").read_text()
+    mini.write("gpuemu.toml", toml.replace("[ops.schema]", f"{tolerances}\n[ops.schema]"))
+    return mini
+
+
+def told_everywhere(mini: Mini, slug: str, code: int) -> None:
+    """The warning stands in each format, and again when nothing is run."""
+    for _ in range(2):
+        assert slug in mini.command("run", code=code).stdout
+        problems = json.loads(mini.command("run", "--format", "json", code=code).stdout)["problems"]
+        assert [p["slug"] for p in problems] == [slug]
+    outputs = ("ci.html", "ci.md", "ci.xml", "ci.json", "ci.sarif")
+    wanted = [word for name in outputs for word in ("-o", name)]
+    assert slug in mini.command("ci", *wanted, code=code).stdout
+    for name in outputs:
+        assert slug in (mini.root / name).read_text(), name
+
+
+def test_a_tolerance_that_zeros_would_pass_under_gives_no_verdict(tmp_path: Path) -> None:
+    mini = weak(tmp_path / "w", "x * 2", "tolerances = { float32 = { atol = 1000.0, rtol = 0.0 } }")
+    done = mini.command("run", "--format", "json", code=4)
+    (result,) = json.loads(done.stdout)["results"]
+    assert result["verdict"] == "inconclusive"
+    assert "zeros for 'y' would pass" in result["reason"]
+    told_everywhere(mini, "loose-tolerance", 4)
+    fuzzed = mini.command("fuzz", "-n", "6", "--format", "json", code=4).stdout
+    assert "zeros for 'y' would pass" in fuzzed
+
+
+def test_a_tolerance_that_a_single_case_needs_is_none(tmp_path: Path) -> None:
+    mini = weak(tmp_path / "w", "x * 2", "tolerances = { float32 = { atol = 1.0, rtol = 0.0 } }")
+    assert json.loads(mini.command("run", "--format", "json").stdout)["problems"] == []
+
+
+def test_a_reference_that_always_gives_one_value_is_warned_of(tmp_path: Path) -> None:
+    mini = weak(tmp_path / "w", "np.minimum(x, -1e9) * 0 + 7", "")
+    (result,) = json.loads(mini.command("run", "--format", "json").stdout)["results"]
+    assert result["verdict"] == "passed", "what it was compared with is a value"
+    told_everywhere(mini, "constant-reference", 0)

@@ -91,7 +91,12 @@ SCRIPTS = {
         client = Client(SOCKET)
         client.ping()
         forked = []
-        signal.signal(signal.SIGUSR1, lambda *_: forked or forked.append(os.fork()))
+        def handler(*_):
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # once is enough
+            if not forked:
+                forked.append(None)
+                forked[0] = os.fork()
+        signal.signal(signal.SIGUSR1, handler)
         ended = threading.Event()
         def disturb():
             while not ended.is_set():
@@ -111,15 +116,23 @@ SCRIPTS = {
         assert right(client)
         """,
     "a fork while another thread loads a module": """
+        import importlib.machinery
         reached, go_on = threading.Event(), threading.Event()
-        class Slow:
-            def find_spec(self, name, path=None, target=None):
-                if threading.current_thread() is thread:
-                    reached.set()
-                    go_on.wait()
+        class Slow(importlib.machinery.PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                spec = super().find_spec(name, path, target)
+                if threading.current_thread() is thread and spec is not None:
+                    load = spec.loader.exec_module
+                    def slowly(module):
+                        reached.set()
+                        go_on.wait()
+                        load(module)
+                    spec.loader.exec_module = slowly
+                return spec
         client = Client(SOCKET)
         thread = threading.Thread(target=right, args=[client])
-        sys.meta_path.insert(0, Slow())
+        sys.meta_path.insert(0, Slow)
         thread.start()
         reached.wait()
         assert in_child(lambda: right(client)) == 0

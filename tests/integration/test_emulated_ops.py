@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -148,7 +149,71 @@ def test_what_cannot_be_run_is_refused_before_anything_runs(workspace: Path) -> 
     ptx = workspace / "k.ptx"
     text = ptx.read_text()
     start = text.index("{", text.index(".entry softmax_rows("))
-    ptx.write_text(text[: start + 1] + "\nmbarrier.init.shared.b64 [0], 1;\n" + text[start + 1 :])
+    ptx.write_text(text[: start + 1] + "\ntcgen05.fence::before_thread_sync;\n" + text[start + 1 :])
     done = flow(workspace, "run")
     assert done.returncode == 3
-    assert "emulator-unsupported" in done.stdout and "mbarrier.init" in done.stdout
+    assert "emulator-unsupported" in done.stdout and "tcgen05.fence" in done.stdout
+
+
+FUSED = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry same(.param .u64 x, .param .u64 out, .param .u32 n)
+{
+  .reg .pred %p<4>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1,[x]; ld.param.u64 %rd2,[out]; ld.param.u32 %r1,[n];
+  mov.u32 %r2,%tid.x; setp.ge.u32 %p1,%r2,%r1; @%p1 ret;
+  mul.wide.u32 %rd3,%r2,4; add.s64 %rd1,%rd1,%rd3; add.s64 %rd2,%rd2,%rd3;
+  ld.global.f32 %f1,[%rd1];
+  mul.f32 %f2,%f1,%f1;
+  mul.rn.f32 %f3,%f1,%f1;
+  sub.f32 %f4,%f2,%f3;
+  fma.rn.f32 %f4,%f4,0f4B800000,%f1;
+  st.global.f32 [%rd2],%f4; ret;
+}
+"""
+FUSED_CONFIG = (
+    """
+[[ops]]
+name = "same"
+op = { kind = "ptx", file = "k.ptx", grid = [1], block = [64], """
+    + """args = ["x", "out", { i32 = "N" }], outputs = { out = ["N"] }, """
+    + """checks = ["mem", "contract"] }
+reference = "ref.py:same"
+input_names = ["x"]
+cases = 4
+strategies = ["normal"]
+[ops.schema]
+dims = { N = [5, 60] }
+inputs = { x = ["N"] }
+output = ["N"]
+"""
+)
+
+
+def test_a_verdict_that_a_fusion_flips_is_none(tmp_path: Path) -> None:
+    (tmp_path / "gpuemu.toml").write_text(FUSED_CONFIG)
+    (tmp_path / "ref.py").write_text("def same(x):\n    return x + 0\n")
+    (tmp_path / "k.ptx").write_text(FUSED)
+    said = "not with sub.f32 at PTX line 14 fused with mul.f32 at PTX line 12"
+    done = flow(tmp_path, "run")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "inconclusive" in done.stdout and said in done.stdout
+    fuzzed = flow(tmp_path, "fuzz", "same", "-n", "4")
+    assert "4 inconclusive" in fuzzed.stdout
+    (tmp_path / "k.ptx").write_text(FUSED.replace("mul.f32", "mul.rn.f32"))
+    assert flow(tmp_path, "run").returncode == 0
+
+
+def test_bugs_are_planted_in_the_kernel_too(tmp_path: Path) -> None:
+    (tmp_path / "gpuemu.toml").write_text(FUSED_CONFIG.replace(', "contract"', ""))
+    (tmp_path / "ref.py").write_text("def same(x):\n    return x + 0\n")
+    (tmp_path / "k.ptx").write_text(FUSED)
+    done = flow(tmp_path, "mutate", "same")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same, the kernel: " in done.stdout and "planted PTX bugs found" in done.stdout
+    assert "survives: flush-added at PTX line 12" in done.stdout
+    found = json.loads(flow(tmp_path, "mutate", "same", "--format", "json").stdout)["kernel"]
+    names = {killed["name"] for killed in found["killed"]}
+    assert {"mask-off-by-one at PTX line 9", "stride-changed at PTX line 10"} <= names

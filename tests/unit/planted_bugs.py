@@ -103,6 +103,11 @@ MORE: dict[str, tuple[str, str, str]] = {
         + "@%p6 cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r5], 256; "
         "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;",
     ),
+    "bulk copy back before the others wrote": (
+        "race", "read-after-write", SINGLE + "st.shared.u32 [%r6], %r2; "
+        "@%p6 cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r5], 256; "
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;",
+    ),
     "more stack than there is": (
         "mem", "stack-overflow", "mov.u64 %rd8, 100000; alloca.u64 %rd9, %rd8, 16;",
     ),

@@ -198,3 +198,42 @@ def test_no_text_makes_the_scan_fail(text: str) -> None:
     found = scan(text)
     last = text.count("\n") + 1
     assert all(1 <= line <= last for line in found.lines.values())
+
+
+SPANS = """\
+top . "a=b" = 1 # no = value
+[ops . 'x']   # header
+list = [ 1, # a ]
+  2,
+] # end
+[[ops.y]]
+text = '''
+[ops]
+k = 1
+''' # after
+date = 1979-05-27 07:32:00   # d
+inl = { k = "}", l = { m = 1 } }
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_statements_have_the_span_of_their_value(newline: str) -> None:
+    text = SPANS.replace("\n", newline)
+    lines = text.splitlines(keepends=True)
+    found = {}
+    for statement in scan(text).statements:
+        own = "".join(lines[statement.start : statement.stop])
+        if statement.value is None:
+            assert statement.header and own.lstrip().startswith("[")
+            found[statement.path] = "header"
+            continue
+        first, last = statement.value
+        key = own[:first].rsplit("=", 1)[0].strip()
+        assert tomli.loads(f"{key} = {own[first:last]}") == tomli.loads(own)
+        found[statement.path] = own[first:last].replace(newline, "\n")
+    assert found == {
+        ("top", "a=b"): "1", ("ops", "x"): "header", ("ops", "x", "list"): "[ 1, # a ]\n  2,\n]",
+        ("ops", "y"): "header", ("ops", "y", "text"): "'''\n[ops]\nk = 1\n'''",
+        ("ops", "y", "date"): "1979-05-27 07:32:00",
+        ("ops", "y", "inl"): '{ k = "}", l = { m = 1 } }',
+    }  # fmt: skip

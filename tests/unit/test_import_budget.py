@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 HEAVY = {"numpy", "doit", "jsonschema", "pynng", "rich"}
 _LINE = re.compile(r"^import time:\s+\d+ \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
@@ -61,3 +64,29 @@ def test_checking_a_configuration_needs_no_numbers_and_no_engine(mini: Mini) -> 
 def test_a_plain_run_loads_no_terminal_library(mini: Mini) -> None:
     """Standard output is no terminal here."""
     assert "rich" not in tops(imported(mini, "run"))
+
+
+KERNEL_STAGES = {"assemble", "build_kernel", "compilers", "diff_kernel", "lint"}
+
+
+def kernel_modules(found: set[str]) -> set[str]:
+    """Modules that are of no use without a kernel."""
+    stages = {f"gpuemu_flow.tasks.{name}" for name in KERNEL_STAGES}
+    parts = ("gpuemu_flow.artifacts", "gpuemu_flow.emulator")
+    return {name for name in found if name in stages or name.startswith(parts)}
+
+
+def test_a_run_without_kernels_loads_nothing_of_them(mini: Mini) -> None:
+    assert kernel_modules(imported(mini, "run")) == set()
+
+
+def test_a_run_with_a_kernel_loads_its_stages_and_rules(mini: Mini) -> None:
+    """Else the test above would look for names that no module has."""
+    kernel = ROOT / "scripts" / "kernels" / "sm_80" / "several_kernels.ptx"
+    mini.write("k/k.ptx", kernel.read_text())
+    mini.edit(
+        "gpuemu.toml", "\n[targets]\n", '\n[[kernels]]\nname = "k"\nptx = "k/k.ptx"\n[targets]\n'
+    )
+    found = kernel_modules(imported(mini, "run"))
+    assert {f"gpuemu_flow.tasks.{name}" for name in KERNEL_STAGES} <= found
+    assert len([name for name in found if ".artifacts.rules." in name]) > 20

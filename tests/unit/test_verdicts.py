@@ -146,6 +146,8 @@ def test_a_domain_of_which_half_is_nan_is_judged() -> None:
     )
     assert result.verdict is Verdict.PASSED
     assert result.stats.num_finite == 8
+    assert result.stats.unjudged == 0.5, "the share says that half has no value"
+    assert any("NaN is expected in 8 of 16" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(("ignored", "verdict"), [(10, "passed"), (11, "inconclusive")])
@@ -163,6 +165,81 @@ def test_ignored_elements_are_no_verdict_either(ignored: int, verdict: str) -> N
     assert result.stats.unjudged == ignored / 100
 
 
+def judged(
+    values: np.ndarray, tolerance: Tolerance | None, name: str = "y", x: float = 1.0
+) -> CheckResult:
+    return check_outputs(
+        {name: values},
+        {name: values},
+        tolerance={} if tolerance is None else {"float32": tolerance},
+        policy=Policy(),
+        inputs={"x": np.full(3, x)},
+    )
+
+
+def tally_of(*results: CheckResult) -> Tally:
+    tally = Tally()
+    for result in results:
+        tally.add(result)
+    return tally
+
+
+SMALL = np.array([0.25, -0.5, 0.0, np.nan], np.float32)
+LARGE = np.array([0.25, -0.5, 3.0], np.float32)
+LOOSE = Tolerance(1.0, 0.0)
+
+
+@pytest.mark.parametrize("size", [4, 20_000])
+@pytest.mark.parametrize("allowed", [LOOSE, Tolerance(0.0, 1.0), Tolerance(0.25, 0.5)])
+def test_a_tolerance_larger_than_all_that_it_judges_gives_no_verdict(
+    size: int, allowed: Tolerance
+) -> None:
+    small = np.resize(SMALL, size)
+    zeros = np.zeros(3, np.float32)
+    nothing = np.zeros(0, np.float32)
+    for cases in ([small], [small, zeros], [zeros, nothing, small], [nothing, small]):
+        tally = tally_of(*(judged(values, allowed, x=np.nan) for values in cases))
+        assert tally.passed_by_zeros == ("y",), cases
+        if nothing.size in map(len, cases):
+            continue  # a case without elements has no verdict in any way
+        verdict, reason = tally.verdict()
+        assert verdict is Verdict.INCONCLUSIVE
+        assert "zeros for 'y' would pass" in reason
+
+
+def test_one_case_that_zeros_fail_is_enough() -> None:
+    late = np.full(20_000, 0.5, np.float32)
+    late[12_345] = 3.0
+    for other in (LARGE, late):
+        for order in ([other, SMALL], [SMALL, other]):
+            tally = tally_of(*(judged(values, LOOSE, x=np.nan) for values in order))
+            assert tally.verdict() == (Verdict.PASSED, "")
+
+
+def test_zeros_that_are_expected_make_no_tolerance_loose() -> None:
+    zeros = np.zeros(5, np.float32)
+    tally = tally_of(judged(zeros, LOOSE), judged(zeros[:2], LOOSE))
+    assert tally.verdict() == (Verdict.PASSED, "")
+    assert tally.constant == {"y": 0.0}, "which is warned of in another way"
+
+
+def test_an_output_that_always_has_one_value_is_known() -> None:
+    one, five = np.ones(4, np.float32), np.full(9, 5, np.float32)
+    mixed = np.array([1, 1, 2], np.float32)
+    assert tally_of(judged(five, None), judged(five[:1], None)).constant == {"y": 5.0}
+    assert tally_of(judged(one[:0], None), judged(one, None)).constant == {"y": 1.0}
+    for cases in ([one, five], [one, mixed], [mixed, one], [one[:0], mixed, one]):
+        assert tally_of(*(judged(values, None) for values in cases)).constant == {}, cases
+
+
+def test_what_is_weak_survives_being_stored() -> None:
+    result = judged(np.full(9, 0.5, np.float32), LOOSE)
+    assert CheckResult.from_json(result.to_json()) == result
+    elements = Elements.of(result)
+    assert Elements.from_json(elements.to_json()) == elements
+    assert elements.weak
+
+
 def makes_passed(tree: ast.AST) -> Iterator[int]:
     """Lines that make the verdict ``passed``, rather than ask for it or look something up by it."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
@@ -175,6 +252,11 @@ def makes_passed(tree: ast.AST) -> Iterator[int]:
             while isinstance(outer, (ast.Tuple, ast.Set, ast.List)):
                 value, outer = outer, parents[outer]
             if not _only_asks(value, outer):
+                yield node.lineno
+        elif isinstance(node, ast.Constant) and node.value == "PASSED":
+            outer = parents[node]
+            looked_up = isinstance(outer, ast.Call) and getattr(outer.func, "id", "") == "getattr"
+            if looked_up or isinstance(outer, ast.Subscript):
                 yield node.lineno
         elif isinstance(node, ast.Constant) and node.value == "passed":
             outer = parents[node]
@@ -223,6 +305,8 @@ def test_only_one_function_makes_the_verdict_passed() -> None:
         "return_(Verdict.PASSED)",
         "x = Verdict.FAILED if bad else Verdict.PASSED",
         "verdict = Verdict('passed')",
+        "verdict = Verdict['PASSED']",
+        "verdict = getattr(Verdict, 'PASSED')",
         "replace(r, verdict=Verdict.PASSED)",
         "d = {'verdict': 'passed'}",
         "d = {'verdict': Verdict.PASSED.value}",

@@ -13,6 +13,7 @@ from gpuemu_flow.emulator.effects import (
     matrices,
     mbarriers,
     moves,
+    perturb,
     stack,
     warps,
     watch,
@@ -31,6 +32,7 @@ _EFFECTS: dict[str, Effect] = {
     **matrices.EFFECTS,
     **wmma.EFFECTS,
     **watch.EFFECTS,
+    **perturb.EFFECTS,
     **wgmma.EFFECTS,
     **mbarriers.EFFECTS,
     **stack.EFFECTS,
@@ -50,6 +52,11 @@ def find_effect(opcode: Opcode) -> Effect | None:
     if opcode.base == "call":
         return _EFFECTS.get(opcode.text)
     return _EFFECTS.get(opcode.base)
+
+
+def effect_sections() -> dict[str, str]:
+    """Give the section of the PTX ISA of each instruction with effects, by base name."""
+    return {name: _EFFECTS[name].section for name in effect_bases()}
 
 
 def effect_bases() -> tuple[str, ...]:

@@ -43,7 +43,8 @@ def _problem(step: Step) -> str:
     if rest in (("commit_group",), ("wait_all",)):
         return "" if not step.operands else UNKNOWN_FORM
     if rest == ("wait_group",):
-        good = len(step.operands) == 1 and constant_of(step.operands[0]) is not None
+        count = constant_of(step.operands[0]) if len(step.operands) == 1 else None
+        good = count is not None and count >= 0
         return "" if good else UNKNOWN_FORM
     if rest[:1] not in (("ca",), ("cg",)) or "shared" not in {w.split("::")[0] for w in rest}:
         return UNKNOWN_FORM

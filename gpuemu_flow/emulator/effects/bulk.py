@@ -53,7 +53,8 @@ def bulk_problem(step: Step) -> str:
     if words == ("commit_group",):
         return "" if not operands else UNKNOWN_FORM
     if words[:1] == ("wait_group",):
-        good = len(operands) == 1 and (constant_of(operands[0]) or 0) >= 0
+        count = constant_of(operands[0]) if len(operands) == 1 else None
+        good = count is not None and count >= 0
         return "" if good and set(words) <= {"wait_group", "read"} else UNKNOWN_FORM
     if words[:1] in (("tensor",), ("prefetch",)):
         return "copies by tensor maps (TMA) are not supported"

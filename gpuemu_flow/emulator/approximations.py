@@ -1,0 +1,56 @@
+"""Approximate instructions with errors that the ISA allows.
+
+Here they are computed correctly rounded; hardware gives something within a bound. The program is
+given steps that move each result by a part of the bound: all up, all down, or at random.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from gpuemu_flow.artifacts.ptx import Opcode
+from gpuemu_flow.emulator.effects.perturb import PERTURB
+from gpuemu_flow.emulator.forms import find_form
+from gpuemu_flow.emulator.ir import Immediate, Program, Register, Step
+from gpuemu_flow.emulator.rewriting import like, rewritten
+
+_TYPES = frozenset({"f16", "f32", "f64"})
+
+
+def find_approximate(program: Program) -> list[int]:
+    """Find the steps whose results hardware may approximate, and that can be moved here."""
+    found = []
+    for index, step in enumerate(program.steps):
+        form = find_form(step.opcode)
+        movable = form is not None and form.approximate and form.result in _TYPES
+        if movable and isinstance(step.operands[0], Register):
+            found.append(index)
+    return found
+
+
+def perturb(program: Program, steps: list[int], draw: int) -> Program:
+    """Move the results of some steps.
+
+    Parameters
+    ----------
+    program : Program
+    steps : list of int
+        Of those that `find_approximate` found.
+    draw : int
+        0 moves all results up by the bound, 1 down, others by parts of it drawn at random.
+    """
+    return rewritten(program, {n: [program.steps[n], _moved(program, n, draw)] for n in steps})
+
+
+def _moved(program: Program, index: int, draw: int) -> Step:
+    step = program.steps[index]
+    form = find_form(step.opcode)
+    assert form is not None
+    target = step.operands[0]
+    bounds = (_number(form.approximate), _number(form.absolute_below))
+    operands = (target, target, *bounds, Immediate(draw))
+    return like(step, opcode=Opcode(f"{PERTURB}.{form.result}"), operands=operands)
+
+
+def _number(value: float) -> Immediate:
+    return Immediate(int.from_bytes(struct.pack("<d", value), "little"), "f64")

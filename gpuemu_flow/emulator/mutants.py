@@ -1,0 +1,180 @@
+"""Bugs planted in PTX by machine: what a kernel's own checks and oracle ought to find."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpuemu_flow.artifacts.ptx import Body, Function, Instruction, read_body
+from gpuemu_flow.emulator.errors import UnsupportedError
+from gpuemu_flow.emulator.launch import choose_entry, read_entries
+
+MAX_SITES = 4
+"""Places of one kind of bug in a kernel; they are spread over it."""
+
+_COMPARED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+_INTEGERS = frozenset({"s16", "u16", "s32", "u32", "s64", "u64"})
+_FLUSHED = frozenset({"add", "sub", "mul", "fma", "min", "max"})
+_CONSTANT = re.compile(r"\d+\Z", re.ASCII)
+
+Change = Callable[[Instruction], "str | None"]
+"""From an instruction to what stands in its place, without the guard; None where it does not
+apply."""
+
+
+@dataclass(frozen=True)
+class MutantKind:
+    """One kind of bug.
+
+    Attributes
+    ----------
+    name, kind, why : str
+        As of `numerics.output_mutants`.
+    change : callable
+    """
+
+    name: str
+    kind: str
+    why: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class PtxMutant:
+    """One bug at one place.
+
+    Attributes
+    ----------
+    name, kind, why : str
+    data : bytes
+        The whole file with the bug in it.
+    """
+
+    name: str
+    kind: str
+    why: str
+    data: bytes
+
+
+def _with_opcode(instruction: Instruction, opcode: str) -> str:
+    return f"{opcode} {instruction.text}"
+
+
+def _mask_off_by_one(instruction: Instruction) -> str | None:
+    opcode = instruction.opcode
+    words = list(opcode.segments)
+    if opcode.base != "setp" or opcode.type not in _INTEGERS or words[1] not in _COMPARED:
+        return None
+    words[1] = _COMPARED[words[1]]
+    return _with_opcode(instruction, ".".join(words))
+
+
+def _barrier_removed(instruction: Instruction) -> str | None:
+    opcode = instruction.opcode
+    waits = opcode.base in ("bar", "barrier") and "sync" in opcode.segments
+    return "" if waits and "warp" not in opcode.segments else None
+
+
+def _flush_added(instruction: Instruction) -> str | None:
+    opcode = instruction.opcode
+    fits = opcode.base in _FLUSHED and opcode.type == "f32" and "ftz" not in opcode.segments
+    if not fits or len(opcode.types) != 1:
+        return None
+    return _with_opcode(instruction, opcode.text.removesuffix(".f32") + ".ftz.f32")
+
+
+def _stride_changed(instruction: Instruction) -> str | None:
+    opcode, operands = instruction.opcode, list(instruction.operands)
+    scales = opcode.base == "mul" and ("wide" in opcode.segments or "lo" in opcode.segments)
+    if not (scales or opcode.base == "shl") or len(operands) != 3:
+        return None
+    last = operands[2].strip()
+    if opcode.type[:1] == "f" or not _CONSTANT.match(last) or len(last) > 6 or int(last) == 0:
+        return None
+    operands[2] = str(int(last) + 1 if opcode.base == "shl" else 2 * int(last))
+    return f"{opcode.text} {', '.join(operands)}"
+
+
+def _sum_for_maximum(instruction: Instruction) -> str | None:
+    opcode = instruction.opcode
+    if opcode.base != "max" or opcode.type not in _INTEGERS | {"f16", "f32", "f64"}:
+        return None
+    kept = [w for w in opcode.segments[1:] if w not in ("NaN", "relu")]
+    return _with_opcode(instruction, ".".join(["add", *kept]))
+
+
+def _wait_removed(instruction: Instruction) -> str | None:
+    text = instruction.opcode.text
+    waits = text.startswith(("cp.async.wait", "cp.async.bulk.wait"))
+    return "" if waits else None
+
+
+MUTANT_KINDS: tuple[MutantKind, ...] = (
+    MutantKind("mask-off-by-one", "off-by-one", "a comparison is < for <=, or the other way round",
+               _mask_off_by_one),
+    MutantKind("barrier-removed", "missing-barrier", "a barrier of the block is left out",
+               _barrier_removed),
+    MutantKind("flush-added", "flush-to-zero", "subnormals are flushed to zero", _flush_added),
+    MutantKind("stride-changed", "wrong-stride", "an index is scaled by twice as much",
+               _stride_changed),
+    MutantKind("sum-for-maximum", "wrong-operation", "a sum for a maximum", _sum_for_maximum),
+    MutantKind("wait-removed", "missing-wait", "an asynchronous copy is not waited for",
+               _wait_removed),
+)  # fmt: skip
+
+
+def plant_in_ptx(data: bytes, entry: str = "", file: str = "") -> Iterator[PtxMutant]:
+    """Plant each kind of bug at some places of a kernel, one at a time.
+
+    Parameters
+    ----------
+    data : bytes
+        A PTX file.
+    entry : str
+        The kernel; may be empty when there is one only.
+    file : str
+        Name for messages.
+
+    Yields
+    ------
+    PtxMutant
+
+    Raises
+    ------
+    UnsupportedError, LaunchError
+        For a file that is no PTX, or holds no such kernel.
+    """
+    function = choose_entry(read_entries(data, file), entry, file)
+    text = function.module.source.text
+    body = read_body(function)
+    for kind in MUTANT_KINDS:
+        changed = [
+            (i, new)
+            for i in body.instructions
+            if (new := kind.change(i)) is not None and (new or i.guard is None)
+        ]
+        step = max(1, -(-len(changed) // MAX_SITES))
+        for instruction, new in changed[::step]:
+            where = _where(function, body, instruction)
+            mutant = _replaced(text, instruction, new)
+            yield PtxMutant(f"{kind.name} at {where}", kind.kind, kind.why, mutant)
+
+
+def _where(function: Function, body: Body, instruction: Instruction) -> str:
+    module = function.module
+    line = module.source.line_of(instruction.offset)
+    location = body.location_of(instruction)
+    if location is None or not location.line:
+        return f"PTX line {line}"
+    file = module.files.get(location.file, "").rpartition("/")[2]
+    return f"{file}:{location.line} (PTX line {line})"
+
+
+def _replaced(text: str, instruction: Instruction, new: str) -> bytes:
+    # A guard stands before the offset and stays. The text has one character for each byte, and
+    # spaces for comments.
+    end = text.find(";", instruction.offset)
+    if end < 0:
+        raise UnsupportedError
+    return f"{text[: instruction.offset]}{new}{text[end:]}".encode("latin-1")

@@ -1,0 +1,51 @@
+"""Programs with other steps in place of some, their branches led to the right places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpuemu_flow.emulator.ir import Program, Register, Step
+
+
+def rewritten(
+    program: Program,
+    pieces: Mapping[int, Sequence[Step]],
+    *,
+    first: Sequence[Step] = (),
+    types: Sequence[str] = (),
+) -> Program:
+    """Make a program in which some steps are replaced.
+
+    Parameters
+    ----------
+    program : Program
+    pieces : mapping of int to sequence of Step
+        What stands in place of a step; targets of branches are numbers of old steps.
+    first : sequence of Step
+        What is executed once, before all else.
+    types : sequence of str
+        Types of registers that are new, numbered on from the program's own.
+
+    Returns
+    -------
+    Program
+    """
+    steps, starts = list(first), []
+    for index, step in enumerate(program.steps):
+        starts.append(len(steps))
+        steps += pieces.get(index, (step,))
+    for index, step in enumerate(steps):
+        if step.targets:
+            steps[index] = replace(step, targets=tuple(starts[t] for t in step.targets))
+    return replace(program, steps=steps, register_types=[*program.register_types, *types])
+
+
+def new_register(program: Program, extra: Sequence[str], type_name: str) -> Register:
+    """Give the next register behind those that were added already."""
+    return Register(len(program.register_types) + len(extra), type_name)
+
+
+def like(step: Step, **changes: object) -> Step:
+    """Copy a step's place and guard for a step of another kind."""
+    return replace(step, targets=(), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""Other things that a GPU may do with the same PTX: fused operations, approximate results.
+
+A kernel whose verdict depends on them has no verdict: it flips with the compiler or the hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.emulator.approximations import find_approximate, perturb
+from gpuemu_flow.emulator.contraction import find_pairs, fuse
+from gpuemu_flow.emulator.findings import Finding
+from gpuemu_flow.emulator.ir import Program
+from gpuemu_flow.emulator.launch import Argument, BufferArgument, Kernel, LaunchResult
+from gpuemu_flow.emulator.types import Array
+
+MAX_SINGLE = 12
+"""Instructions that are tried one by one; of more, only all together are."""
+
+DRAWS = 4
+"""How often the results of approximate instructions are drawn: all up, all down, at random."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One other way to execute a kernel.
+
+    Attributes
+    ----------
+    check : str
+        ``contract`` or ``approx``.
+    step : int
+        The first step concerned.
+    label : str
+        What is different, with instruction and place.
+    single : bool
+        Whether one instruction alone is different.
+    kernel : Kernel
+    """
+
+    check: str
+    step: int
+    label: str
+    single: bool
+    kernel: Kernel
+
+
+def make_variants(kernel: Kernel, checks: Iterable[str], draws: int = DRAWS) -> list[Variant]:
+    """Make the variants of a kernel that some checks ask for.
+
+    Returns
+    -------
+    list of Variant
+        Those in which all instructions differ first.
+    """
+    wanted = set(checks)
+    found: list[Variant] = []
+    if "contract" in wanted:
+        found += _contracted(kernel.program)
+    if "approx" in wanted:
+        found += _approximated(kernel.program, draws)
+    return found
+
+
+def _name(program: Program, step: int) -> str:
+    return f"{program.steps[step].opcode.text} at {program.place(step).where}"
+
+
+def _contracted(program: Program) -> Iterator[Variant]:
+    pairs = find_pairs(program)
+    labels = [f"{_name(program, p.add)} fused with {_name(program, p.multiply)}" for p in pairs]
+    if len(pairs) > 1:
+        label = f"all {len(pairs)} pairs of mul and add fused, the first {labels[0]}"
+        yield Variant("contract", pairs[0].add, label, False, Kernel(fuse(program, pairs)))
+    for pair, label in zip(pairs[:MAX_SINGLE], labels, strict=False):
+        yield Variant("contract", pair.add, label, True, Kernel(fuse(program, [pair])))
+
+
+def _approximated(program: Program, draws: int) -> Iterator[Variant]:
+    steps = find_approximate(program)
+    for draw in range(draws if len(steps) > 1 else 0):
+        label = f"all {len(steps)} approximate instructions {_way(draw)}"
+        made = Kernel(perturb(program, steps, draw))
+        yield Variant("approx", steps[0], label, False, made)
+    for step in steps[:MAX_SINGLE]:
+        for draw in range(2 if len(steps) > 1 else draws):
+            label = f"{_name(program, step)} {_way(draw)}"
+            made = Kernel(perturb(program, [step], draw))
+            yield Variant("approx", step, label, True, made)
+
+
+def _way(draw: int) -> str:
+    way = {0: "at the upper bound of its error", 1: "at the lower bound of its error"}
+    return way.get(draw, f"within its error bound (draw {draw})")
+
+
+def find_flips(
+    kernel: Kernel, variants: Sequence[Variant], result: LaunchResult,
+    arguments: Sequence[Argument], launch: Callable[[Kernel], LaunchResult],
+) -> list[Finding]:  # fmt: skip
+    """Find variants that change more of a launch than the last digits of a float.
+
+    That is: what other checks find, integers, and where results are not finite. There is one
+    finding for each check, which names the instruction that decides where one alone does.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    variants : sequence of Variant
+    result : LaunchResult
+        Of the kernel as it is.
+    arguments : sequence of Argument
+    launch : callable
+        Launches a kernel as `result` came about.
+    """
+    found: dict[str, Finding] = {}
+    for variant in variants:
+        known = found.get(variant.check)
+        if known is not None and (known.rule == "one-decides" or not variant.single):
+            continue
+        said = _difference(kernel, result, launch(variant.kernel), arguments)
+        if said:
+            rule = "one-decides" if variant.single else "all-decide"
+            zero = (0, 0, 0)
+            found[variant.check] = Finding(
+                variant.check, rule, f"inconclusive: with {variant.label}, {said}", kernel.name,
+                kernel.program.place(variant.step), zero, zero, 1,
+            )  # fmt: skip
+    return list(found.values())
+
+
+def _difference(
+    kernel: Kernel, first: LaunchResult, second: LaunchResult, arguments: Sequence[Argument]
+) -> str:
+    """Say what differs between two launches; an empty string for nothing that matters."""
+    places = [{(f.check, f.rule, f.place.where) for f in r.findings} for r in (first, second)]
+    if places[0] != places[1]:
+        check, rule, where = sorted(places[0] ^ places[1])[0]
+        more = "finds" if places[1] - places[0] else "no longer finds"
+        return f"the check {check} {more} {rule} at {where}"
+    rows = zip(kernel.parameters, arguments, first.buffers, second.buffers, strict=True)
+    for parameter, argument, one, other in rows:
+        if one is None or other is None:
+            continue
+        assert isinstance(argument, BufferArgument)
+        at = _first_that_matters(one.reshape(-1), other.reshape(-1))
+        if at >= 0:
+            name = argument.name or parameter.name
+            values = f"{other.reshape(-1)[at]}, not {one.reshape(-1)[at]}"
+            return f"{name}[{at:,}] is {values}"
+    return ""
+
+
+def _first_that_matters(one: Array, other: Array) -> int:
+    if one.dtype.kind in "iub":
+        differs = one != other
+    else:
+        a, b = one.astype(np.float64), other.astype(np.float64)
+        differs = (np.isfinite(a) != np.isfinite(b)) | (np.isnan(a) != np.isnan(b))
+    places = np.flatnonzero(differs)
+    return int(places[0]) if places.size else -1

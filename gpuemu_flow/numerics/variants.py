@@ -1,0 +1,37 @@
+"""Outputs of the same case by another way that the hardware may take, beside the op's own.
+
+They travel with the op's outputs, under names of their own, to where outputs are judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+_MARK = " ~ "
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def variant_name(output: str, label: str) -> str:
+    """Name an output of a variant."""
+    return f"{output}{_MARK}{label}"
+
+
+def split_variants(outputs: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, Arrays]]:
+    """Take the op's own outputs and those of its variants apart.
+
+    Returns
+    -------
+    tuple of dict
+        The op's own by name, and by label whole sets of outputs.
+    """
+    own = {name: array for name, array in outputs.items() if _MARK not in name}
+    changed: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in outputs.items():
+        output, mark, label = name.partition(_MARK)
+        if mark:
+            changed.setdefault(label, {})[output] = array
+    return own, {label: {**own, **arrays} for label, arrays in changed.items()}

@@ -1,0 +1,68 @@
+"""What makes a comparison say little: one value everywhere, a tolerance that is too large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.checked_output import CheckedOutput
+from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.types import Tolerance, WeakOutput
+
+GLANCE = 4096
+"""Elements that are looked at first: nearly always they show that there is nothing to say."""
+
+BLOCK = 1 << 20
+"""Elements that are looked at together else."""
+
+
+def weakness(output: CheckedOutput) -> WeakOutput | None:
+    """What is weak about the comparison of an output; None when nothing is.
+
+    Zeros would pass where the explicit tolerance allows them in place of every finite expected
+    value. Expected values negated pass nowhere but there.
+    """
+    flat = output.expected.reshape(-1)
+    if not flat.size:
+        return None
+    tolerance = None if output.envelope is not None else output.tolerance
+    found = _Looked(tolerance)
+    found.look(flat[:: -(-flat.size // GLANCE)])
+    for start in range(0, flat.size, BLOCK) if flat.size > GLANCE else ():
+        if not found.weak:
+            return None
+        found.look(flat[start : start + BLOCK])
+    if not found.weak or found.value is None:
+        return None
+    return WeakOutput(output.name, found.value if found.constant else None, found.zeros)
+
+
+class _Looked:
+    """What has been seen of the expected values so far."""
+
+    def __init__(self, tolerance: Tolerance | None) -> None:
+        self._tolerance = tolerance
+        self.value: float | None = None
+        self.constant = True
+        self.zeros = tolerance is not None
+
+    @property
+    def weak(self) -> bool:
+        """Whether there is anything to say."""
+        return self.constant or self.zeros
+
+    def look(self, expected: NDArray[Any]) -> None:
+        """Look at some of them."""
+        values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
+        values = values[np.isfinite(values)].astype(np.float64)
+        if not values.size:
+            return
+        if self.value is None:
+            self.value = float(values[0])
+        self.constant = self.constant and bool((values == self.value).all())
+        if self.zeros and self._tolerance is not None:
+            sizes = np.abs(values)
+            allowed = self._tolerance.atol + self._tolerance.rtol * sizes
+            self.zeros = bool((sizes <= allowed).all())

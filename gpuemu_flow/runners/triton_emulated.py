@@ -1,0 +1,283 @@
+"""Triton kernels as their compiler makes them: launches compiled for a GPU, run from their PTX."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpuemu_flow.emulator.launch import (
+    Argument,
+    BufferArgument,
+    Kernel,
+    PointerArgument,
+    ScalarArgument,
+    load_kernel,
+)
+from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.runners.emulated import failure_of
+from gpuemu_flow.runners.triton_compiled import Compiled
+from gpuemu_flow.runners.triton_cuda import Patch, shared_bytes
+from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
+from gpuemu_flow.runners.triton_interpreter import CONFIGURATION, SWITCH, package
+from gpuemu_flow.runners.triton_unwritten import fill_word
+from gpuemu_flow.types import Failure
+
+_FLOATS = {2: "<e", 4: "<f", 8: "<d"}
+
+
+class CompiledTriton:
+    """Runs host functions of Triton kernels; each launch is compiled and emulated.
+
+    Parameters
+    ----------
+    arch : str
+        ``sm_80``.
+    checks : sequence of str
+    root : str
+        The workspace.
+
+    Attributes
+    ----------
+    device : CpuDevice
+
+    Raises
+    ------
+    RunnerError
+        ``triton-missing`` without torch or triton.
+    """
+
+    def __init__(self, arch: str, checks: Sequence[str], root: str) -> None:
+        self.torch = package("torch")
+        self._triton = package("triton")
+        number = int("".join(c for c in arch if c.isdigit()))
+        self._capability = (number // 10, number % 10)
+        self._number = number
+        self._checks, self._root = tuple(checks), root
+        self._jit = package("triton.runtime.jit").JITFunction
+        self._run_jit = self._jit.run
+        self.device = CpuDevice(self.torch, self._on_address, self._capability)
+        self._kernels: dict[str, Kernel] = {}
+        self._found: list[Failure] = []
+        self._addressed = False
+        self._internal = False
+        self._tuned: Mapping[str, Any] | None = None
+        self._fits = False
+
+    @contextmanager
+    def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
+        """Host code, and the import of its modules, sees a GPU; launches are emulated.
+
+        Parameters
+        ----------
+        run : int
+            1 gives new memory other values, so that what nobody writes differs from run 0.
+        """
+        self._found, self._addressed = [], False
+        self.device.made_uninitialised, self.device.run = False, run
+        self.device.new.clear()
+        config = importlib.import_module("triton.runtime.driver").driver
+        target = importlib.import_module("triton.backends.compiler").GPUTarget(
+            "cuda", self._number, 32
+        )
+        before, switch = getattr(config, "_active", None), os.environ.pop(SWITCH, None)
+        config.set_active(CpuDriver(self.torch, target, shared_bytes(self._capability)))
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(patched(self._patches()))
+                stack.enter_context(self.device.on())
+                yield
+        finally:
+            config.set_active(before)
+            if switch is not None:
+                os.environ[SWITCH] = switch
+
+    def failures(self) -> list[Failure]:
+        """What the checks found in the latest `running`."""
+        return self._found
+
+    def _on_address(self, _tensor: Any) -> None:
+        self._addressed = self._addressed or not self._internal
+
+    def _patches(self) -> list[Patch]:
+        autotuner = importlib.import_module("triton.runtime.autotuner").Autotuner
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            compiled = self._compile(kernel, args, kwargs)
+            if not warmup:
+                self._launch(kernel, compiled, grid, args, kwargs)
+            form = Compiled(kernel, args, kwargs)
+            form.metadata, form.asm = compiled.metadata, dict(compiled.asm)
+            return form
+
+        def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+            return [0.0 if self._chosen(tuner, args, config, meta) else math.inf] * 3
+
+        return [(self._jit, "run", run), (autotuner, "_bench", bench)]
+
+    def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
+        """Whether a configuration is the first of its round that compiles and fits."""
+        wanted = os.environ.get(CONFIGURATION)
+        if wanted is not None:
+            return config is tuner.configs[int(wanted) % len(tuner.configs)]
+        if self._tuned is not tuner.nargs:  # made anew for each round
+            self._tuned, self._fits = tuner.nargs, False
+        if self._fits:
+            return False
+        try:
+            made = tuner.fn.run(*args, **{**meta, **config.all_kwargs(), "warmup": True})
+            self._kernel(made)
+        except Exception:  # whatever its compiler says: another one may do
+            return False
+        self._fits = made.metadata.shared <= shared_bytes(self._capability)
+        return self._fits
+
+    def _compile(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A launch's kernel as Triton compiles it; kept by Triton for launches like it."""
+        before = os.environ.get("TRITON_CACHE_DIR")
+        self._internal = True
+        try:
+            with tempfile.TemporaryDirectory(prefix="gpuemu-triton-") as folder:
+                os.environ["TRITON_CACHE_DIR"] = folder
+                with self.torch._C.DisableTorchFunction():
+                    return self._run_jit(kernel, *args, grid=None, warmup=True, **kwargs)
+        finally:
+            self._internal = False
+            if before is None:
+                os.environ.pop("TRITON_CACHE_DIR", None)
+            else:
+                os.environ["TRITON_CACHE_DIR"] = before
+
+    def _kernel(self, compiled: Any) -> Kernel:
+        """The emulator's form of a compiled kernel."""
+        text = compiled.asm["ptx"]
+        known = self._kernels.get(text)
+        if known is None:
+            known = self._kernels[text] = load_kernel(
+                text.encode(), f"{compiled.metadata.name}.ptx"
+            )
+        return known
+
+    def _launch(
+        self, kernel: Any, compiled: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if self._addressed:
+            raise _refused(
+                "the host function takes the address of a tensor, which means nothing to a kernel "
+                "that is emulated",
+                'pass the tensor itself, or use mode = "interpreted"',
+            )
+        metadata = compiled.metadata
+        if getattr(metadata, "num_ctas", 1) != 1:
+            raise _refused("the launch asks for clusters of blocks", "num_ctas = 1")
+        bound = self._bound(kernel, args, kwargs)
+        blocks = tuple(grid(bound) if callable(grid) else grid)
+        emulated = self._kernel(compiled)
+        if 0 in blocks:
+            return
+        memory = _Memory(self.torch, self.device.run, self.device.new)
+        given = [
+            memory.argument(name, bound[name], compiled.src.signature[name])
+            for name in kernel.arg_names
+            if compiled.src.signature.get(name) != "constexpr"
+        ]
+        scratch = (getattr(metadata, "global_scratch_size", 0) or 0) * math.prod(blocks)
+        arguments = [*given, BufferArgument(np.zeros(scratch, np.uint8), False, "scratch")]
+        arguments += [ScalarArgument(bytes(8))] * (len(emulated.parameters) - len(arguments))
+        result = emulated.launch(
+            blocks, [int(metadata.num_warps) * 32], arguments[: len(emulated.parameters)],
+            shared=int(metadata.shared), checks=self._checks,
+        )  # fmt: skip
+        memory.take_back(result.buffers)
+        self._found += [failure_of(finding, self._root) for finding in result.findings]
+        if result.printed:
+            sys.stderr.write(result.printed)
+
+    def _bound(
+        self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """The launch's arguments by name, with defaults."""
+        device = importlib.import_module("triton.runtime.driver").driver.active
+        binder = kernel.device_caches[device.get_current_device()][-1]
+        self._internal = True
+        try:
+            with self.torch._C.DisableTorchFunction():
+                return dict(binder(*args, **{**kwargs, "debug": kwargs.get("debug", False)})[0])
+        finally:
+            self._internal = False
+
+
+class _Memory:
+    """Storages of one launch: each is one buffer, whatever number of tensors lie in it."""
+
+    def __init__(self, torch: Any, run: int, new: set[int]) -> None:
+        self._torch, self._run, self._new = torch, run, new
+        self._places: dict[int, int] = {}
+        self._bytes: list[Any] = []
+        self._count = 0
+
+    def argument(self, name: str, value: Any, kind: Any) -> Argument:
+        """One argument as the emulator takes it."""
+        number, self._count = self._count, self._count + 1
+        self._bytes.append(None)
+        if isinstance(value, (bool, int, float)) and isinstance(kind, str):
+            return ScalarArgument(_packed(value, kind))
+        base = getattr(value, "base", value)  # a tensor under another element type
+        if not isinstance(base, self._torch.Tensor) or not str(kind).startswith("*"):
+            raise _refused(
+                f"the argument {name} is a {type(value).__name__}, of type {kind}",
+                'pass tensors and numbers, or use mode = "interpreted"',
+            )
+        with self._torch._C.DisableTorchFunction():
+            storage = base.untyped_storage()
+            start, offset = storage.data_ptr(), base.data_ptr() - storage.data_ptr()
+            whole = self._torch.empty(0, dtype=self._torch.uint8).set_(
+                storage, 0, (storage.nbytes(),), (1,)
+            )
+            data = whole.numpy()
+            item = base.element_size()
+        if start in self._places and data.size:
+            return PointerArgument(self._places[start], offset)
+        self._places[start] = number
+        self._bytes[number] = data
+        fresh = start in self._new and _is_fresh(data, str(base.dtype), item, self._run)
+        view = data.view(f"u{item}") if item in (1, 2, 4, 8) and data.size % item == 0 else data
+        return BufferArgument(view, not fresh, name, kept=True, offset=offset)
+
+    def take_back(self, buffers: Sequence[Any]) -> None:
+        """Write what the kernel left into the tensors' memory."""
+        for data, after in zip(self._bytes, buffers, strict=False):
+            if data is not None and after is not None:
+                data[...] = after.view(np.uint8).reshape(-1)
+
+
+def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
+    """Whether new memory holds what it was filled with: nobody has written it."""
+    word = fill_word(dtype.removeprefix("torch."), item, run)
+    if not data.size or data.size % item:
+        return False
+    return bool(
+        (data.reshape(-1, item) == np.frombuffer(word.to_bytes(item, "little"), "u1")).all()
+    )
+
+
+def _packed(value: bool | float, kind: str) -> bytes:
+    """A number as the bytes of a parameter of one of Triton's types."""
+    if kind.startswith(("fp", "bf")):
+        size = 8 if kind == "fp64" else 4
+        return struct.pack(_FLOATS[size], value)
+    bits = int("".join(c for c in kind if c.isdigit()) or 32)
+    size = max(1, bits // 8)
+    return (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+
+
+def _refused(message: str, hint: str) -> FlowError:
+    return RunnerError(Problem("triton-compiled", message, hint))
