@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from gpuemu_flow.emulator.native.compiler import find_compiler
+
+needs_compiler = pytest.mark.skipif(
+    find_compiler(os.environ) is None, reason="no C compiler on PATH"
+)
 PTX = Path(__file__).resolve().parent.parent / "emulator_kernels" / "elementwise.ptx"
 
 
@@ -62,3 +69,17 @@ def test_mistakes_have_slugs(tmp_path: Path) -> None:
     assert "emulator-launch" in done.stderr and "vecadd" in done.stderr
     done = emulate(tmp_path, str(PTX), "--entry", "vecadd", "--arg", "x=f32[1]")
     assert "emulator-argument" in done.stderr and "Traceback" not in done.stderr
+
+
+@needs_compiler
+def test_the_compiled_back_end_says_who_ran_and_why_not(tmp_path: Path) -> None:
+    words = [
+        str(PTX), "--entry", "vecadd", "--grid", "4", "--block", "256", "--arg", "x=f32[1000]",
+        "--arg", "y=f32[1000]", "--arg", "out=f32[1000]", "--arg", "n=1000", "--backend", "c",
+    ]  # fmt: skip
+    done = emulate(tmp_path, *words, "--check", "mem,init", "--format", "json")
+    said = json.loads(done.stdout)
+    assert (said["backend"], said["backend_note"]) == ("c", ""), done.stderr
+    done = emulate(tmp_path, *words)
+    assert "by numpy" in done.stdout
+    assert "not compiled: race and sync are checked by numpy only" in done.stdout

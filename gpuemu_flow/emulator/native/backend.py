@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.types import Array
 
 BACKENDS = ("auto", "numpy", "c")
 
-LARGE = 60_000_000
+LARGE = 30_000_000
 """Thread instructions from which the compiled back end pays for its compiler; measured, see
 docs/benchmarks.md."""
 

@@ -96,13 +96,13 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
             cells[cells == UNINITIALISED] = WRITTEN
     template = _shared_template(launch, unwritten)
     width = -(-launch.threads // WARP) * WARP
-    local = -(-program.local_bytes // 16) * 16 + _PAD if program.local_bytes else _PAD
+    local = -(-program.local_bytes // 16) * 16 + _PAD
     arrays: dict[str, Array] = {
         "g": arena.data, "gs": shadow,
         "sm": np.full(len(template), PATTERN, np.uint8), "ss": template.copy(),
         "template": template,
-        "lm": np.zeros(local * (width if program.local_bytes else 1), np.uint8),
-        "ls": np.zeros(local * (width if program.local_bytes else 1), np.uint8),
+        "lm": np.zeros(local * width, np.uint8),
+        "ls": np.zeros(local * width, np.uint8),
         "par": np.frombuffer(launch.parameters, np.uint8),
         "sym": np.array([*launch.symbols, 0], np.uint64),
         "ids": ids,
@@ -111,7 +111,7 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
         **values, gcap=len(arena.data), scap=len(template),
-        lcap=local if program.local_bytes else 0, lbytes=program.local_bytes,
+        lcap=local, lbytes=program.local_bytes,
         par_address=launch.parameter_address, budget=launch.budget - launch.spent,
         nt=(ctypes.c_uint32 * 3)(*launch.block), nc=(ctypes.c_uint32 * 3)(*launch.grid),
         threads=launch.threads, dyn=launch.dynamic_shared, total=total, unwritten=unwritten,

@@ -84,11 +84,17 @@ U int writable(uint8_t *w, unsigned n) {
   return write_slow(w, n);
 }
 U uint64_t at_load(St *s, const uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
-  if (RARE(o > cap - n || (o & (n - 1)) || !readable(shadow + o, n))) { s->err = 1; return 0; }
+  if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !readable(shadow + o, n))) {
+    s->err = 1;
+    return 0;
+  }
   return o;
 }
 U uint64_t at_store(St *s, uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n) {
-  if (RARE(o > cap - n || (o & (n - 1)) || !writable(shadow + o, n))) { s->err = 1; return 0; }
+  if (RARE(cap < n || o > cap - n || (o & (n - 1)) || !writable(shadow + o, n))) {
+    s->err = 1;
+    return 0;
+  }
   return o;
 }
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
