@@ -2,7 +2,8 @@
 
 ``docs/cli.md`` from the commands' own help, ``docs/config.md`` and ``schemas/gpuemu.schema.json``
 from the tables of configuration keys, ``docs/lint-rules.md`` from the lint rules, ``docs/api.md``
-from docstrings, ``docs/schemas.md`` from the schemas, what ``schemas/report.schema.json`` shares
+from docstrings, the table of instructions in ``docs/emulator.md`` from the emulator,
+``docs/schemas.md`` from the schemas, what ``schemas/report.schema.json`` shares
 with that of ``run`` from the latter, ``docs/images/graph.svg`` from the graph in
 ``docs/architecture.md``, ``docs/gitlab-ci.yml`` from what ``init --ci gitlab`` writes. With
 ``--check`` nothing is written; the exit code is 1 when a page differs from what would be.
@@ -24,6 +25,7 @@ from gpuemu_flow.artifacts.rules.reference import reference_page
 from gpuemu_flow.cli.main import cli
 from gpuemu_flow.config.docs_export import config_page
 from gpuemu_flow.config.schema_export import schema_text
+from gpuemu_flow.emulator.reference import instruction_table
 from gpuemu_flow.init.ci_files import gitlab_to_include
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -149,6 +151,13 @@ def neighbour(name: str) -> ModuleType:
     return module
 
 
+def with_instructions(page: Path) -> str:
+    """``docs/emulator.md`` with the table of the instructions that can be run."""
+    head, start, rest = page.read_text(encoding="utf-8").partition("<!-- instructions -->\n")
+    _, end, tail = rest.partition("<!-- /instructions -->")
+    return f"{head}{start}{instruction_table()}\n{end}{tail}"
+
+
 def report_schema(folder: Path) -> str:
     """``schemas/report.schema.json``."""
     names = ("report.schema.json", "run.schema.json")
@@ -168,6 +177,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "config.md": config_page(),
         REPOSITORY / "docs" / "lint-rules.md": reference_page(),
+        REPOSITORY / "docs" / "emulator.md": with_instructions(REPOSITORY / "docs" / "emulator.md"),
         REPOSITORY / "docs" / "gitlab-ci.yml": gitlab_to_include(),
         schemas / "gpuemu.schema.json": schema_text(),
         schemas / "report.schema.json": report_schema(schemas),

@@ -54,7 +54,7 @@ class KernelFinding:
     Attributes
     ----------
     check : str
-        ``mem``, ``init``, ``race``, ``sync``, ``order`` or ``trap``.
+        ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
     rule : str
         What kind of mistake, kebab-case.
     kernel : str

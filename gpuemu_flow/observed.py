@@ -23,9 +23,16 @@ class Observation:
         Absolute paths that were looked for and were not there.
     listed : frozenset of str
         Absolute paths of folders whose entries were listed.
+    modules : frozenset of str
+        Absolute paths of folders that were listed by what takes notice of modules only.
+    sized : frozenset of str
+        Absolute paths of folders whose entries may have been asked for their size and mode.
+    looked : frozenset of str
+        Absolute paths of files, folders and others that were there when the program asked; its own
+        files, too, once it has asked before it made them.
     variables : frozenset of str
-        Names of environment variables that were read, set or not; `ALL_VARIABLES` when the whole
-        environment was read.
+        Names of environment variables that were read, set or not; ``NAME*`` for all that begin so,
+        `ALL_VARIABLES` when the whole environment was read.
     untracked : frozenset of str
         Reasons why more may have been used than is listed here, each a sentence for a report;
         empty when everything was seen.
@@ -34,18 +41,16 @@ class Observation:
     files: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    sized: frozenset[str] = frozenset()
+    looked: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
     untracked: frozenset[str] = frozenset()
 
     def __or__(self, other: Observation) -> Observation:
         """Join two observations of the same program."""
-        return Observation(
-            self.files | other.files,
-            self.missed | other.missed,
-            self.listed | other.listed,
-            self.variables | other.variables,
-            self.untracked | other.untracked,
-        )
+        names = (field.name for field in fields(self))
+        return Observation(*(getattr(self, name) | getattr(other, name) for name in names))
 
     def to_json(self) -> dict[str, Json]:
         """Return the observation as lists that can be stored."""

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     help="Checks: mem, init, race, sync; order, contract, approx, which launch again; all; none.  "
     "[default: the first four]",
 )  # fmt: skip
+@click.option(
+    "--backend", type=click.Choice(("auto", "numpy", "c")), default="auto",
+    help="Who executes: numpy, c (compiled by the system's C compiler), or what pays.  "
+    "[default: auto]",
+)  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
 @click.option("--budget", type=click.IntRange(1), help="Thread instructions at most.")
 @click.option(
@@ -40,7 +45,7 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 def emulate(
     file: Path, entry: str, grid: str, block: str, texts: tuple[str, ...], shared: int,
-    checks: tuple[str, ...], seed: int, budget: int | None, saved: tuple[str, ...],
+    checks: tuple[str, ...], backend: str, seed: int, budget: int | None, saved: tuple[str, ...],
     coverage: bool, output_format: str,
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
@@ -63,7 +68,7 @@ def emulate(
         raise SystemExit(0 if all(kernel.runs for kernel in found) else 1)
     run = session.run_file(
         file, entry, grid, block, texts, shared=shared, checks=split_words(checks), seed=seed,
-        budget=budget,
+        budget=budget, backend=backend,
     )  # fmt: skip
     _save(saved, run.arguments, run.result)
     render = show.result_json if as_json else show.result_text

@@ -19,6 +19,7 @@ MODE_ALIASES = {"daemon_side": "daemon_orchestrated"}
 POLICIES = ("match", "strict", "ignore")
 ISOLATIONS = ("fork", "spawn", "warm")
 FRAMEWORKS = ("pytorch", "jax", "tensorflow", "numpy", "triton")
+EMULATOR_BACKENDS = ("auto", "numpy", "c")
 LOG_LEVELS = ("trace", "debug", "info", "warn", "error")
 TRITON_MODES = ("interpreted", "compiled")
 PROGRAM_KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
@@ -183,6 +184,14 @@ _LAUNCH_KEYS = (
         FreeValue("a list of checks"),
         "What is checked while a compiled kernel runs: `mem`, `init`, `race`, `sync`.",
         default_text="all",
+        ours=True,
+    ),
+    Key(
+        "backend",
+        Choice(EMULATOR_BACKENDS, noun="back end"),
+        "Who executes a compiled kernel: `numpy`, `c` (compiled by the system's C compiler, numpy "
+        "where that cannot), or `auto`: `c` for large launches that it can run.",
+        default_text="auto",
         ours=True,
     ),
 )

@@ -80,6 +80,8 @@ class Bytes(State):
     def begin(self, block_ids: Array) -> None:
         """Set up memory for some blocks."""
         super().begin(block_ids)
+        if self.launch.cases:
+            self._parameters = {}  # other rows belong to other cases
         rows, lanes = self.count, self.count * self.width
         self.shared = np.full(rows * self.shared_stride + 64, PATTERN, np.uint8)
         self.local = np.full(lanes * self.local_stride + 64, PATTERN, np.uint8)
@@ -102,16 +104,32 @@ class Bytes(State):
         key = (offset, code)
         value = self._parameters.get(key)
         if value is None:
-            value = np.frombuffer(self.launch.parameters, code, 1, offset).reshape(1, 1)
+            cases = self.launch.cases
+            blocks = [c.parameters for c in cases] or [self.launch.parameters]
+            value = np.concatenate([np.frombuffer(b, code, 1, offset) for b in blocks])
+            bits = value.view(f"u{value.itemsize}")
+            value = value[:1].reshape(1, 1) if (bits == bits[0]).all() else self._by_case(value)
             self._parameters[key] = value
         return value
 
+    def _by_case(self, values: Array) -> Array:
+        """Give every block the value of its case."""
+        found: Array = values[self.block_ids // self.launch.blocks][:, None]
+        return found
+
     def symbol(self, number: int, displacement: int) -> Array:
         """Give the address of a module variable."""
+        moved = displacement & 0xFFFFFFFFFFFFFFFF
+        places = [c.symbols[number] for c in self.launch.cases]
+        if places:
+            return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
         return np.full((1, 1), self.launch.symbols[number] + displacement, np.uint64)
 
     def parameter_address(self, offset: int) -> Array:
         """Give the address of a parameter."""
+        places = [c.parameter_address + offset for c in self.launch.cases]
+        if places:
+            return self._by_case(np.array(places, np.uint64))
         return np.full((1, 1), self.launch.parameter_address + offset, np.uint64)
 
     def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> Lanes:

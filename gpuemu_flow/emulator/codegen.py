@@ -14,6 +14,7 @@ from gpuemu_flow.emulator.errors import unsupported
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Immediate, Operand, Program, Register, Sink, Step
 from gpuemu_flow.emulator.machine import BlockFunction
+from gpuemu_flow.emulator.missing import fix_of
 from gpuemu_flow.emulator.registry import Form
 from gpuemu_flow.emulator.types import Array
 
@@ -113,8 +114,7 @@ def check_program(program: Program) -> None:
         if reason:
             raise unsupported(
                 f"{program.name}: {step.text[:80]!r} cannot be run: {reason}",
-                "compile for an older architecture (sm_80), or see `gpuemu-flow emulate "
-                "--coverage`",
+                fix_of(step.opcode),
                 source.file,
                 source.line_of(step.offset),
             )

@@ -13,6 +13,7 @@ from gpuemu_flow.types import Json, canonical_dtype
 ARGUMENT_TYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64")
 CHECK_NAMES = ("mem", "init", "race", "sync", "contract", "approx")
 DEFAULT_CHECKS = CHECK_NAMES[:4]
+BACKEND_NAMES = ("auto", "numpy", "c")
 LAUNCH_KEYS = ("entry", "grid", "block", "args", "shared")
 MAX_LAUNCHES = 64
 
@@ -64,11 +65,12 @@ class Described:
     outputs: tuple[BufferText, ...]
     scratch: tuple[BufferText, ...]
     checks: tuple[str, ...]
+    backend: str = "auto"
 
 
 def canonical_text(table: Mapping[str, Json]) -> str:
     """Write the description as JSON with one form for equal descriptions."""
-    kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks")
+    kept = (*LAUNCH_KEYS, "launches", "outputs", "scratch", "checks", "backend")
     return json.dumps({k: table[k] for k in kept if k in table}, sort_keys=True)
 
 
@@ -79,7 +81,7 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     ----------
     table : mapping
         ``entry``, ``grid``, ``block``, ``args``, ``shared``, or ``launches``; ``outputs``,
-        ``scratch``, ``checks``.
+        ``scratch``, ``checks``, ``backend``.
     fault : callable
         Told of everything that is wrong.
 
@@ -106,11 +108,16 @@ def read_described(table: Mapping[str, Json], fault: Fault) -> Described | None:
     if not isinstance(checks, list) or not all(c in CHECK_NAMES for c in checks):
         reader.fault(("checks",), "checks is no list of checks", f"of {', '.join(CHECK_NAMES)}")
         checks = []
+    backend = table.get("backend", "auto")
+    if backend not in BACKEND_NAMES:
+        known = ", ".join(BACKEND_NAMES)
+        reader.fault(("backend",), f"no back end {backend!r}", f"one of {known}")
     if reader.failed:
         return None
     return Described(
-        tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks)
-    )
+        tuple(item for item in launches if item is not None), outputs, scratch, tuple(checks),
+        backend,
+    )  # fmt: skip
 
 
 class _Reader:

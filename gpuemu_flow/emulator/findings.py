@@ -100,7 +100,7 @@ def _short(text: str) -> str:
 
 
 _SPACES = ("global", "shared", "local", "const", "param")
-_WHOLE = ("order", "trap")
+_WHOLE = ("order", "trap", *DOUBTS)
 """Checks whose words say all."""
 
 

@@ -9,7 +9,7 @@ from functools import cache
 
 from gpuemu_flow.artifacts.ptx import Opcode
 from gpuemu_flow.emulator import forms_arithmetic, forms_bits, forms_convert
-from gpuemu_flow.emulator.registry import BUILDERS, Form
+from gpuemu_flow.emulator.registry import BUILDERS, ROUNDINGS, Form
 
 FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
 """Modules that register forms when they are imported."""
@@ -31,10 +31,34 @@ def lane_wise_bases() -> tuple[str, ...]:
     return tuple(sorted(BUILDERS))
 
 
+_ROUNDED = frozenset(ROUNDINGS)
+_APPROXIMATE = frozenset({"approx", "ftz"})
+MODIFIERS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("rsqrt", "sin", "cos", "lg2", "ex2", "tanh"), _APPROXIMATE),
+    **dict.fromkeys(("rcp", "sqrt"), _ROUNDED | _APPROXIMATE),
+    **dict.fromkeys(("min", "max"), frozenset({"ftz", "NaN"})),
+    **dict.fromkeys(("neg", "abs", "slct"), frozenset({"ftz"})),
+    **dict.fromkeys(("bmsk", "szext"), frozenset({"wrap", "clamp"})),
+    "div": _ROUNDED | _APPROXIMATE | {"full"},
+    "shf": frozenset({"l", "r", "wrap", "clamp"}),
+    "dp2a": frozenset({"lo", "hi"}),
+    "bfind": frozenset({"shiftamt"}),
+    **dict.fromkeys(
+        ("rem", "sad", "copysign", "popc", "clz", "brev", "bfe", "bfi", "shl", "shr", "lop3",
+         "dp4a", "selp"),
+        frozenset(),
+    ),
+}  # fmt: skip
+"""Words beside types that an instruction may have; those that are missing here look themselves."""
+
+
 @cache
 def _find(text: str) -> Form | None:
     opcode = Opcode(text)
     builder = BUILDERS.get(opcode.base)
     if builder is None:
+        return None
+    allowed = MODIFIERS.get(opcode.base)
+    if allowed is not None and not set(opcode.qualifiers) <= allowed:
         return None
     return builder(opcode, opcode.type, frozenset(opcode.segments[1:]))

@@ -17,11 +17,11 @@ from gpuemu_flow.emulator.errors import UnsupportedError, bad_argument, bad_laun
 from gpuemu_flow.emulator.findings import DEFAULT_CHECKS, Finding
 from gpuemu_flow.emulator.ir import Parameter, Program
 from gpuemu_flow.emulator.machine import Machine
-from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena
+from gpuemu_flow.emulator.memory import GLOBAL_BASE, Arena, SideBySide
 from gpuemu_flow.emulator.names import plain_function
 from gpuemu_flow.emulator.native.backend import Native
 from gpuemu_flow.emulator.races import GlobalRaces
-from gpuemu_flow.emulator.state import Dimensions, Launch
+from gpuemu_flow.emulator.state import CaseMemory, Dimensions, Launch
 from gpuemu_flow.emulator.types import Array
 from gpuemu_flow.emulator.undefined import watch_registers
 from gpuemu_flow.errors import Problem, did_you_mean
@@ -184,17 +184,20 @@ class Kernel:
             When the kernel does not end.
         """
         wanted = frozenset(checks)
-        watched = "init" in wanted and self._blocks.entry_live
-        kernel = self._watching() if watched else self
+        kernel = self.for_checks(wanted)
         return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
+
+    def for_checks(self, checks: frozenset[str]) -> Kernel:
+        """Give the kernel that a launch with some checks executes."""
+        return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
         self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
         shared: int, checks: frozenset[str], budget: int, order: Sequence[int] | None,
         backend: str,
     ) -> LaunchResult:  # fmt: skip
-        dimensions = _check_dimensions(self.program, grid, block, shared)
-        launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
+        dimensions = check_dimensions(self.program, grid, block, shared)
+        launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         ids = np.arange(launch.blocks) if order is None else np.asarray(order)
         chosen = self._native.choose(backend, launch.threads, launch.blocks, checks)
         note = chosen.note
@@ -202,17 +205,25 @@ class Kernel:
             if self._native.run(launch, ids):
                 return _result(launch, buffers, arguments, "c", "")
             note = "something was found, which numpy describes"
-            launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
-        between = "race" in checks and launch.blocks > 1
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         try:
-            self._run(launch, ids, QuickGlobalRaces(launch) if between else None)
+            self.run(launch, ids)
         except EveryLoadCountsError:
-            launch, buffers = self._prepare(dimensions, arguments, shared, checks, budget)
-            self._run(launch, ids, GlobalRaces(launch))
+            launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
+            self.run(launch, ids, every_load=True)
         return _result(launch, buffers, arguments, "numpy", note)
 
-    def _run(self, launch: Launch, ids: Array, races: GlobalRaces | None) -> None:
-        """Run all blocks with numpy, batch by batch."""
+    def run(self, launch: Launch, ids: Array, *, every_load: bool = False) -> None:
+        """Run blocks with numpy, batch by batch.
+
+        Raises
+        ------
+        EveryLoadCountsError
+            When the launch must be made again with every load recorded.
+        """
+        races: GlobalRaces | None = None
+        if "race" in launch.checks and launch.blocks > 1:
+            races = GlobalRaces(launch) if every_load else QuickGlobalRaces(launch)
         machine = Machine(launch, self._blocks, self._code)
         machine.global_races = races
         local = max(1, self.program.local_bytes)
@@ -227,45 +238,70 @@ class Kernel:
             self._watched = Kernel(watch_registers(self.program, self._blocks))
         return self._watched
 
-    def _prepare(
-        self, dimensions: tuple[Dimensions, Dimensions], arguments: Sequence[Argument],
+    def prepare(
+        self, dimensions: tuple[Dimensions, Dimensions], lists: Sequence[Sequence[Argument]],
         shared: int, checks: frozenset[str], budget: int,
-    ) -> tuple[Launch, list[int]]:  # fmt: skip
+    ) -> tuple[Launch, list[list[int]]]:  # fmt: skip
+        """Lay out memory for one list of arguments, or for several cases side by side.
+
+        Returns
+        -------
+        tuple of Launch and list
+            Of each list, the numbers of its buffers; -1 for numbers.
+        """
         program = self.program
-        if len(arguments) != len(program.parameters):
-            names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
-            raise bad_argument(
-                f"{program.name} takes {len(program.parameters)} arguments, not {len(arguments)}",
-                f"its parameters: {names}" if names else "",
-            )
-        sizes = [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
-        sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
-        arena = Arena(sizes)
-        symbols = []
-        for variable in program.globals:
-            data = variable.initial.ljust(variable.size, b"\0")
-            symbols.append(
-                arena.allocate(
-                    variable.name, variable.size, data, 1, writable=not variable.constant
+        sizes = []
+        for arguments in lists:
+            if len(arguments) != len(program.parameters):
+                names = ", ".join(f"{p.name} (.{p.type})" for p in program.parameters)
+                raise bad_argument(
+                    f"{program.name} takes {len(program.parameters)} arguments, "
+                    f"not {len(arguments)}",
+                    f"its parameters: {names}" if names else "",
                 )
-            )
-        numbers = {v.name: n for n, v in enumerate(program.globals)}
-        for variable, address in zip(program.globals, symbols, strict=True):
-            for offset, name, added in variable.pointers:
-                where = address - GLOBAL_BASE + offset
-                value = struct.pack("<Q", symbols[numbers[name]] + added)
-                arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
-        block, buffers = _pack(program, arguments, arena)
-        address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
+            sizes += [a.data.nbytes for a in arguments if isinstance(a, BufferArgument)]
+            sizes += [v.size for v in program.globals] + [program.parameter_bytes + 16]
+        if len(lists) == 1:
+            arena = Arena(sizes)
+            made = [_place(program, lists[0], arena)]
+        else:
+            arena = Arena([*sizes, SideBySide.room(sizes)])
+            shared_arena, made = SideBySide(arena, len(lists)), []
+            for arguments in lists:
+                shared_arena.begin_case()
+                made.append(_place(program, arguments, shared_arena))
+        first, cases = made[0][0], tuple(case for case, _ in made)
         launch = Launch(
-            program, arena, dimensions[0], dimensions[1], bytes(block), address, symbols, shared,
-            checks, budget,
+            program, arena, dimensions[0], dimensions[1], first.parameters,
+            first.parameter_address, first.symbols, shared, checks, budget * len(lists),
+            cases if len(lists) > 1 else (),
         )  # fmt: skip
-        return launch, buffers
+        return launch, [buffers for _, buffers in made]
+
+
+def _place(
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
+) -> tuple[CaseMemory, list[int]]:
+    """Allocate the module's variables, the buffers and the parameters of one case."""
+    symbols = []
+    for variable in program.globals:
+        data = variable.initial.ljust(variable.size, b"\0")
+        symbols.append(
+            arena.allocate(variable.name, variable.size, data, 1, writable=not variable.constant)
+        )
+    numbers = {v.name: n for n, v in enumerate(program.globals)}
+    for variable, address in zip(program.globals, symbols, strict=True):
+        for offset, name, added in variable.pointers:
+            where = address - GLOBAL_BASE + offset
+            value = struct.pack("<Q", symbols[numbers[name]] + added)
+            arena.data[where : where + 8] = np.frombuffer(value, np.uint8)
+    block, buffers = _pack(program, arguments, arena)
+    address = arena.allocate("the parameters", len(block), bytes(block), 1, writable=False)
+    return CaseMemory(bytes(block), address, symbols), buffers
 
 
 def _pack(
-    program: Program, arguments: Sequence[Argument], arena: Arena
+    program: Program, arguments: Sequence[Argument], arena: Arena | SideBySide
 ) -> tuple[bytearray, list[int]]:
     """Allocate buffers and fill the parameter block."""
     block = bytearray(program.parameter_bytes + 16)
@@ -304,14 +340,21 @@ def _pack(
 def _result(
     launch: Launch, buffers: list[int], arguments: Sequence[Argument], backend: str, note: str
 ) -> LaunchResult:
-    outputs = tuple(
+    return LaunchResult(
+        outputs_of(launch, buffers, arguments), tuple(launch.findings()),
+        "".join(launch.printed), launch.executed, backend, note,
+    )  # fmt: skip
+
+
+def outputs_of(
+    launch: Launch, buffers: Sequence[int], arguments: Sequence[Argument]
+) -> tuple[Array | None, ...]:
+    """Copy what the buffer arguments of one case hold now; None for other arguments."""
+    return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)
         else None
         for buffer, argument in zip(buffers, arguments, strict=True)
-    )
-    return LaunchResult(
-        outputs, tuple(launch.findings()), "".join(launch.printed), launch.executed, backend, note
     )
 
 
@@ -320,9 +363,10 @@ def _take_out(arena: Arena, buffer: int, argument: BufferArgument) -> Array:
     return raw.view(argument.data.dtype).reshape(argument.data.shape)
 
 
-def _check_dimensions(
+def check_dimensions(
     program: Program, grid: Sequence[int], block: Sequence[int], shared: int
 ) -> tuple[Dimensions, Dimensions]:
+    """Check a grid and a block, and fill them up to three numbers."""
     full = []
     for what, given in (("grid", grid), ("block", block)):
         if not 1 <= len(given) <= 3 or any(n < 1 for n in given):

@@ -120,7 +120,7 @@ def initial_value(variable: Variable, module: Module, numbers: dict[str, int]) -
             if pointer is None or pointer.group(1) not in numbers or width != 8:
                 raise unsupported(
                     f"{variable.name}: initial value {word[:40]!r} cannot be read",
-                    "",
+                    "addresses of functions cannot be run: call the function by its name",
                     module.source.file,
                     module.source.line_of(variable.offset),
                 )

@@ -74,6 +74,17 @@ class Arena:
         self.shadow: Array = np.zeros(capacity, np.uint8)
         self.buffers: list[Buffer] = []
         self._top = ALIGNMENT
+        self._end = ALIGNMENT
+
+    def reserve(self, size: int) -> int:
+        """Keep a piece for allocations to come; returns where it starts."""
+        start = self._end
+        self._end += size
+        return start
+
+    def rewind(self, top: int) -> None:
+        """Allocate from a place in a reserved piece on."""
+        self._top = top
 
     def allocate(
         self, name: str, size: int, data: bytes | None, item: int, *, writable: bool = True,
@@ -133,6 +144,56 @@ class Arena:
 
         nearest = min(self.buffers, key=distance)
         return describe_in(nearest, offset)
+
+
+class SideBySide:
+    """An arena as several cases share it: the n-th allocations of all cases adjoin.
+
+    An access of one instruction then stays near buffers of one kind, whichever cases it is of.
+
+    Parameters
+    ----------
+    arena : Arena
+    count : int
+        Cases, each of which allocates the same sizes in the same order.
+    """
+
+    def __init__(self, arena: Arena, count: int) -> None:
+        self._arena = arena
+        self._count = count
+        self._tops: list[int] = []
+        self._case = -1
+        self._calls = 0
+
+    @staticmethod
+    def room(sizes: list[int]) -> int:
+        """Give the bytes that lying side by side takes beyond what an arena counts on."""
+        return ALIGNMENT * len(sizes)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers, case after case."""
+        return self._arena.buffers
+
+    @property
+    def data(self) -> Array:
+        """The arena's bytes."""
+        return self._arena.data
+
+    def begin_case(self) -> None:
+        """Go on to the next case."""
+        self._case += 1
+        self._calls = 0
+
+    def allocate(self, name: str, size: int, data: bytes | None, item: int, **options: bool) -> int:
+        """Place a buffer of this case; see `Arena.allocate`."""
+        arena = self._arena
+        stride = (-(-(size + 2 * guard_bytes(size)) // ALIGNMENT) + 1) * ALIGNMENT
+        if self._case == 0:
+            self._tops.append(arena.reserve(self._count * stride))
+        arena.rewind(self._tops[self._calls] + self._case * stride)
+        self._calls += 1
+        return arena.allocate(name, size, data, item, **options)
 
 
 def describe_in(buffer: Buffer, offset: int) -> str:

@@ -291,9 +291,9 @@ class GlobalRaces:
         self._readers = [np.zeros(cells, np.int32) for _ in range(2)]
         self._read_times = [np.zeros(cells, np.int32) for _ in range(2)]
         self._read_strong = [np.zeros(cells, bool) for _ in range(2)]
-        self._fenced: Array = np.zeros(launch.blocks + 1, np.int32)
-        self._released: Array = np.zeros(launch.blocks + 1, np.int32)
-        self._acquired: Array = np.zeros(launch.blocks + 1, np.int32)
+        self._fenced: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._released: Array = np.zeros(launch.all_blocks + 1, np.int32)
+        self._acquired: Array = np.zeros(launch.all_blocks + 1, np.int32)
 
     def _blocks(self, state: State, mask: Array | None) -> Array:
         numbers = np.arange(state.full.size) if mask is None else np.flatnonzero(mask)
@@ -433,7 +433,7 @@ class GlobalRaces:
         written = verb == "written"
         there = f" at {THERE}" if written else ""
         x, y, _ = self._launch.grid
-        linear = int(other[first]) - 1
+        linear = (int(other[first]) - 1) % self._launch.blocks
         block = show_index((linear % x, linear // x % y, linear // (x * y)))
         where = self._launch.arena.describe(int(offsets[first]))
         state.report_lanes(

@@ -50,7 +50,7 @@ def cover(path: Path) -> list[KernelCoverage]:
 
 def run_file(
     path: Path, entry: str, grid: str, block: str, texts: Sequence[str], *, shared: int,
-    checks: Sequence[str], seed: int, budget: int | None,
+    checks: Sequence[str], seed: int, budget: int | None, backend: str = "auto",
 ) -> Run:  # fmt: skip
     """Launch one kernel of a file once.
 
@@ -65,7 +65,9 @@ def run_file(
     given = [named.argument for named in arguments]
     limit = budget or DEFAULT_BUDGET
     start = time.perf_counter()
-    result = kernel.launch(blocks, threads, given, shared=shared, checks=names, budget=limit)
+    result = kernel.launch(
+        blocks, threads, given, shared=shared, checks=names, budget=limit, backend=backend
+    )
     if "order" in names:
         more = find_order_dependence(
             kernel, blocks, threads, given, result, shared=shared, budget=limit

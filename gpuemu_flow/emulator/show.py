@@ -67,6 +67,8 @@ def result_json(
         "kernel": kernel.name,
         "seconds": seconds,
         "thread_instructions": result.instructions,
+        "backend": result.backend,
+        "backend_note": result.note,
         "outputs": {n: _summary(d) for n, d in changed_buffers(arguments, result).items()},
         "findings": [finding_json(f) for f in result.findings],
         "printed": result.printed,
@@ -78,8 +80,11 @@ def result_text(
 ) -> str:
     """Give a launch as text."""
     lines = [
-        f"{kernel.name}: {result.instructions:,} thread instructions in {seconds:.3f} s",
+        f"{kernel.name}: {result.instructions:,} thread instructions in {seconds:.3f} s "
+        f"by {result.backend}",
     ]
+    if result.note:
+        lines.append(f"  not compiled: {result.note}")
     for name, data in changed_buffers(arguments, result).items():
         facts = _summary(data)
         spread = f"{facts['least']:.6g} to {facts['largest']:.6g}" if facts[

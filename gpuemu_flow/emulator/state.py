@@ -27,6 +27,25 @@ class _Tally:
     there: int = -1
 
 
+@dataclass(frozen=True)
+class CaseMemory:
+    """What differs between the cases of one launch: where their parameters and variables lie.
+
+    Attributes
+    ----------
+    parameters : bytes
+        The parameter block.
+    parameter_address : int
+        Where a copy of it lies in the arena.
+    symbols : list of int
+        Addresses of the module's variables.
+    """
+
+    parameters: bytes
+    parameter_address: int
+    symbols: list[int]
+
+
 @dataclass
 class Launch:
     """One launch of a kernel: what all of its blocks share.
@@ -46,6 +65,9 @@ class Launch:
     checks : frozenset of str
     budget : int
         Thread instructions that may be spent.
+    cases : tuple of CaseMemory
+        Several input sets side by side, each with a grid of its own; empty for one. Block ``b``
+        of case ``c`` has the number ``c * blocks + b``.
     """
 
     program: Program
@@ -58,6 +80,7 @@ class Launch:
     dynamic_shared: int
     checks: frozenset[str]
     budget: int
+    cases: tuple[CaseMemory, ...] = ()
     spent: int = 0
     executed: int = 0
     printed: list[str] = field(default_factory=list)
@@ -72,6 +95,11 @@ class Launch:
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def all_blocks(self) -> int:
+        """Blocks of all cases."""
+        return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
         """Count work; an error when the budget is spent."""
@@ -145,7 +173,7 @@ class State:
         self.live = np.broadcast_to(lanes < self.launch.threads, self.full.shape)
         if self.launch.threads == self.width:
             self.live = self.full
-        self.special = _specials(self.launch, lanes, block_ids)
+        self.special = _specials(self.launch, lanes, block_ids % self.launch.blocks)
 
     def spread(self, x: Array) -> Array:
         """Broadcast a value to all lanes."""
@@ -153,7 +181,7 @@ class State:
 
     def block_index(self, row: int) -> Dimensions:
         """Give the index of a block of the batch."""
-        number = int(self.block_ids[row])
+        number = int(self.block_ids[row]) % self.launch.blocks
         x, y, _ = self.launch.grid
         return number % x, number // x % y, number // (x * y)
 

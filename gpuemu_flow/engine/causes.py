@@ -78,7 +78,7 @@ class Effort:
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
             message = f"the causes were not looked for, since those of other ops took long: {names}"
-            hint = "`gpuemu-flow run OP` for one of them looks for its cause"
+            hint = "run it again: what was found is kept, and the search goes on"
             found.append(Problem("causes-cut-short", message, hint, warning=True))
         if self.cut:
             names = ", ".join(sorted(self.cut))

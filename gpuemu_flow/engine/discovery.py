@@ -7,14 +7,14 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from gpuemu_flow.engine import own_code
 from gpuemu_flow.engine.distributions import Distributions
 from gpuemu_flow.engine.files import ABSENT, FileTable
-from gpuemu_flow.engine.plan import variable_digest
+from gpuemu_flow.engine.plan import look_of, variable_digest
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.discovered import Discovered
@@ -23,10 +23,13 @@ from gpuemu_flow.store.keys import digest_json
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
 _NO_FILES = ("/dev/", "/proc/", "/sys/")
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - files as any other
+_INSTALLED = re.compile(r"(?:\A|/)(?:site|dist)-packages(?:/|\Z)")
 _MOST_LINKS = 40
 _numbers = itertools.count()
-_NOT_LISTED = re.compile(r"__pycache__|.*\.py[co]|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
-"""Names that editors and interpreters make beside sources."""
+_NOT_LISTED = re.compile(r"__pycache__|\.gpuemu-cache")
+_NO_MODULES = re.compile(r"__pycache__|\.#.*|#.*#|.*~|.*\.sw[a-p]|4913|\.gpuemu-cache")
+"""Names that editors and interpreters make beside sources, which are no modules."""
 
 
 class Discovery:
@@ -91,26 +94,29 @@ class Discovery:
                 packages.add(f"{self._encode(owner[0])}|{owner[1]}")
             else:
                 files.add(self._encode(path))
-        missed = {
-            self._encode(path)
-            for path in seen.missed
-            if not self._is_ours(path) and not self._stdlib_of(path) and not path.endswith(".pyc")
-        }
-        listed = {
-            self._encode(path)
-            for path in seen.listed
-            if not self._is_ours(path) and not self._stdlib_of(path)
-        }
+        for path in seen.missed | seen.looked:
+            if not self._is_ours(path) and _has_link(path, linked):
+                links.update(map(self._encode, links_of(path)))
         return Discovered(
             files=frozenset(files),
             links=frozenset(links),
-            missed=frozenset(missed - files),
-            listed=frozenset(listed),
+            missed=self._others(seen.missed) - files,
+            listed=self._others(seen.listed),
+            modules=self._others(seen.modules),
+            sized=self._others(seen.sized),
+            looked=frozenset(
+                p for p in self._others(seen.looked) if p != "." and not _INSTALLED.search(p)
+            ),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
             variables=frozenset(seen.variables - set(given)),
             untracked=seen.untracked,
         )
+
+    def _others(self, paths: frozenset[str]) -> frozenset[str]:
+        """Return the members of a set that stand for paths, without our own and Python's."""
+        kept = (p for p in paths if not self._is_ours(p) and not self._stdlib_of(p))
+        return frozenset(map(self._encode, kept))
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input by its name."""
@@ -120,6 +126,9 @@ class Discovery:
             ("link", names.links),
             ("missing", names.missed),
             ("folder", names.listed),
+            ("modules", names.modules),
+            ("sizes", names.sized),
+            ("look", names.looked),
             ("package", names.packages),
             ("python", names.pythons),
             ("variable", names.variables),
@@ -162,13 +171,23 @@ class Discovery:
             return ABSENT
 
     def _missing(self, member: str) -> str:
-        return "there" if os.path.lexists(self.path(member)) else ABSENT
+        path = self.path(member)
+        if os.path.exists(path):  # noqa: PTH110 - hot
+            return "there"
+        return "dangling" if os.path.lexists(path) else ABSENT
 
     def _folder(self, member: str) -> str:
-        path = self.path(member)
-        if not os.path.isdir(path):  # noqa: PTH112
-            return ABSENT
-        return digest_json(sorted(names_in(path)))
+        return _listing(entries_in(self.path(member)))
+
+    def _modules(self, member: str) -> str:
+        return _listing(modules_in(self.path(member)))
+
+    def _sizes(self, member: str) -> str:
+        found = sizes_in(self.path(member))
+        return ABSENT if found is None else digest_json(sorted(found.items()))
+
+    def _look(self, member: str) -> str:
+        return look_of(self.path(member)) or ABSENT
 
     def _package(self, member: str) -> str:
         found = []
@@ -201,7 +220,7 @@ class Discovery:
         A time of change cannot be set back: who writes a file and restores it is noticed.
         """
         found = []
-        for name in names.files | names.listed:
+        for name in names.files | names.listed | names.modules | names.sized:
             with contextlib.suppress(OSError):
                 if os.stat(self.path(name)).st_ctime_ns >= since:  # noqa: PTH116 - hot
                     found.append(name)
@@ -209,7 +228,8 @@ class Discovery:
             with contextlib.suppress(OSError):
                 if os.lstat(self.path(name)).st_ctime_ns >= since:
                     found.append(name)
-        found += [name for name in names.missed if self._missing(name)]
+        found += [name for name in names.missed if self._missing(name) == "there"]
+        found += [name for name in names.looked if not self._look(name)]
         for member in names.packages:
             for record in self.records(member):
                 with contextlib.suppress(OSError):
@@ -249,7 +269,7 @@ class Discovery:
 
     def _is_ours(self, path: str) -> bool:
         return (
-            path.startswith(_NO_FILES)
+            (path.startswith(_NO_FILES) and not path.startswith(_SHARED_MEMORY))
             or path.startswith(self._ignored)
             or f"{path}/" in self._ignored
             or own_code.covers(path)
@@ -271,19 +291,67 @@ _STATES = {
     "link": Discovery._link,
     "missing": Discovery._missing,
     "folder": Discovery._folder,
+    "modules": Discovery._modules,
+    "sizes": Discovery._sizes,
+    "look": Discovery._look,
     "package": Discovery._package,
     "python": Discovery._python,
     "variable": Discovery._variable,
 }
 
 
-def names_in(folder: str) -> frozenset[str]:
-    """Return the names in a folder, without those that editors and interpreters make."""
+def _listing(entries: frozenset[str] | None) -> str:
+    return ABSENT if entries is None else digest_json(sorted(entries))
+
+
+def entries_in(folder: str) -> frozenset[str] | None:
+    """Return the names in a folder, each with its kind; None where there is none.
+
+    Bytecode of sources and our own cache are left out: they come and go.
+    """
+    return _entries(folder, _NOT_LISTED)
+
+
+def modules_in(folder: str) -> frozenset[str] | None:
+    """Return what `entries_in` does, without names that editors make beside sources."""
+    return _entries(folder, _NO_MODULES)
+
+
+def _entries(folder: str, left_out: re.Pattern[str]) -> frozenset[str] | None:
     try:
-        names = os.listdir(folder)  # noqa: PTH208
+        with os.scandir(folder) as entries:
+            return frozenset(
+                f"{entry.name}{_kind(entry)}"
+                for entry in entries
+                if not left_out.fullmatch(entry.name)
+            )
     except OSError:
-        return frozenset()
-    return frozenset(name for name in names if not _NOT_LISTED.fullmatch(name))
+        return None
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "@"
+    return "" if entry.is_file() else "/" if entry.is_dir() else "|"
+
+
+def sizes_in(folder: str) -> dict[str, str] | None:
+    """Return what can be seen of each entry of a folder besides its times; None without folder."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]
+    except OSError:
+        return None
+    return {name: look_of(f"{folder}/{name}", size=True) for name in names}
+
+
+SHOWN: dict[str, Callable[[str], object]] = {
+    "listed": entries_in,
+    "modules": modules_in,
+    "sized": sizes_in,
+    "looked": look_of,
+}
+"""What can be seen of a path, by the part of `Discovered` that names it."""
 
 
 def _source_of(path: str) -> str:

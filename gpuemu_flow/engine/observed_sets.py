@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.discovery import Discovery, sizes_in
 from gpuemu_flow.engine.files import Stamp, stamp_of
+from gpuemu_flow.engine.plan import look_of
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
@@ -22,13 +23,15 @@ class Needed:
     absent : list of str
         Absolute paths.
     folders : dict of str to Stamp
-    links, variables : dict of str to str
+    links, variables, looks : dict of str to str
+        Where links lead; digests of variables; what can be seen of paths, see `plan.look_of`.
     """
 
     absent: list[str] = field(default_factory=list)
     folders: dict[str, Stamp] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
+    looks: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,9 +80,12 @@ class ObservedSets:
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
+        # What a link leads to may appear elsewhere.
+        dangling = [path for path in missing if os.path.islink(path)]  # noqa: PTH114 - often
+        missing |= {_first_missing(os.path.realpath(path)) for path in dangling}
         # A folder is watched as a whole: much is looked for in each.
         beside = {os.path.dirname(path) for path in missing}  # noqa: PTH120
-        for folder in {*beside, *map(lookup.path, names.listed)}:
+        for folder in {*beside, *map(lookup.path, names.listed | names.modules | names.sized)}:
             stamp = stamp_of(folder)
             if stamp is None:
                 found.absent.append(folder)
@@ -91,6 +97,11 @@ class ObservedSets:
                 found.links[path] = os.readlink(path)  # noqa: PTH115
             except OSError:
                 found.absent.append(path)
+        for path in map(lookup.path, names.looked - names.files):
+            _look(found, path, look_of(path))
+        for folder in map(lookup.path, names.sized):
+            for name, seen in (sizes_in(folder) or {}).items():
+                _look(found, f"{folder}/{name}", seen)
         with lookup.at_once():
             states = lookup.parts(Discovered(variables=names.variables))
         found.variables = {name.partition(" ")[2]: state for name, state in states.items()}
@@ -140,6 +151,13 @@ class ObservedSets:
         if not set(tasks.values()) <= set(sets):
             raise ValueError("a task without its set of inputs")
         return cls(sets, tasks)
+
+
+def _look(found: Needed, path: str, seen: str) -> None:
+    if not seen:
+        found.absent.append(path)
+    elif " " in seen or path not in found.looks:
+        found.looks[path] = seen
 
 
 def _first_missing(path: str) -> str:

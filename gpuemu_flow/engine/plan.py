@@ -24,9 +24,9 @@ _VARIABLES = ("GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 ALL_VARIABLES = "*"
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
-    "TERM", "WINDOWID",
+    "TERM", "TERM_SESSION_ID", "WINDOWID",
 })  # fmt: skip
-"""Variables that differ from one terminal to the next; as in `runners.variables`."""
+"""Variables that differ from one terminal or process to the next; as in `runners.variables`."""
 _SESSION = frozenset({
     "COLORTERM", "DBUS_SESSION_BUS_ADDRESS", "DBUS_STARTER_ADDRESS", "DESKTOP_STARTUP_ID",
     "DISPLAY", "GNOME_TERMINAL_SCREEN", "GNOME_TERMINAL_SERVICE", "GPG_AGENT_INFO", "GPG_TTY",
@@ -36,8 +36,8 @@ _SESSION = frozenset({
     "WAYLAND_DISPLAY", "WINDOW", "XAUTHORITY", "XDG_RUNTIME_DIR", "XDG_SEAT", "XDG_VTNR",
 })  # fmt: skip
 _SESSION_PREFIXES = (
-    "ALACRITTY_", "GIO_LAUNCHED_", "GIT_ASKPASS", "ITERM_", "KITTY_", "KONSOLE_", "TMUX", "VSCODE_",
-    "WEZTERM_", "XDG_SESSION_", "ZELLIJ",
+    "ALACRITTY_", "GIO_LAUNCHED_", "GIT_ASKPASS", "ITERM_", "KITTY_", "KONSOLE_", "SSH_", "TMUX",
+    "VSCODE_", "WEZTERM_", "XDG_SESSION_", "ZELLIJ",
 )  # fmt: skip
 UNSET = "unset"
 WORKER_DEFAULTS = {
@@ -53,11 +53,6 @@ _BITS = 16
 Stamp = tuple[int, int, int, int]
 
 
-def is_volatile(name: str) -> bool:
-    """Return True for a variable that never counts, even for a program that reads it by name."""
-    return name in VOLATILE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
-
-
 def is_of_a_session(name: str) -> bool:
     """Return True for a variable that does not count as a part of the whole environment.
 
@@ -65,15 +60,22 @@ def is_of_a_session(name: str) -> bool:
     started is given all of them and hardly ever looks. One that reads such a name in a way that is
     seen depends on it.
     """
-    return is_volatile(name) or name in _SESSION or name.startswith(_SESSION_PREFIXES)
+    return name in VOLATILE or name in _SESSION or name.startswith(_SESSION_PREFIXES)
 
 
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """Return a digest of a variable's value, or `UNSET`; for ``*``, of all but a session's own.
 
-    The value itself, which may be a secret, is never kept.
+    ``OMP_*`` stands for all that begin so. The value itself, which may be a secret, is never kept.
     """
-    if name == ALL_VARIABLES:
+    if name != ALL_VARIABLES and name.endswith(ALL_VARIABLES):
+        merged = {**WORKER_DEFAULTS, **environ}
+        begin = name[:-1]
+        found = sorted((n, v) for n, v in merged.items() if n.startswith(begin))
+        if not found:
+            return UNSET
+        value = repr(found)
+    elif name == ALL_VARIABLES:
         merged = {**WORKER_DEFAULTS, **environ}
         value = repr(sorted((n, v) for n, v in merged.items() if not is_of_a_session(n)))
     else:
@@ -87,6 +89,23 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
         from hashlib import blake2b  # noqa: PLC0415
     data = value.encode("utf-8", "surrogateescape")
     return blake2b(data, digest_size=_BITS).hexdigest()
+
+
+def look_of(path: str, *, size: bool = False) -> str:
+    """Return what a program that asks for a path sees: kind and mode; empty where there is nothing.
+
+    Parameters
+    ----------
+    path : str
+    size : bool
+        Also a file's size.
+    """
+    try:
+        s = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return ""
+    kind = s.st_mode & 0o170000
+    return f"{s.st_mode:o} {s.st_size}" if size and kind == 0o100000 else f"{s.st_mode:o}"
 
 
 def identity(environ: Mapping[str, str]) -> str:
@@ -111,6 +130,7 @@ def render(
     folders: Mapping[str, Stamp],
     links: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
+    looks: Mapping[str, str] | None = None,
 ) -> bytes | None:
     """The plan file's content.
 
@@ -130,13 +150,15 @@ def render(
         Links on the way to files, and what they lead to.
     variables : mapping of str to str
         `variable_digest` of the environment variables that programs read.
+    looks : mapping of absolute path to str
+        `look_of` what programs asked for, with sizes where they are known.
 
     Returns
     -------
     bytes or None
         None when a path holds a character that the format cannot, and so no plan can be kept.
     """
-    links, variables = links or {}, variables or {}
+    links, variables, looks = links or {}, variables or {}, looks or {}
     by_folder: dict[str, dict[str, Stamp]] = {}
     for path, stamp in files.items():
         folder, _, name = path.rpartition("/")
@@ -145,6 +167,7 @@ def render(
     lines += [f"absent {path}" for path in absent]
     lines += ["\t".join((f"folder {path}", *map(str, s))) for path, s in folders.items()]
     lines += [f"link {path}\t{target}" for path, target in links.items()]
+    lines += [f"look {path}\t{seen}" for path, seen in looks.items()]
     lines += [f"variable {name}\t{digest}" for name, digest in variables.items()]
     sections = []
     for folder, entries in sorted(by_folder.items()):
@@ -158,7 +181,7 @@ def render(
             ]
     sections.insert(0, "\n".join(lines))
     text = "\f".join(sections)
-    paths = (*files, *absent, *folders, *links, *links.values(), *variables)
+    paths = (*files, *absent, *folders, *links, *links.values(), *variables, *looks)
     if any(c in path for path in paths for c in "\n\t\f"):
         return None
     try:
@@ -244,6 +267,8 @@ def _holds(line: str, environ: Mapping[str, str]) -> bool:
     path, _, known = rest.rpartition("\t")
     if kind == "link":
         return os.readlink(path) == known  # noqa: PTH115
+    if kind == "look":
+        return look_of(path, size=" " in known) == known
     return kind == "variable" and variable_digest(environ, path) == known
 
 

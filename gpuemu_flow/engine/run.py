@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import queue
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskS
 from gpuemu_flow.types import Json, Verdict
 
 _ATTEMPTS = 3
+_TICKS = 50
 
 Action = Callable[[TaskSpec, StageContext, KeyParts], StageResult]
 
@@ -302,6 +304,7 @@ class Executor:
                 continue
             moved = self._context.inputs.moved(result.discovered, begun)
             if moved and left:
+                self._wait_until_after(begun)
                 continue
             if moved:  # its own doing, most likely: the sources themselves are as they were
                 result = replace(result, discovered=_written_meanwhile(result.discovered, moved))
@@ -316,6 +319,17 @@ class Executor:
                 "run again when nothing writes to them",
             )
         )
+
+    def _wait_until_after(self, begun: int) -> None:
+        """Let the file system's clock go on, which counts in ticks of some ms.
+
+        Restored results are there at once: all attempts would lie in the tick in which somebody
+        installed a package or replaced a link just before.
+        """
+        for _ in range(_TICKS):
+            if self._context.inputs.now() > begun:
+                return
+            time.sleep(0.001)
 
     def _unchanged(self, spec: TaskSpec, parts: KeyParts, begun: int) -> bool:
         names = Discovered(files=frozenset(spec.sources))

@@ -110,11 +110,11 @@ class TaskStates:
             return [("state", "never finished", None)]
         if not record["complete"]:
             return [("state", "some cases ended in an error, which is tried again", None)]
-        found = [
+        found = _once(
             change
             for change in changed_parts(record["parts"], parts.to_json())
             if trigger_of(change[0]) in (*self._triggers, "stage")
-        ]
+        )
         digest = self._files.digest(self.manifest(spec.target))
         if digest != record["digest"]:
             found.append(("output", record["digest"], digest or None))
@@ -185,3 +185,10 @@ class TaskStates:
     def environment_digest(self) -> str:
         """One name for the whole environment."""
         return digest_json(self._environment)
+
+
+def _once(changes: Iterable[tuple[str, Json, Json]]) -> list[tuple[str, Json, Json]]:
+    """Drop what was seen to change of a source that is named as such: it is in a key twice."""
+    found = list(changes)
+    code = {what.removeprefix("code.") for what, _, _ in found if what.startswith("code.")}
+    return [change for change in found if change[0].removeprefix("observed.file ") not in code]

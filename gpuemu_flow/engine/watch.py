@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuemu_flow.engine.compile import glob_files
-from gpuemu_flow.engine.discovery import names_in
+from gpuemu_flow.engine.discovery import SHOWN
 from gpuemu_flow.engine.files import Stamp, stamp_of
 from gpuemu_flow.engine.plan import CACHE_NAME
 from gpuemu_flow.engine.workspace import Workspace
@@ -50,7 +50,7 @@ class FileWatch:
     _files: dict[str, Stamp | None] = field(default_factory=dict)
     _folders: dict[str, tuple[Stamp | None, frozenset[str]]] = field(default_factory=dict)
     _globs: dict[str, list[str]] = field(default_factory=dict)
-    _listed: dict[str, frozenset[str]] = field(default_factory=dict)
+    _shown: dict[tuple[str, str], object] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return sum(stamp is not None for stamp in self._files.values())
@@ -59,7 +59,7 @@ class FileWatch:
     def folders(self) -> frozenset[str]:
         """Every folder in which something watched lies."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
-        all_folders = (*parents, *self._folders, *self._listed)
+        all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
@@ -67,7 +67,7 @@ class FileWatch:
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
         self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
-        self._listed = {folder: names_in(folder) for folder in self._listed}
+        self._shown = {(kind, path): SHOWN[kind](path) for kind, path in self._shown}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
         """Watch what decides the given tasks; what was watched already keeps its known state.
@@ -78,11 +78,11 @@ class FileWatch:
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
         paths |= {path for path, _ in basis.config}
-        observed, listed = _observed(workspace, tasks)
+        observed, shown = _observed(workspace, tasks)
         self.anything = False
         known = {**observed, **self._files}
         self._files = {p: known[p] if p in known else stamp_of(p) for p in (*paths, *observed)}
-        self._listed = {f: self._listed.get(f, names) for f, names in listed.items()}
+        self._shown = {key: self._shown.get(key, seen) for key, seen in shown.items()}
         self._globs = dict(basis.globs)
         self._follow_folders()
 
@@ -103,7 +103,7 @@ class FileWatch:
     def saved(self) -> set[str]:
         """Paths that changed, came or went since `refresh`, relative to the workspace."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
-        found |= {folder for folder, names in self._listed.items() if names_in(folder) != names}
+        found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
         appeared = set()
         for folder, (stamp, names) in self._folders.items():
@@ -129,8 +129,11 @@ class FileWatch:
 
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
-) -> tuple[dict[str, Stamp | None], dict[str, frozenset[str]]]:
-    """What programs were seen to use: files as the engine last read them, and listed folders."""
+) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
+    """What programs were seen to use: files as the engine last read them, and what they looked at.
+
+    The latter by its kind of `SHOWN` and its path.
+    """
     names, lookup = workspace.snapshot.observed.names(tasks), workspace.inputs
     entries = workspace.snapshot.files.entries
     found: dict[str, Stamp | None] = {}
@@ -140,7 +143,14 @@ def _observed(
     found.update({lookup.path(member): None for member in names.missed})
     for package in names.packages:
         found.update({record: stamp_of(record) for record in lookup.records(package)})
-    return found, {path: names_in(path) for path in map(lookup.path, names.listed)}
+    seen = [
+        *(("listed", member) for member in names.listed),
+        *(("modules", member) for member in names.modules),
+        *(("sized", member) for member in names.sized),
+        *(("looked", member) for member in names.looked - names.files),
+    ]
+    places = [(kind, lookup.path(member)) for kind, member in seen]
+    return found, {(kind, path): SHOWN[kind](path) for kind, path in places}
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:

@@ -208,6 +208,7 @@ class Workspace:
             folders=folders,
             links=links,
             variables=needed.variables,
+            looks=needed.looks,
         )
         if content is not None:
             write_atomic(self._plan_path, content)

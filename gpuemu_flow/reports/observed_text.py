@@ -37,6 +37,16 @@ def _folder(path: str, _old: Json, new: Json) -> str:
     return f"the names in folder {path} changed" if new else f"folder {path} is gone"
 
 
+def _sizes(path: str, _old: Json, new: Json) -> str:
+    return f"what folder {path} holds changed" if new else f"folder {path} is gone"
+
+
+def _look(path: str, old: Json, new: Json) -> str:
+    if not new:
+        return f"{path}, which was looked for, is gone"
+    return f"{path} is of another kind or mode" if old else f"{path} is there now"
+
+
 def _package(name: str, old: Json, new: Json) -> str:
     was, now = (str(state or "").partition(",")[0].partition(" ")[0] for state in (old, new))
     if not new:
@@ -49,7 +59,8 @@ def _python(folder: str, _old: Json, _new: Json) -> str:
 
 
 def _variable(name: str, old: Json, new: Json) -> str:
-    label = "the environment" if name == "*" else f"environment variable {name}"
+    label = f"environment variable{'s' if name.endswith('*') else ''} {name}"
+    label = "the environment" if name == "*" else label
     if UNSET in (old, new):
         return f"{label}: {'unset' if new == UNSET else 'set'}"
     return f"{label}: changed"
@@ -60,6 +71,9 @@ _WORDS: dict[str, Callable[[str, Json, Json], str]] = {
     "link": _link,
     "missing": _missing,
     "folder": _folder,
+    "modules": _folder,
+    "sizes": _sizes,
+    "look": _look,
     "package": _package,
     "python": _python,
     "variable": _variable,

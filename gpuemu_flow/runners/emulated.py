@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
 from gpuemu_flow.emulator.expressions import ExpressionError, compute
 from gpuemu_flow.emulator.findings import Finding
@@ -27,6 +28,7 @@ from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.variants import variant_name
 from gpuemu_flow.runners.api import OpError, Program, RunError, op_error
+from gpuemu_flow.runners.emulated_batches import Beforehand
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import Failure, FailureKind
@@ -90,6 +92,7 @@ class EmulatedRunner:
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
         self._made: list[tuple[int, Variant]] | None = None
+        self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
         try:
             data = self._data = path.read_bytes()
@@ -114,11 +117,16 @@ class EmulatedRunner:
         self._found = []
         try:
             with watch:
-                return self._run(inputs)
+                ready = self._beforehand.take(inputs)
+                return self._run(inputs) if ready is None else ready
         except ExpressionError as error:
             raise OpError(RunError("emulator-launch", str(error))) from None
         except FlowError as error:
             raise op_error(error) from None
+
+    def expect(self, cases: Sequence[Inputs]) -> None:
+        """Run cases that are about to be asked for, as far as they can share launches."""
+        self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
         """What the checks found in the latest call."""
@@ -130,8 +138,7 @@ class EmulatedRunner:
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
         found = self._found
-        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
-        named = name_outputs(only, self._program.output_names)
+        named = self._outputs(buffers)
         renamed = dict(zip(names, named, strict=True)) if len(names) == 1 else {n: n for n in names}
         for at, variant in self._variants():
             kernels = [*self._kernels[:at], variant.kernel, *self._kernels[at + 1 :]]
@@ -160,9 +167,60 @@ class EmulatedRunner:
     def _compute(
         self, inputs: Inputs, kernels: Sequence[Kernel], checks: Sequence[str]
     ) -> dict[str, BufferArgument]:
-        """Launch kernels on some inputs; what all buffers hold afterwards."""
+        """Launch kernels on some inputs, and return what all buffers hold afterwards."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
         names = self._sizes(shapes)
+        buffers = self._buffers(inputs, names, shapes)
+        for launch, kernel in zip(self._described.launches, kernels, strict=True):
+            self._launch(kernel, launch, names, shapes, buffers, checks)
+        return buffers
+
+    def _run_together(self, cases: Sequence[Inputs]) -> list[dict[str, np.ndarray]] | None:
+        """Run cases of the same shapes in one launch each; None when that cannot be."""
+        if self._described.backend == "c" or self._variants():
+            return None
+        shapes = {name: tuple(array.shape) for name, array in cases[0].items()}
+        try:
+            names = self._sizes(shapes)
+            all_buffers = [self._buffers(inputs, names, shapes) for inputs in cases]
+            for launch, kernel in zip(self._described.launches, self._kernels, strict=True):
+                if not self._launch_together(kernel, launch, names, shapes, all_buffers):
+                    return None
+        except (ExpressionError, FlowError):  # a single call says what is wrong
+            return None
+        for inputs, buffers in zip(cases, all_buffers, strict=True):
+            for name, array in inputs.items():
+                if buffers[name].data.tobytes() != np.ascontiguousarray(array).tobytes():
+                    return None
+        return [self._outputs(buffers) for buffers in all_buffers]
+
+    def _launch_together(
+        self, kernel: Kernel, launch: Any, names: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]], all_buffers: list[dict[str, BufferArgument]],
+    ) -> bool:  # fmt: skip
+        grid = [compute(t, names, shapes) for t in launch.grid]
+        block = [compute(t, names, shapes) for t in launch.block]
+        if 0 in grid:
+            return True
+        lists = [self._arguments(launch, names, shapes, buffers) for buffers in all_buffers]
+        found = launch_cases(
+            kernel, grid, block, lists, shared=compute(launch.shared, names, shapes),
+            checks=self._described.checks,
+        )  # fmt: skip
+        if found is None:
+            return False
+        for buffers, after in zip(all_buffers, found, strict=True):
+            _take(launch, after, buffers)
+        return True
+
+    def _outputs(self, buffers: Mapping[str, BufferArgument]) -> dict[str, np.ndarray]:
+        outputs = {made.name: buffers[made.name].data for made in self._described.outputs}
+        only = next(iter(outputs.values())) if len(outputs) == 1 else outputs
+        return name_outputs(only, self._program.output_names)
+
+    def _buffers(
+        self, inputs: Inputs, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, BufferArgument]:
         described = self._described
         buffers: dict[str, BufferArgument] = {}
         for name, array in inputs.items():
@@ -171,8 +229,6 @@ class EmulatedRunner:
         for made in (*described.outputs, *described.scratch):
             if made.name not in buffers:
                 buffers[made.name] = _buffer(made, names, shapes, default)
-        for launch, kernel in zip(described.launches, kernels, strict=True):
-            self._launch(kernel, launch, names, shapes, buffers, checks)
         return buffers
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -193,6 +249,20 @@ class EmulatedRunner:
         block = [compute(t, names, shapes) for t in launch.block]
         if 0 in grid:  # nothing to do, as for a launch over an empty tensor in host code
             return
+        arguments = self._arguments(launch, names, shapes, buffers)
+        result = kernel.launch(
+            grid, block, arguments, shared=compute(launch.shared, names, shapes),
+            checks=checks, backend=self._described.backend,
+        )  # fmt: skip
+        if result.findings:
+            number = plain_ptx(self._data).number
+            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
+        _take(launch, result.buffers, buffers)
+
+    def _arguments(
+        self, launch: Any, names: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]],
+        buffers: Mapping[str, BufferArgument],
+    ) -> list[Argument]:  # fmt: skip
         arguments: list[Argument] = []
         for text in launch.arguments:
             if isinstance(text, ScalarText):
@@ -201,16 +271,7 @@ class EmulatedRunner:
                 arguments.append(buffers[text])
             else:
                 raise ExpressionError(f"args name {text!r}, which is no input, output or scratch")
-        result = kernel.launch(
-            grid, block, arguments, shared=compute(launch.shared, names, shapes),
-            checks=checks,
-        )  # fmt: skip
-        if result.findings:
-            number = plain_ptx(self._data).number
-            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
-        for text, after in zip(launch.arguments, result.buffers, strict=True):
-            if isinstance(text, str) and after is not None:
-                buffers[text] = BufferArgument(after, name=text)
+        return arguments
 
     def _write_back(self, name: str, array: np.ndarray, after: np.ndarray) -> None:
         if array.flags.writeable:
@@ -218,6 +279,15 @@ class EmulatedRunner:
         else:
             message = f"the kernel changed its input {name!r}"
             self._found.append(Failure(FailureKind.INPUT_MODIFIED, message, name))
+
+
+def _take(
+    launch: Any, after: Sequence[np.ndarray | None], buffers: dict[str, BufferArgument]
+) -> None:
+    """Put what a launch left behind in the place of what was there."""
+    for text, data in zip(launch.arguments, after, strict=True):
+        if isinstance(text, str) and data is not None:
+            buffers[text] = BufferArgument(data, name=text)
 
 
 def _ignore(where: tuple[str, ...], text: str, hint: str) -> None:

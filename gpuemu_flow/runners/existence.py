@@ -1,71 +1,91 @@
-"""Questions whether there is a file, by the standard library's functions for it.
+"""Questions whether there is a file and of what kind: ``os.stat``, ``os.access`` and their like.
 
-``os.stat`` raises no audit event, and stays as it is, for it is found in `os.supports_fd` and the
-like. The functions of ``os.path`` and of ``pathlib`` look it up in their module's ``os`` at each
-call: they get an ``os`` that tells.
+They raise no audit event. Functions that tell take their places in ``os`` and in ``posix``, where
+all the standard library finds them, and in the sets of `os` that say what a function can. The
+import system, which asks often and is watched otherwise, keeps the plain ones.
 """
 
 from __future__ import annotations
 
-import genericpath
+import functools
+import importlib._bootstrap_external as external
 import os
-import pathlib
-import posixpath
+import posix
+import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-_READLINK = os.readlink
+_ASKING = ("stat", "lstat", "access", "readlink")
+_SETS = (
+    os.supports_dir_fd,
+    os.supports_effective_ids,
+    os.supports_fd,
+    os.supports_follow_symlinks,
+)
 
 
-class _Telling(ModuleType):
-    """Stand for ``os`` in a module that asks for files."""
-
-    def __init__(self, tell: Callable[[Any], None]) -> None:
-        super().__init__("os", os.__doc__)
-
-        def stat(path: Any, *more: Any, **named: Any) -> os.stat_result:
-            with suppress(Exception):  # what is watched goes on as if it were not
-                tell(path)
-            return os.stat(path, *more, **named)  # noqa: PTH116
-
-        def lstat(path: Any, *more: Any, **named: Any) -> os.stat_result:
-            with suppress(Exception):
-                tell(path)
-            return os.lstat(path, *more, **named)
-
-        def readlink(path: Any, *more: Any, **named: Any) -> Any:
-            with suppress(Exception):
-                tell(path)
-            return _READLINK(path, *more, **named)
-
-        self.stat = stat
-        self.lstat = lstat
-        self.readlink = readlink
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("stat", "lstat", "readlink") and name not in self.__dict__:
-            super().__setattr__(name, value)
-        else:
-            setattr(os, name, value)
+class _Folder(threading.local):
+    descriptor: int | None = None
 
 
-def watch(tell: Callable[[Any], None]) -> None:
+_folder = _Folder()
+
+
+def folder_of_open() -> int | None:
+    """Return the descriptor of the folder that this thread's ``os.open`` was given."""
+    return _folder.descriptor
+
+
+def watch(tell: Callable[[Any, int | None], None]) -> None:
     """Tell of every path that is asked for from now on.
 
     Parameters
     ----------
     tell : callable
-        Called with a path as it was given, before it is looked for.
+        Called with a path as it was given, before it is looked for, and with the descriptor of the
+        folder that it is meant to start from, if any.
     """
-    telling = _Telling(tell)
-    os.readlink = telling.readlink
-    os.supports_dir_fd.add(os.readlink)
-    for module in (genericpath, posixpath, pathlib):
-        space = vars(module)
-        if space.get("os") is os:
-            space["os"] = telling
+    plain = ModuleType("posix", posix.__doc__)
+    vars(plain).update(vars(posix))
+    importing: Any = external
+    importing._os = plain
+    for name in _ASKING:
+        _replace(name, _telling(getattr(posix, name), tell))
+    _replace("open", _opening(posix.open))
+
+
+def _replace(name: str, function: Callable[..., Any]) -> None:
+    native = getattr(posix, name)
+    for known in _SETS:
+        if native in known:
+            known.add(function)
+    for module in (posix, os):
+        setattr(module, name, function)
+
+
+def _telling(native: Callable[..., Any], tell: Callable[[Any, int | None], None]) -> Any:
+    @functools.wraps(native)
+    def asked(*arguments: Any, **named: Any) -> Any:
+        try:  # what is watched goes on as if it were not
+            tell(arguments[0] if arguments else named["path"], named.get("dir_fd"))
+        except Exception:  # noqa: S110
+            pass
+        return native(*arguments, **named)
+
+    return asked
+
+
+def _opening(native: Callable[..., Any]) -> Any:
+    @functools.wraps(native)
+    def opened(*arguments: Any, **named: Any) -> Any:
+        descriptor = named.get("dir_fd")
+        if descriptor is None:
+            return native(*arguments, **named)
+        before, _folder.descriptor = _folder.descriptor, descriptor
+        try:
+            return native(*arguments, **named)
+        finally:
+            _folder.descriptor = before
+
+    return opened

@@ -85,6 +85,7 @@ def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
     details: list[tuple[type[Any], list[str]]] = [
         (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
         (_FreshLoader, machinery.SOURCE_SUFFIXES),
+        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
     ]
 
     def hook(path: str) -> machinery.FileFinder:

@@ -46,12 +46,20 @@ class Call:
         Position of the path; -1 when `folder` is the descriptor that is meant.
     flags : int
         Position of the flags; -1 without.
+    to_folder, to_path : int
+        The same for a second path; `to_path` is -1 without.
     """
 
     name: str
     folder: int
     path: int
     flags: int = -1
+    to_folder: int = -1
+    to_path: int = -1
+
+
+def _call(name: str, path: int, to_path: int, folder: int = -1, to_folder: int = -1) -> Call:
+    return Call(name, folder, path, -1, to_folder, to_path)
 
 
 _OPENAT = Call("open", 0, 1, 2)
@@ -62,9 +70,9 @@ _X86_OPENS = {
     2: Call("open", -1, 0, 1), 85: Call("create", -1, 0), 257: _OPENAT,
     59: Call("start", -1, 0), 322: Call("start", 0, 1),
     83: Call("folder", -1, 0), 258: Call("folder", 0, 1),
-    82: Call("write", -1, 1), 264: Call("write", 2, 3), 316: Call("write", 2, 3),
-    86: Call("write", -1, 1), 265: Call("write", 2, 3),
-    88: Call("write", -1, 1), 266: Call("write", 1, 2),
+    82: _call("move", 0, 1), 264: _call("move", 1, 3, 0, 2), 316: _call("move", 1, 3, 0, 2),
+    86: _call("link", 0, 1), 265: _call("link", 1, 3, 0, 2),
+    88: _call("symlink", 0, 1), 266: _call("symlink", 0, 2, -1, 1),
     78: Call("list", 0, -1), 217: Call("list", 0, -1),
 }  # fmt: skip
 _X86_LOOKS = {
@@ -74,8 +82,8 @@ _X86_LOOKS = {
 }  # fmt: skip
 _ARM_OPENS = {
     56: _OPENAT, 221: Call("start", -1, 0), 281: Call("start", 0, 1), 34: Call("folder", 0, 1),
-    38: Call("write", 2, 3), 276: Call("write", 2, 3), 37: Call("write", 2, 3),
-    36: Call("write", 1, 2), 61: Call("list", 0, -1),
+    38: _call("move", 1, 3, 0, 2), 276: _call("move", 1, 3, 0, 2), 37: _call("link", 1, 3, 0, 2),
+    36: _call("symlink", 0, 2, -1, 1), 61: Call("list", 0, -1),
 }  # fmt: skip
 _ARM_LOOKS = {
     79: Call("look", 0, 1, 3), 48: Call("look", 0, 1), 291: Call("look", 0, 1, 2),

@@ -7,6 +7,7 @@ be taken away again and runs for every event, so it does next to nothing for mos
 from __future__ import annotations
 
 import _posixsubprocess
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -21,27 +22,32 @@ from typing import Any
 
 from gpuemu_flow.runners import existence, libraries, variables
 from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.changes import Changes
 from gpuemu_flow.runners.diagnose import shown_path
 from gpuemu_flow.runners.imports import is_installed
+from gpuemu_flow.runners.named_paths import absolute, is_environment, is_system, path_of
 from gpuemu_flow.runners.plain_paths import exists, lexists, realpath
+from gpuemu_flow.runners.plain_paths import stat as plain_stat
 from gpuemu_flow.runners.searches import Searches
 from gpuemu_flow.runners.sightings import framed
 from gpuemu_flow.runners.tracer import interpreter
 from gpuemu_flow.runners.tracing import Tracing
 
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
 _BYTECODE = f"{os.sep}__pycache__{os.sep}"
-_WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 _SEARCH = "<frozen importlib._bootstrap_external>"
 _HELPERS = (
     "pathlib.py", "pathlib/_local.py", "tokenize.py", "linecache.py", "glob.py", "fnmatch.py",
     *(f"{name}.py" for name in ("posixpath", "genericpath", "codecs", "os")),
     *(f"<frozen {name}>" for name in ("posixpath", "genericpath", "codecs", "os")),
+    _PACKAGE + "runners/existence.py",
 )  # fmt: skip
 _READS_PROGRAMS = (_PACKAGE + "runners/imports.py", _PACKAGE + "runners/script.py")
 _MAX_BYTES = 24 << 20
 _MAX_INTERPRETERS = 4
+_MODULES_ONLY = os.sep + "pkgutil.py"
+_LISTS_ONLY = (*_HELPERS, os.sep + "shutil.py")
 _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep)
 
 
@@ -65,6 +71,7 @@ class Observer:
         self._modules: set[str] = set()
         self._libraries = libraries.Loaded()
         self._searches = Searches()
+        self._changes = Changes(self._note_change)
         self._active = False
 
     def begin(self, program: Program) -> None:
@@ -77,29 +84,26 @@ class Observer:
         if program.path.startswith("/"):
             self.note(b"r", program.path)
         if program.kind == "command" or program.python:
-            self._write(b"v*")
+            self._note_variable("*")
             self._trace(children_only=True)
             for name in (program.python, program.path):
                 self._look_at_program(name if "/" in name else shutil.which(name) or "")
         if self._active:
             return
         self._active = True
-        variables.watch(lambda name: self._write(b"v" + os.fsencode(name)), program.env)
+        variables.watch(self._note_variable, program.env)
         self._searches.install()
         existence.watch(self._on_look)
         actions: dict[str, Callable[..., None]] = {
             "open": self._on_open,
             "import": self._on_import,
             "os.listdir": self._on_list,
-            "os.scandir": self._on_list,
+            "os.scandir": self._on_scan,
             "ctypes.dlopen": self._on_library,
+            "ctypes.dlsym": self._on_symbol,
             "sqlite3.connect": self._on_database,
             "os.chdir": self._on_enter,
-            "os.mkdir": self._on_mkdir,
-            "os.rename": self._on_change,
-            "os.link": self._on_change,
-            "os.symlink": self._on_change,
-            "os.remove": self._on_change,
+            **self._changes.actions(),
             "subprocess.Popen": self._on_start,
             "os.posix_spawn": self._on_spawn,
             "os.exec": self._on_spawn,
@@ -139,15 +143,28 @@ class Observer:
         if self._libraries.changed():
             for path in self._libraries.paths():
                 self.note(b"r", path)
+                self._note_variables(path)
 
     def note(self, kind: bytes, path: str) -> None:
         """Write down one path, once; our own files and the system's are left out."""
         record = kind + os.fsencode(path)
         known = path if kind == b"r" else record
-        if known in self._known or path.startswith((*_SYSTEM, _PACKAGE)):
+        if known in self._known or is_system(path) or path.startswith(_PACKAGE):
             return
         self._known.add(known)
         self._write(record)
+
+    def _note_change(self, kind: bytes, path: str) -> None:
+        """Write down what the program does to a file; what then lies there is to be told anew."""
+        if kind in (b"a", b"k") and kind + os.fsencode(path) not in self._known:
+            target = "/" + path.partition("//")[2]
+            self._known -= {known for known in self._known if _is_of(known, target)}
+        self.note(kind, path)
+
+    def _note_variable(self, name: str) -> None:
+        if f"v{name}" not in self._known:
+            self._known.add(f"v{name}")
+            self._write(b"v" + os.fsencode(name))
 
     def _write(self, record: bytes) -> None:
         self._left -= len(record)
@@ -158,46 +175,57 @@ class Observer:
         except OSError:  # the program closed it, as it then has our socket
             pass
 
+    def _note_variables(self, path: str) -> None:
+        """Write down what a library that was loaded may read of the environment."""
+        if f"library {path}" not in self._known and path not in _base_files:
+            self._known.add(f"library {path}")
+            for name in variables.read_by_library(path):
+                self._note_variable(name)
+
     def _on_open(self, path: object, mode: object, flags: object) -> None:
-        if isinstance(path, int) or path in self._known:
+        if isinstance(path, int) or (path in self._known and isinstance(mode, str) and mode == "r"):
             return
-        name = _absolute(path)
-        if isinstance(flags, int) and (
-            flags & _WRITE_ONLY or (flags & os.O_CREAT and not lexists(name))
-        ):
-            self.note(b"w", name)
+        name = absolute(path, existence.folder_of_open())
+        if is_environment(name):
+            self._note_variable("*")
+        elif isinstance(flags, int) and flags & (_MAY_WRITE | os.O_CREAT):
+            self._changes.opened(name, flags, sys._getframe(2))
+            if not flags & _MAY_WRITE and lexists(name):
+                self._look_at(name)
         else:
             self._look_at(name)
 
     def _look_at(self, path: str) -> None:
         """Write down that a file is read, or is looked for in vain."""
-        if not (path in self._known or path.startswith(_SYSTEM) or _is_ours(sys._getframe(3))):
+        if not (path in self._known or is_system(path) or _is_ours(sys._getframe(3))):
             self._note_file(path)
 
-    def _on_look(self, path: Any) -> None:
+    def _on_look(self, path: Any, folder: int | None = None) -> None:
         """Write down that the program asked whether there is a file."""
-        if not isinstance(path, int) and path not in self._known:
-            name = _absolute(path)
-            if not name.startswith(_SYSTEM) and not _is_ours(sys._getframe(2)):
+        if not isinstance(path, int):
+            name = absolute(path, folder)
+            if not is_system(name) and not _is_ours(sys._getframe(2)):
                 self._note_file(name, b"e")
 
     def _note_file(self, path: str, kind: bytes = b"r") -> None:
-        if _BYTECODE in path or path.endswith(".pyc"):
+        if _BYTECODE in path:
             path = _source_of(path)
         try:
-            mode = os.stat(path).st_mode  # noqa: PTH116 - no pathlib in a hook
+            mode = plain_stat(path).st_mode
         except OSError:
             self.note(b"m", path)
-        else:
-            if stat.S_ISREG(mode):
-                self.note(kind, path)
-            elif stat.S_ISDIR(mode) and realpath(path) != path:
-                self.note(b"r", path)  # where its links lead decides which folder it is
+            return
+        if stat.S_ISREG(mode):
+            self.note(kind, path)
+            return
+        self.note(b"f", path)
+        if stat.S_ISDIR(mode) and realpath(path) != path:
+            self.note(b"r", path)  # where its links lead decides which folder it is
 
     def _on_enter(self, path: object) -> None:
         """Write down the links that lead to the folder from which relative names start."""
         if isinstance(path, (str, bytes, os.PathLike)):
-            self._note_file(_absolute(path))
+            self._note_file(absolute(path))
 
     def _look_at_program(self, path: str) -> None:
         """Write down a file that is executed, and what the kernel then loads to run it."""
@@ -213,32 +241,40 @@ class Observer:
         """Have the fork server see what no event tells of: machine code and other processes."""
         failure = self._tracing.begin(children_only=children_only, looks=looks)
         if failure and not quietly:
-            self._write(
-                os.fsencode(f"u{self._name}: its files cannot be traced on this system ({failure})")
-            )
+            text = f"{self._name}: its files cannot be traced on this system ({failure})"
+            self.note(b"u", text)
         return not failure
 
     def _on_import(self, _name: object, path: object = None, *_: object) -> None:
         if path:  # of a compiled extension, which may open files itself
-            name = _absolute(path)
+            name = absolute(path)
             self._look_at(name)
             if not name.startswith(_STDLIB):
-                self._trace(looks=False, quietly=is_installed(name))
+                installed = is_installed(name)
+                self._trace(looks=not installed, quietly=installed)
 
     def _on_library(self, path: object, *_: object) -> None:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if os.sep in text or (text and (Path.cwd() / text).is_file()):
-            self._look_at(_absolute(text))
+        if os.sep in text or (text and exists(absolute(text))):
+            self._look_at(absolute(text))
         if text:
-            self._trace(looks=False)
+            self._trace()
+
+    def _on_symbol(self, *asked: object) -> None:
+        """Follow what the program calls in the C library by itself."""
+        interpreter = any(isinstance(part, ctypes.PyDLL) for part in asked)
+        if interpreter or _is_ours(_caller(sys._getframe(2))):
+            return
+        if variables.FUNCTIONS.intersection(part for part in asked if isinstance(part, str)):
+            self._note_variable("*")
+        self._trace()
 
     def _on_database(self, path: object, *_: object) -> None:
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         if text and not text.startswith((":", "file:")):
-            name = _absolute(text)
-            if exists(name):
-                self._look_at(name)
-            else:
+            name = absolute(text)
+            self._look_at(name)
+            if not exists(name):
                 self.note(b"w", name)
 
     def _on_start(self, path: object, _words: object, folder: object, env: object) -> None:
@@ -247,48 +283,52 @@ class Observer:
 
     def _on_spawn(self, path: object, _words: object = None, env: object = None) -> None:
         if env is None:  # else who made it was seen to
-            self._write(b"v*")
+            self._note_variable("*")
         if self._trace():
             return
         text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
         folders = [""] if os.sep in text else os.get_exec_path()
         for folder in folders if text else ():
-            found = _absolute(os.path.join(folder, text))  # noqa: PTH118
+            found = absolute(os.path.join(folder, text))  # noqa: PTH118
             self._look_at_program(found)
             if exists(found):
                 return
 
     def _on_list(self, path: object) -> None:
         frame = sys._getframe(2)
-        if frame.f_code.co_filename == _SEARCH or isinstance(path, int) or _is_ours(frame):
+        self._list(path, frame, b"n" if frame.f_code.co_filename.endswith(_MODULES_ONLY) else b"l")
+
+    def _on_scan(self, path: object) -> None:
+        """Write down a folder whose entries tell their size and mode without another question."""
+        frame = sys._getframe(2)
+        kinds_only = frame.f_code.co_filename.endswith(_LISTS_ONLY)
+        self._list(path, frame, b"l" if kinds_only else b"z")
+
+    def _list(self, path: object, frame: FrameType, kind: bytes) -> None:
+        if frame.f_code.co_filename == _SEARCH or _is_ours(frame):
             return  # who searches for modules looks for certain names only
-        name = _absolute("." if path is None else path)
+        name = path_of(path) if isinstance(path, int) else absolute("." if path is None else path)
+        if name is None:
+            return
         try:
-            os.stat(name)  # noqa: PTH116
+            plain_stat(name)
         except OSError:
             self.note(b"m", name)
         else:
-            self.note(b"l", name)
-
-    def _on_mkdir(self, path: object, *_: object) -> None:
-        name = _absolute(path)
-        if not lexists(name):
-            self.note(b"d", name)
-
-    def _on_change(self, source: object, target: object = None, *_: object) -> None:
-        last = source if target is None or isinstance(target, int) else target
-        self.note(b"w", _absolute(last))
+            self.note(kind, name)
 
 
-def _absolute(path: Any) -> str:
-    """Return a path as it was named, from the root; ``..`` may leave a linked folder and stays."""
-    text = os.fsdecode(path)
-    if not text.startswith("/"):
-        text = os.getcwd() + "/" + text  # noqa: PTH109
-    if "//" in text or "/." in text:
-        parts = [part for part in text.split("/") if part not in ("", ".")]
-        return "/" + "/".join(parts) if ".." in parts else os.path.normpath(text)
-    return text
+def _is_of(known: str | bytes, target: str) -> bool:
+    """Return True for what is known of a path, or of one below it."""
+    path = known if isinstance(known, str) else os.fsdecode(known[1:])
+    return path == target or path.startswith(f"{target}/")
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """Return the frame that asked for a function of a library, through `ctypes` itself."""
+    while frame.f_back is not None and frame.f_code.co_filename.endswith("ctypes/__init__.py"):
+        frame = frame.f_back
+    return frame
 
 
 def _source_of(path: str) -> str:
@@ -324,6 +364,7 @@ def _origins(names: Iterable[str]) -> Iterable[str]:
 
 
 _base: list[bytes] = []
+_base_files: set[str] = set()
 
 
 def base_records() -> bytes:
@@ -331,7 +372,8 @@ def base_records() -> bytes:
     if not _base:
         libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}
+        _base_files.update(files)
         kept = sorted(path for path in files if not path.startswith(_PACKAGE))
-        records = [f"r{path}" for path in kept] + [f"v{n}" for n in variables.names_at_start()]
+        records = [f"r{path}" for path in kept] + [f"v{name}" for name in variables.AT_START]
         _base.append(b"\n".join(map(os.fsencode, records)))
     return _base[0]

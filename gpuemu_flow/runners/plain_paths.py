@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import posixpath
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
+
+stat, lstat, readlink = os.stat, os.lstat, os.readlink
+"""As they are before anything is watched."""
 
 
 def _copies() -> dict[str, Any]:
     """Return the names of ``posixpath``, its functions bound to this copy of them.
 
-    What later replaces ``os`` in the module does not reach the copies.
+    What later replaces functions of ``os`` does not reach the copies.
     """
-    space = dict(vars(posixpath))
+    plain = ModuleType("os")
+    vars(plain).update(vars(os))
+    space = {**vars(posixpath), "os": plain}
     for name, value in vars(posixpath).items():
         if isinstance(value, FunctionType) and value.__globals__ is vars(posixpath):
             copy = FunctionType(value.__code__, space, name, value.__defaults__, value.__closure__)
@@ -33,7 +38,7 @@ def realpath(path: str) -> str:
 def exists(path: str) -> bool:
     """Return whether a path leads to something; see `os.path.exists`."""
     try:
-        os.stat(path)  # noqa: PTH116 - pathlib asks by way of the observer
+        stat(path)
     except (OSError, ValueError):
         return False
     return True
@@ -42,7 +47,7 @@ def exists(path: str) -> bool:
 def lexists(path: str) -> bool:
     """Return whether there is a file or a link of that name; see `os.path.lexists`."""
     try:
-        os.lstat(path)
+        lstat(path)
     except (OSError, ValueError):
         return False
     return True

@@ -85,7 +85,11 @@ def _names(folder: str) -> frozenset[str]:
 def _candidates(folder: str, tail: str, there: frozenset[str]) -> Iterator[str]:
     """List the files that are looked for in one folder, in the finder's order."""
     base = f"{folder.rstrip('/')}/{tail}"
-    suffixes = [*machinery.EXTENSION_SUFFIXES, *machinery.SOURCE_SUFFIXES]
+    suffixes = [
+        *machinery.EXTENSION_SUFFIXES,
+        *machinery.SOURCE_SUFFIXES,
+        *machinery.BYTECODE_SUFFIXES,
+    ]
     if tail in there:
         for suffix in suffixes:
             yield f"{base}/__init__{suffix}"

@@ -12,16 +12,24 @@ import re
 from functools import lru_cache
 
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
+from gpuemu_flow.runners.own_changes import OwnChanges
+from gpuemu_flow.runners.records import (
+    BASE,
+    CHANGES,
+    FOLDER,
+    LISTED,
+    LISTINGS,
+    LOOKED,
+    MISSED,
+    MODULES,
+    PATHS,
+    READ,
+    SEEN,
+    SIZED,
+    UNTRACKED,
+    VARIABLE,
+)
 
-READ, LOOKED, MISSED, LISTED, WRITTEN, MADE, VARIABLE, UNTRACKED, BASE = b"remlwdvub"
-"""A record's first byte.
-
-READ is a file, LOOKED one that was found but not opened, MISSED a path that was not there, LISTED a
-folder, WRITTEN and MADE a file and a folder that the program itself made, VARIABLE a name of the
-environment, UNTRACKED a sentence. BASE holds what every worker starts with: the same records, with
-line ends in place of the zero bytes.
-"""
-_PATHS = (READ, LOOKED, MISSED, LISTED, WRITTEN, MADE)
 _END = b"\x01"
 _BYTECODE = "/__pycache__/"
 _INSTALLED = re.compile(r"/(?:site-packages|dist-packages|lib\d*/python\d[\d.]*)(?:/|\Z)")
@@ -43,15 +51,11 @@ class Sightings:
     """Collect what one program's workers report. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._files: set[str] = set()
-        self._missed: set[str] = set()
-        self._listed: set[str] = set()
+        self._seen: dict[int, set[str]] = {kind: set() for kind in SEEN}
         self._variables: set[str] = set()
         self._untracked: set[str] = set()
-        self._looked: set[str] = set()
-        self._written: set[str] = set()
-        self._own: set[str] = set()
-        self._own_folders: tuple[str, ...] = ()
+        self._changes = OwnChanges()
+        self._inside: set[str] = set()
         self._followed: dict[int, int] = {}
         self._made = Observation()
         self._is_made = True
@@ -71,12 +75,18 @@ class Sightings:
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:
-            names = self._variables
+            names, seen, changes = self._variables, self._seen, self._changes
             made = Observation(
                 # A program may look for its own log and append to it, every time.
-                files=frozenset(self._files | (self._looked - self._written)),
-                missed=frozenset(p for p in self._missed if not self._is_own(p)),
-                listed=frozenset(self._listed),
+                files=frozenset(seen[READ] | (seen[LOOKED] - changes.written)),
+                # Temporary folders are gone by now; others will be there another time.
+                missed=frozenset(
+                    seen[MISSED] | changes.needed | {p for p in self._inside if os.path.lexists(p)}
+                ),
+                listed=frozenset(seen[LISTED]),
+                modules=frozenset(seen[MODULES]),
+                sized=frozenset(seen[SIZED]),
+                looked=frozenset(seen[LOOKED] | seen[FOLDER]),
                 variables=frozenset({ALL_VARIABLES} if ALL_VARIABLES in names else names),
                 untracked=frozenset(self._untracked),
             )
@@ -114,12 +124,12 @@ class Sightings:
         kind, rest = record[0], record[1:].removesuffix(_END)
         if not record.endswith(_END):
             # Its writer was killed before it went on to what it announced.
-            if kind not in (*_PATHS, BASE, VARIABLE, UNTRACKED):
+            if kind not in (*PATHS, BASE, VARIABLE, UNTRACKED):
                 self._note_damage()
             return
         if kind == BASE:
             base = _base(rest)
-            self._files |= base.files
+            self._seen[READ] |= base.files
             self._variables |= base.variables
             return
         text = os.fsdecode(rest)
@@ -127,39 +137,34 @@ class Sightings:
             self._variables.add(text)
         elif kind == UNTRACKED:
             self._untracked.add(text[:1000])
-        elif text.startswith("/") and kind in _PATHS:
+        elif text.startswith("/") and kind in PATHS:
             self._take_path(kind, text)
         else:
             self._note_damage()
 
     def _take_path(self, kind: int, path: str) -> None:
-        """Sort one path in; what the program made itself is no input of it."""
-        if _BYTECODE in path:
-            path = _source_of(path)
-        if kind == WRITTEN:
-            self._written.add(path)
-            if path not in self._files:
-                self._own.add(path)
-        elif kind == MADE:
-            self._own_folders = (*self._own_folders, path)
-        elif kind == MISSED:
-            if _BYTECODE not in path and not path.endswith("_hook__"):
-                self._missed.add(path)
-        elif not self._is_own(path):
-            if kind == READ:
-                self._files.add(path)
-            elif kind == LOOKED:
-                self._looked.add(path)
-            elif not _INSTALLED.search(path):
-                self._listed.add(path)
+        """Sort one path in; what the program made itself is no input of it.
 
-    def _is_own(self, path: str) -> bool:
-        """Return True when the program made a file or folder, or one that it lies in, itself."""
-        if "/.." in path:
-            path = os.path.normpath(path)
-        return path in self._own or any(
-            path == folder or path.startswith(folder + "/") for folder in self._own_folders
-        )
+        What it asked for before it made it is one: another time it will be there.
+        """
+        changes = self._changes
+        if _BYTECODE in path or path.endswith(_BYTECODE[:-1]):
+            if kind in (*CHANGES, MISSED):
+                return
+            path = _source_of(path)
+        if kind in CHANGES:
+            changes.take(kind, path)
+            return
+        if kind == MISSED and (changes.is_gone(path) or path.endswith("_hook__")):
+            return
+        path = changes.meant(path)
+        if changes.is_own(path):
+            if kind in (READ, LOOKED):
+                changes.use(path)
+            elif kind != FOLDER and not changes.is_own_file(path):
+                self._inside.add(path)
+        elif kind not in LISTINGS or not _INSTALLED.search(path):
+            self._seen[kind].add(path)
 
 
 def _source_of(path: str) -> str:

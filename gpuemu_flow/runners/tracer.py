@@ -14,12 +14,13 @@ import socket
 import stat
 from pathlib import Path
 
+from gpuemu_flow.runners.named_paths import behind_process, is_environment, is_system, tidied
 from gpuemu_flow.runners.notices import Memory, Notice, Receiver
 from gpuemu_flow.runners.sightings import framed
 
-_WRITE_ONLY = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_MAY_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+_TEMPORARY = 0o600  # the mode that `mkstemp` gives
 _HERE = -100  # AT_FDCWD
-_SYSTEM = (b"/dev/", b"/proc/", b"/sys/")
 _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
@@ -118,15 +119,28 @@ class Tracer:
                 place = b"/proc/%d/fd/%d" % (notice.thread, _signed(arguments[0]))
                 self._write(b"l", os.readlink(place))  # noqa: PTH115 - bytes
             return False
-        path = self._path(notice)
-        if not path or path.startswith(_SYSTEM) or path.startswith(_PACKAGE):
+        if call.name == "symlink":
+            self._symlink(notice)
+            return False
+        return self._take_path(notice, self._path(notice, call.folder, call.path))
+
+    def _take_path(self, notice: Notice, path: bytes) -> bool:
+        """Do what `_take` does, for a call that names a path."""
+        call = notice.call
+        if is_environment(os.fsdecode(path)):
+            self._put(b"v*")
+        if not path or is_system(os.fsdecode(path)) or path.startswith(_PACKAGE):
             return False
         if call.name.startswith("open"):
             return self._open(notice, path)
         if call.name == "start":
             self._start(path)
-        elif call.name in ("create", "write"):
+        elif call.name == "create":
             self._write(b"w", path)
+        elif call.name in ("move", "link"):
+            target = self._path(notice, call.to_folder, call.to_path)
+            if os.path.lexists(path) and (call.name == "move" or not os.path.lexists(target)):
+                self._pair(b"a" if call.name == "move" else b"k", path, target)
         elif call.name == "look":
             self._read(path, found=b"e")
         elif call.name == "folder" and not os.path.lexists(path):
@@ -134,44 +148,87 @@ class Tracer:
         return False
 
     def _open(self, notice: Notice, path: bytes) -> bool:
-        flags = notice.arguments[notice.call.flags]
-        if notice.call.name == "openat2":
-            flags = self._memory.word(notice.thread, flags)
-        if flags & _WRITE_ONLY:
-            self._write(b"w", path)
-        elif not flags & os.O_DIRECTORY:
-            if _is_bytecode(path) and not flags & os.O_CREAT:
+        call, arguments = notice.call, notice.arguments
+        flags, mode = arguments[call.flags], arguments[call.flags + 1]
+        if call.name == "openat2":
+            flags, mode = (self._memory.word(notice.thread, flags + n) for n in (0, 8))
+        if flags & os.O_DIRECTORY:
+            return False
+        if not flags & (_MAY_WRITE | os.O_CREAT):
+            if _is_bytecode(path):
                 return True
-            self._read(path, b"w" if flags & os.O_CREAT else b"m")
+            self._read(path)
+        elif not os.path.lexists(path):
+            if flags & os.O_CREAT:
+                temporary = flags & os.O_EXCL and mode & 0o777 == _TEMPORARY
+                self._write(b"w" if flags & os.O_TRUNC or temporary else b"c", path)
+            else:
+                self._read(path)
+        elif flags & os.O_EXCL and flags & os.O_CREAT:
+            self._read(path, found=b"e")  # it is there: to open it fails
+        elif flags & os.O_TRUNC:
+            self._write(b"w", path)
+        elif flags & os.O_WRONLY:
+            self._write(b"t", path)
+        else:
+            self._read(path)
         return False
 
-    def _path(self, notice: Notice) -> bytes:
+    def _symlink(self, notice: Notice) -> None:
+        call = notice.call
+        source = self._memory.text(notice.thread, notice.arguments[call.path]) or b""
+        target = self._path(notice, call.to_folder, call.to_path)
+        if source and target and not os.path.lexists(target):
+            full = os.path.join(os.path.dirname(target), source)  # noqa: PTH118, PTH120
+            self._pair(b"k", os.fsencode(tidied(os.fsdecode(full))), target)
+
+    def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
+        """Write down that what is found at `target` from now on is that of `source`."""
+        record = kind + source + b"/" + target
+        if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
+            below = target + b"/"
+            self._written -= {
+                known
+                for known in self._written
+                if known[1:] == target or known[1:].startswith(below)
+            }
+            self._put(record)
+
+    def _path(self, notice: Notice, at: int, position: int) -> bytes:
         """Return the absolute path that a call names, links in it as they are."""
-        call, arguments = notice.call, notice.arguments
-        path = self._memory.text(notice.thread, arguments[call.path])
+        arguments = notice.arguments
+        path = self._memory.text(notice.thread, arguments[position])
         if path is None:
             if self._memory.refused():
                 self._put(_UNREADABLE)
             return b""
         if not path.startswith(b"/"):
-            descriptor = _signed(arguments[call.folder]) if call.folder >= 0 else _HERE
+            descriptor = _signed(arguments[at]) if at >= 0 else _HERE
             place = b"cwd" if descriptor == _HERE else b"fd/%d" % descriptor
             folder = os.readlink(b"/proc/%d/%b" % (notice.thread, place))  # noqa: PTH115 - bytes
             path = folder + b"/" + path if path else folder
         if b"//" in path or b"/." in path:
-            parts = [part for part in path.split(b"/") if part not in (b"", b".")]
-            return b"/" + b"/".join(parts) if b".." in parts else os.path.normpath(path)
+            path = os.fsencode(tidied(os.fsdecode(path)))
+        if path.startswith((b"/proc/", b"/dev/")):
+            own = b"/proc/%d/" % notice.thread
+            for name in (b"/proc/self/", b"/proc/thread-self/"):
+                path = own + path[len(name) :] if path.startswith(name) else path
+            if path.startswith(b"/dev/fd/"):
+                path = own + path[len(b"/dev/") :]
+            path = os.fsencode(behind_process(os.fsdecode(path)))
         return path
 
-    def _read(self, path: bytes, otherwise: bytes = b"m", *, found: bytes = b"r") -> None:
+    def _read(self, path: bytes, *, found: bytes = b"r") -> None:
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116 - bytes, and often
         except OSError:
-            self._write(otherwise, path)
+            self._write(b"m", path)
         else:
             if stat.S_ISREG(mode):
                 self._write(found, path)
-            elif stat.S_ISDIR(mode) and os.path.realpath(path) != path:
+                return
+            self._write(b"f", path)
+            if stat.S_ISDIR(mode) and os.path.realpath(path) != path:
                 self._write(b"r", path)  # where its links lead decides which folder it is
 
     def _start(self, path: bytes) -> None:

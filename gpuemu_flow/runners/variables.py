@@ -1,41 +1,88 @@
 """The names of environment variables that a program reads in its worker.
 
 ``os.environ`` stays the object that it is; the dictionary below it is replaced by one that tells
-who reads what. Reads by C code (`getenv`) are not seen.
+who reads what. Reads by C code (`getenv`) are not seen: for that of installed packages the
+variables count that begin as theirs do, and a library of the user's own that can read the
+environment counts as reading all of it.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
+import posix
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.observed import ALL_VARIABLES
+from gpuemu_flow.runners.imports import is_installed
 
-_NOISE = frozenset((
-    "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
-    "TERM", "WINDOWID",
+NEVER = frozenset(("_", "GPUEMU_KWARGS", "PYTEST_CURRENT_TEST"))
+OF_TERMINAL = frozenset((
+    "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID",
 ))  # fmt: skip
 AT_START = (
-    "LD_LIBRARY_PATH", "LD_PRELOAD", "MKL_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES",
-    "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_NUM_THREADS",
-    "PYTHONHASHSEED", "PYTHONHOME", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUTF8",
+    "BLIS_*", "GLIBC_TUNABLES", "GOMP_*", "KMP_*", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH",
+    "LD_PRELOAD", "MALLOC_*", "MKL_*", "NPY_*", "NUMEXPR_NUM_THREADS", "OMP_*", "OPENBLAS_*",
+    "PYTHONHASHSEED", "PYTHONHOME", "PYTHONOPTIMIZE", "PYTHONPATH", "PYTHONUTF8", "TZ",
     "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
-"""Read by the interpreter and its libraries as they start, which no Python code tells of."""
+"""Read by the interpreter and its libraries as they start, which no Python code tells of.
+
+``OMP_*`` stands for all names that begin so, set or not.
+"""
+_OF_PACKAGES = {
+    "_cffi_backend": (ALL_VARIABLES,),  # calls whatever the program names
+    "torch": ("ATEN_*", "CUDA_*", "DNNL_*", "ONEDNN_*", "PYTORCH_*"),
+    "jaxlib": ("CUDA_*", "DNNL_*", "JAX_*", "ONEDNN_*", "TF_*", "XLA_*"),
+    "tensorflow": ("CUDA_*", "DNNL_*", "ONEDNN_*", "TF_*", "XLA_*"),
+}
+_SITE = re.compile(r"/(?:site|dist)-packages/(\w+)")
+_SYSTEM_LIBRARIES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
+_READERS = (b"\0getenv\0", b"\0secure_getenv\0", b"\0environ\0", b"\0__environ\0")
+FUNCTIONS = frozenset(("getenv", "secure_getenv", "environ", "__environ", "_environ"))
+"""Names in the C library by which the environment is read."""
 
 _PASSES_ON = (os.sep + "subprocess.py",)
+_ASKS_FOR_SIZE = (os.sep + "shutil.py", "get_terminal_size")
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
-def is_noise(name: str) -> bool:
-    """Return True for a name whose value differs between two terminals, or is the tool's own.
+def is_noise(name: str, reader: str) -> bool:
+    """Return True when it does not count that a file's code reads a variable.
 
-    These never count as an input, even when a program reads them.
+    These are names whose values differ between two terminals, such as the width, which libraries
+    read for what they print; the workspace's own code depends on them as on any other. A few are
+    another in each process.
     """
-    return name in _NOISE or name.startswith("SSH_") or name.endswith("_SESSION_ID")
+    if name in NEVER:
+        return True
+    of_terminal = name in OF_TERMINAL or name.startswith("SSH_")
+    return of_terminal and (reader.startswith("<") or is_installed(reader))
+
+
+def read_by_library(path: str) -> tuple[str, ...]:
+    """Return the names of variables that a compiled library may read, by what it is part of."""
+    if path.startswith(_SYSTEM_LIBRARIES):
+        return ()
+    site = _SITE.search(path)
+    if site is not None:
+        package = site[1].partition(".")[0]
+        return (f"{package.upper()}_*", *_OF_PACKAGES.get(package, ()))
+    if is_installed(path):
+        return ()
+    try:
+        with (
+            open(path, "rb") as file,  # noqa: PTH123 - pathlib asks by way of the observer
+            mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content,
+        ):
+            reads = any(content.find(name) >= 0 for name in _READERS)
+    except (OSError, ValueError):
+        return ()
+    return (ALL_VARIABLES,) if reads else ()
 
 
 class _Told(dict[bytes, bytes]):
@@ -48,14 +95,13 @@ class _Told(dict[bytes, bytes]):
 
     def _read(self, key: Any) -> None:
         if key not in self._own:
-            self._own.add(key)  # once told is enough
-            self._tell(os.fsdecode(key))
+            name = os.fsdecode(key)
+            if not is_noise(name, _reader(2)):
+                self._own.add(key)  # once told is enough
+                self._tell(name)
 
     def _read_all(self) -> None:
-        frame = sys._getframe(2)
-        while frame.f_back is not None and frame.f_code.co_filename.endswith(_SKIPPED):
-            frame = frame.f_back
-        name = frame.f_code.co_filename
+        name = _reader(2)
         if not name.endswith(_PASSES_ON) and not name.startswith(_PACKAGE):
             self._tell(ALL_VARIABLES)
 
@@ -100,6 +146,20 @@ _SKIPPED = (os.sep + "os.py", os.sep + "_collections_abc.py", "<frozen os>",
             "<frozen _collections_abc>")  # fmt: skip
 
 
+def _reader(depth: int) -> str:
+    """Return the file whose code asks, through the standard library's own helpers."""
+    frame = sys._getframe(depth + 1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.endswith(_SKIPPED)
+        or (
+            frame.f_code.co_name == _ASKS_FOR_SIZE[1]
+            and frame.f_code.co_filename.endswith(_ASKS_FOR_SIZE[0])
+        )
+    ):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
 def watch(tell: Callable[[str], None], own: Iterable[str]) -> None:
     """Tell of every name that is read from now on, once; `ALL_VARIABLES` for an iteration.
 
@@ -111,19 +171,12 @@ def watch(tell: Callable[[str], None], own: Iterable[str]) -> None:
         Names that the tool itself has set.
     """
     inner: Any = os.environ
-    values = inner._data
-
-    def tell_real(name: str) -> None:
-        if not is_noise(name):
-            tell(name)
-
-    told = _Told(values, tell_real)
-    told._own.update(os.fsencode(name) for name in own)
+    known = [os.fsencode(name) for name in own]
+    told = _Told(inner._data, tell)
+    told._own.update(known)
     inner._data = told
     bytewise: Any = os.environb
     bytewise._data = told
-
-
-def names_at_start() -> list[str]:
-    """Return the names that count for every program that runs in a worker."""
-    return [*AT_START, *(n for n in os.environ if n.startswith(("OPENBLAS_", "MKL_", "NPY_")))]
+    as_started = _Told(posix.environ, tell)
+    as_started._own.update(known)
+    posix.environ = as_started

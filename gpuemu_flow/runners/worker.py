@@ -322,11 +322,25 @@ class Worker:
         position = int(message["reserved"])
         like = {"dtype": "", "input_dtype": None}
         with suppress(BaseException):  # programs may raise anything
+            self._expect(message)
             for item in message["items"]:
                 done.append(self._call_on(item, like, checks, position))
                 position = end_of(done[-1].slots)
         items = [called.to_json() for called in done]
         return {"type": "called-all", "serial": serial, "items": items}
+
+    def _expect(self, message: Mapping[str, Json]) -> None:
+        """Tell a runner that can make use of it which inputs come next."""
+        expect = getattr(self._runner, "expect", None)
+        if expect is None:
+            return
+        assert self._arena is not None  # noqa: S101 - comes with the first call
+        self._watch.preparing()
+        slots = [
+            {name: Slot.from_json(s) for name, s in item["slots"].items()}
+            for item in message["items"]
+        ]
+        expect([self._arena.views(some) for some in slots])
 
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int

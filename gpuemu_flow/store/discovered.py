@@ -29,6 +29,10 @@ class Discovered:
     ----------
     files, links, missed, listed : frozenset of str
         Paths: read; found to be links on the way to a file; looked for in vain; listed.
+    modules, sized : frozenset of str
+        Paths of folders: listed for the modules in them; listed with the sizes of their entries.
+    looked : frozenset of str
+        Paths of what was there when it was asked for.
     packages : frozenset of str
         ``SITE|NAME`` of distributions that files belong to.
     pythons : frozenset of str
@@ -43,6 +47,9 @@ class Discovered:
     links: frozenset[str] = frozenset()
     missed: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    sized: frozenset[str] = frozenset()
+    looked: frozenset[str] = frozenset()
     packages: frozenset[str] = frozenset()
     pythons: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()

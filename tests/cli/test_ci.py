@@ -128,8 +128,16 @@ def test_quick_checks_the_quick_dtypes_and_names_what_it_leaves_out(copy: Mini) 
     assert "NOTHING VALIDATED" in nothing.stdout
 
 
+def hang(mini: Mini) -> None:
+    """Make an op so slow that a run which waited for it would outlast every limit of the tests."""
+    mini.edit(
+        "scripts/scale.py", "def scale(x):", "import time\ndef scale(x):\n    time.sleep(7e3)"
+    )
+    mini.edit("gpuemu.toml", 'name = "scale"', 'name = "scale"\ntimeout = 7200')
+
+
 def test_what_the_time_limit_cuts_off_is_named_and_no_success(mini: Mini) -> None:
-    mini.edit("scripts/scale.py", "def scale(x):", "import time\ndef scale(x):\n    time.sleep(30)")
+    hang(mini)
     config = mini.root / "gpuemu.toml"
     config.write_text(config.read_text() + "\n[ci]\nthorough_timeout = 2\nparallel_jobs = 1\n")
     done = mini.command("ci", "--format", "json", "--parallel", "2", "thorough", code=None)
@@ -141,7 +149,6 @@ def test_what_the_time_limit_cuts_off_is_named_and_no_success(mini: Mini) -> Non
     assert [(r["verdict"], r["cases"]) for r in cut] == [("skipped", 0)]
     assert "ci.thorough_timeout, 2 s" in cut[0]["reason"]
     assert [p["slug"] for p in report["problems"]] == ["ci-time-limit"]
-    assert report["duration_s"] < 25, "it waited for the program instead of ending it"
     assert report["failed"] == report["errors"] == 0
     assert (report["verdict"], report["exit_code"], done.returncode) == ("timed out", 124, 124)
     first = report["not_validated"][0]
@@ -150,7 +157,7 @@ def test_what_the_time_limit_cuts_off_is_named_and_no_success(mini: Mini) -> Non
 
 @pytest.mark.parametrize("name", ["results.xml", "r.md", "r.html", "r.sarif", "r.txt"])
 def test_a_run_that_was_cut_off_says_so_in_every_format(mini: Mini, name: str) -> None:
-    mini.edit("scripts/scale.py", "def scale(x):", "import time\ndef scale(x):\n    time.sleep(30)")
+    hang(mini)
     config = mini.root / "gpuemu.toml"
     config.write_text(config.read_text() + "\n[ci]\nthorough_timeout = 1\nparallel_jobs = 1\n")
     done = mini.command("ci", "-o", name, code=124)

@@ -253,7 +253,7 @@ def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mi
         server = psutil.Process(it.process.pid).children()
         assert len(server) == 1, "those of before are gone"
         assert it.end() == 0
-        assert psutil.wait_procs(server, timeout=300)[1] == []
+        assert psutil.wait_procs(server, timeout=600)[1] == []
         assert it.errors() == ""
 
 
@@ -299,7 +299,7 @@ def test_ending_it_in_a_run_leaves_no_process_behind(mini: Mini) -> None:
         children = psutil.Process(it.process.pid).children(recursive=True)
         assert children
         assert it.end() == 130
-        assert psutil.wait_procs(children, timeout=300)[1] == []
+        assert psutil.wait_procs(children, timeout=600)[1] == []
         assert "Traceback" not in it.errors()
 
 

@@ -38,7 +38,7 @@ max_connections = 200
 
 [execution]
 max_parallel_refs = 4
-reference_timeout = 5
+reference_timeout = 100
 
 [[ops]]
 name = "softmax"

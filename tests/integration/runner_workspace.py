@@ -158,7 +158,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Any, seconds: float = 300.0) -> bool:
+def wait_until(condition: Any, seconds: float = 600.0) -> bool:
     """Poll for a condition; the time is an upper bound for a stuck test, not a measurement."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from daemon_workspace import Served, normal
 
@@ -51,6 +52,54 @@ def test_a_changed_op_is_fuzzed_anew(edited: Served) -> None:
         assert client.fuzz_op("double", seed=1, iterations=4, **small).passed == 4
         edit(edited, "scripts/double.py", "return (x + x).astype", "return (x + 1).astype")
         assert client.fuzz_op("double", seed=1, iterations=4, **small).failed == 4
+
+
+LOADS = """
+import numpy as np
+
+{at_import}
+
+def reference(x):
+    return (x * {table}).astype(x.dtype)
+
+def double(x):
+    return (x * {theirs}).astype(x.dtype)
+"""
+TABLES = {
+    "at import": ("T = np.load('table.npy')", "T"),
+    "in each call": ("", "np.load('table.npy')"),
+}
+
+
+@pytest.mark.parametrize("when", TABLES)
+def test_a_data_file_of_the_reference(edited: Served, when: str) -> None:
+    """A submission after the change is judged by what the file holds now."""
+    at_import, table = TABLES[when]
+    np.save(edited.root / "table.npy", np.float32(2))
+    edited.write("scripts/double.py", LOADS.format(at_import=at_import, table=table, theirs="2"))
+    x = normal(3)
+    with edited.client() as client:
+        assert client.validate_op("double", {"x": x}, x * 2).passed
+        np.save(edited.root / "table.npy", np.float32(5))
+        assert not client.validate_op("double", {"x": x}, x * 2).passed
+        assert client.validate_op("double", {"x": x}, x * 5).passed
+        np.save(edited.root / "table.npy", np.float32(2))
+        assert client.validate_op("double", {"x": x}, x * 2).passed
+
+
+@pytest.mark.parametrize("when", TABLES)
+def test_a_data_file_of_an_op(edited: Served, when: str) -> None:
+    """Neither a warm program nor a kept verdict answers for the file as it was."""
+    at_import, table = TABLES[when]
+    np.save(edited.root / "table.npy", np.float32(2))
+    edited.write("scripts/double.py", LOADS.format(at_import=at_import, table="2", theirs=table))
+    small = {"batch_sizes": [1], "seq_lengths": [2], "hidden_dims": [3]}
+    with edited.client() as client:
+        assert client.fuzz_op("double", seed=1, iterations=4, **small).passed == 4
+        np.save(edited.root / "table.npy", np.float32(5))
+        assert client.fuzz_op("double", seed=1, iterations=4, **small).failed == 4
+        np.save(edited.root / "table.npy", np.float32(2))
+        assert client.fuzz_op("double", seed=1, iterations=4, **small).passed == 4
 
 
 def test_a_new_op_and_a_tolerance(edited: Served) -> None:

@@ -19,7 +19,7 @@ from gpuemu_flow.types import DTYPES
 
 @pytest.fixture
 def client(daemon: Served) -> Client:
-    return daemon.client(timeout_ms=60_000)
+    return daemon.client(timeout_ms=600_000)
 
 
 def test_ping_says_who_answers(daemon: Served, client: Client) -> None:

@@ -69,7 +69,7 @@ def test_replies_hold(schema: dict[str, Any], daemon: Served) -> None:
     seen = set()
     checker = validator(schema, "reply")
     for request in asked:
-        reply = daemon.ask(request, timeout_ms=60_000)
+        reply = daemon.ask(request, timeout_ms=600_000)
         checker.validate(reply)
         seen.add(reply["type"])
     assert seen >= kinds(schema, "reply") - {"Progress"}

@@ -28,7 +28,7 @@ PTX = """.version 8.0
 
 @pytest.fixture
 def client(daemon: Served) -> Client:
-    return daemon.client(timeout_ms=60_000)
+    return daemon.client(timeout_ms=600_000)
 
 
 def test_kernels(client: Client) -> None:

@@ -260,7 +260,7 @@ def test_a_run_blocks_nothing_and_stops_when_told_so(editor: Editor) -> None:
     answer = editor.answer(number)
     assert answer["result"]["message"] == "scale: stopped"
     _, alive = psutil.wait_procs(
-        [p for p in processes_of(editor.mini) if p.pid != editor.process.pid], timeout=300
+        [p for p in processes_of(editor.mini) if p.pid != editor.process.pid], timeout=600
     )
     assert alive == []
 
@@ -276,7 +276,7 @@ def test_a_request_that_is_cancelled_stops_its_run(editor: Editor) -> None:
 def test_goodbye_ends_what_runs(mini: Mini) -> None:
     with Editor(mini) as editor:
         start_slow_run(editor)
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=600)
     assert alive == []
 
 
@@ -288,7 +288,7 @@ def test_an_exit_without_a_goodbye_ends_what_runs_and_is_told_apart(mini: Mini) 
         editor.tell("exit", None)
         assert editor.process.wait(600) == 1
         raise InterruptedError
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=600)
     assert alive == []
 
 
@@ -335,7 +335,7 @@ def test_nothing_is_left_when_the_editor_dies(mini: Mini) -> None:
         editor.process.stdin.close()
         editor.process.wait(600)
         raise InterruptedError
-    _, alive = psutil.wait_procs(processes_of(mini), timeout=300)
+    _, alive = psutil.wait_procs(processes_of(mini), timeout=600)
     assert alive == []
 
 

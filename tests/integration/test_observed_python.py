@@ -95,7 +95,9 @@ def test_each_way_to_a_module(ws: Workspace, way: str, isolation: str) -> None:
 def test_a_registry_lists_its_folder(ws: Workspace) -> None:
     code, files = WAYS["a registry of a package"]
     write_all(ws, files)
-    assert observe(ws, ws.program("callable", _with_op(code))).listed == {"ops"}
+    seen = observe(ws, ws.program("callable", _with_op(code)))
+    assert seen.modules == {"ops"}
+    assert seen.listed == set()
 
 
 def test_searching_for_modules_lists_nothing(ws: Workspace) -> None:

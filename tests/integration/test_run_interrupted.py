@@ -54,12 +54,15 @@ def test_kill_9_at_random_moments(mini: Mini) -> None:
     mini.run(*words)
     whole_run = time.monotonic() - begin
     moments = random.Random(20261120)
-    interrupted = 0
-    for _ in range(KILLS):
+    rounds = interrupted = 0
+    while rounds < KILLS or interrupted <= KILLS // 2:
+        rounds += 1
+        moment = moments.uniform(0.1, whole_run)
         shutil.rmtree(mini.root / ".gpuemu-cache")
         process = mini.popen("run", "-j", "2", *words)
         try:
-            process.communicate(timeout=moments.uniform(0.1, whole_run))
+            process.communicate(timeout=moment)
+            whole_run = moment  # the machine is faster than it was
         except subprocess.TimeoutExpired:
             interrupted += 1
             process.kill()
@@ -70,7 +73,6 @@ def test_kill_9_at_random_moments(mini: Mini) -> None:
         assert verdicts(report) == undisturbed
         assert not kept & set(report["executed"]), "a finished task ran again"
         assert report["problems"] == []
-    assert interrupted > KILLS / 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

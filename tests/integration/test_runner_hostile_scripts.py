@@ -69,7 +69,7 @@ print(json.dumps(result))
 @pytest.mark.parametrize("name", HOSTILE_SCRIPTS)
 def test_a_hostile_script_costs_one_case(ws: Workspace, name: str) -> None:
     body, slug, text = HOSTILE_SCRIPTS[name]
-    program = ws.program("script", PROTOCOL + HOSTILE_SCRIPT.replace("{body}", body), timeout=20)
+    program = ws.program("script", PROTOCOL + HOSTILE_SCRIPT.replace("{body}", body), timeout=600)
     cases = [make_case(0), make_case(1), marked_case(2), make_case(3)]
 
     outcomes = ws.run(program, cases)
@@ -95,7 +95,7 @@ ENDLESS = {
 def test_endless_output_is_cut_off(ws: Workspace, name: str) -> None:
     """The write fails at the limit; nobody waits for a timeout, and no memory runs out."""
     script = HOSTILE_SCRIPT.replace("{body}", ENDLESS[name])
-    program = ws.program("script", PROTOCOL + script, timeout=60)
+    program = ws.program("script", PROTOCOL + script, timeout=600)
     outcomes = ws.run(program, [make_case(0), marked_case(1), make_case(2)])
     assert slugs(outcomes) == ["ok", "op-exception", "ok"], outcomes[1]
     assert "File too large" in outcomes[1].error.message

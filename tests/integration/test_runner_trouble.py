@@ -224,7 +224,7 @@ def test_a_forged_answer_is_not_believed(ws: Workspace) -> None:
                 pass
         signal.pause()
     """
-    (outcome,) = ws.run(ws.program("callable", source, timeout=20))
+    (outcome,) = ws.run(ws.program("callable", source, timeout=600))
     assert slugs([outcome]) == ["op-broke-runner"]
 
 

@@ -238,4 +238,4 @@ def test_what_workers_are_given_by_default_is_no_change(root: Path) -> None:
     assert discovery(root).parts(names) == discovery(root, **plan.WORKER_DEFAULTS).parts(names)
     given = {"PYTHONHASHSEED", *process._THREAD_VARIABLES}
     assert set(plan.WORKER_DEFAULTS) == given
-    assert plan.VOLATILE == variables._NOISE
+    assert plan.VOLATILE == variables.NEVER | variables.OF_TERMINAL

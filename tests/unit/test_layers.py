@@ -42,10 +42,12 @@ BESIDE = {
     "runners": (
         "gpuemu_flow.artifacts.ptx.plain",
         "gpuemu_flow.cases.generate",
+        "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
         "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
+        "gpuemu_flow.emulator.variants",
     ),
     # One generator of cases, and one interpreter of Triton kernels, in the house and outside of it.
     "fuzzing": ("gpuemu_flow.cases.fuzz_config", "gpuemu_flow.cases.protocol_v1"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuemu_flow.observed import ALL_VARIABLES
+from gpuemu_flow.observed import ALL_VARIABLES, Observation
 from gpuemu_flow.runners import anonfile
 from gpuemu_flow.runners.sightings import Sightings, framed
 
@@ -89,3 +89,64 @@ def test_a_record_that_is_cut_is_damage(report: int, sightings: Sightings) -> No
 def test_a_name_may_end_like_a_record(report: int, sightings: Sightings) -> None:
     os.write(report, framed(b"r/place/a\x01"))
     assert sightings.observation().files == {"/place/a\x01"}
+
+
+def told(report: int, sightings: Sightings, *records: bytes) -> Observation:
+    for record in records:
+        os.write(report, framed(record))
+    return sightings.observation()
+
+
+ORDERS: dict[str, tuple[list[bytes], set[str], set[str]]] = {
+    "written and read": ([b"w/f/n", b"r/f/n"], set(), set()),
+    "looked for, written and read": ([b"m/f/n", b"w/f/n", b"r/f/n"], set(), {"/f/n"}),
+    "read and written": ([b"r/f/n", b"w/f/n"], {"/f/n"}, set()),
+    "touched and read": ([b"t/f/n", b"r/f/n"], {"/f/n"}, set()),
+    "touched": ([b"t/f/n"], set(), set()),
+    "looked at and touched": ([b"e/f/n", b"t/f/n"], set(), set()),
+    "created": ([b"c/f/n"], set(), set()),
+    "created and read": ([b"c/f/n", b"r/f/n"], set(), {"/f/n"}),
+    "created, written over and read": ([b"c/f/n", b"w/f/n", b"r/f/n"], set(), set()),
+    "in a folder that is gone": ([b"d/f/o", b"m/f/o/n", b"l/f/o"], set(), set()),
+    "in a folder that stays": ([b"d/usr", b"m/usr/bin", b"l/usr"], set(), {"/usr", "/usr/bin"}),
+    "moved and read": ([b"a/f/n//f/t", b"r/f/t"], {"/f/n"}, set()),
+    "moved and looked for": ([b"a/f/n//f/t", b"m/f/n"], set(), set()),
+    "moved, read, moved back and read": (
+        [b"a/f/n//f/t", b"r/f/t", b"a/f/t//f/n", b"r/f/n"], {"/f/n"}, set()
+    ),
+    "moved twice": ([b"a/f/n//f/t", b"a/f/t//f/u", b"r/f/u"], {"/f/n"}, set()),
+    "moved, told twice": ([b"a/f/n//f/t", b"a/f/n//f/t", b"r/f/t"], {"/f/n"}, set()),
+    "written, moved and read": ([b"w/f/t", b"a/f/t//f/n", b"r/f/n"], set(), set()),
+    "looked for, moved into place": (
+        [b"m/f/n", b"w/f/t", b"a/f/t//f/n", b"r/f/n"], set(), {"/f/n"}
+    ),
+    "folder moved": ([b"a/f//g", b"r/g/n"], {"/f/n"}, set()),
+    "own folder moved": ([b"d/f", b"w/f/n", b"a/f//g", b"r/g/n"], set(), set()),
+    "linked and read": ([b"k/f/n//f/t", b"r/f/t"], {"/f/n"}, set()),
+    "linked to one after another": (
+        [b"k/f/n//f/t", b"r/f/t", b"x/f/t", b"k/f/o//f/t", b"r/f/t"], {"/f/n", "/f/o"}, set()
+    ),
+    "link removed": ([b"k/f/n//f/t", b"x/f/t", b"r/f/n"], {"/f/n"}, set()),
+    "removed and looked for": ([b"x/f/n", b"m/f/n"], set(), set()),
+    "linked to its own": ([b"w/f/n", b"k/f/n//f/t", b"r/f/t"], set(), set()),
+    "bytecode written": ([b"w/f/__pycache__/n.cpython-311.pyc", b"r/f/n.py"], {"/f/n.py"}, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_written_first_is_the_programs_own(
+    report: int, sightings: Sightings, order: str
+) -> None:
+    records, files, missed = ORDERS[order]
+    seen = told(report, sightings, *records)
+    assert (seen.files, seen.missed) == (files, missed)
+    assert seen.untracked == set()
+
+
+def test_what_is_looked_at_counts_by_its_kind_even_when_it_is_written_to(
+    report: int, sightings: Sightings
+) -> None:
+    seen = told(report, sightings, b"e/f/log", b"t/f/log", b"f/f", b"z/f", b"n/g", b"l/h")
+    assert seen.looked == {"/f/log", "/f"}
+    assert (seen.sized, seen.modules, seen.listed) == ({"/f"}, {"/g"}, {"/h"})
+    assert seen.files == set()

@@ -54,6 +54,11 @@ def find_effect(opcode: Opcode) -> Effect | None:
     return _EFFECTS.get(opcode.base)
 
 
+def effect_sections() -> dict[str, str]:
+    """Give the section of the PTX ISA of each instruction with effects, by base name."""
+    return {name: _EFFECTS[name].section for name in effect_bases()}
+
+
 def effect_bases() -> tuple[str, ...]:
     """List the base names that have effects."""
     return tuple(sorted(name for name in _EFFECTS if not name.startswith("!")))

@@ -18,10 +18,10 @@ from gpuemu_flow.emulator.ir import Memory, Operand, Step
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
-_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _WORDS = frozenset(
     {
-        *_OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
+        *OPERATIONS, "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
         "global", "shared", "shared::cta", "noftz",
     }
 )  # fmt: skip
@@ -31,7 +31,7 @@ _RELEASES = frozenset({"release", "acq_rel"})
 def _parts(step: Step) -> tuple[str, str, tuple[Operand, ...]]:
     """Read the operation, the type and the operands from the address on."""
     opcode = step.opcode
-    operation = next((w for w in opcode.segments[1:] if w in _OPERATIONS), "")
+    operation = next((w for w in opcode.segments[1:] if w in OPERATIONS), "")
     operands = step.operands[1:] if opcode.base == "atom" else step.operands
     return operation, opcode.type, operands
 

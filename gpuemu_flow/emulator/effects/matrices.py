@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
 _SHAPE = re.compile(r"m(\d{1,2})n(\d{1,2})k(\d{1,3})\Z", re.ASCII)
-_SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
+SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
     "f16": frozenset({(16, 8, 8), (16, 8, 16)}),
     "bf16": frozenset({(16, 8, 8), (16, 8, 16)}),
     "tf32": frozenset({(16, 8, 4), (16, 8, 8)}),
@@ -55,7 +55,7 @@ def read_form(step: Step) -> MatrixForm | None:
         family = a
         sums = {"f16": {"f16", "f32"}, "f64": {"f64"}}.get(a, {"f32"})
     same_kind = a == b or family in ("8", "4", "fp8")
-    if not same_kind or (m, n, k) not in _SHAPES[family] or not {c, d} <= sums:
+    if not same_kind or (m, n, k) not in SHAPES[family] or not {c, d} <= sums:
         return None
     operation = ""
     if a == "b1":

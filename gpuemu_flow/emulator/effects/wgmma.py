@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
 _SHAPE = re.compile(r"m64n(\d{1,3})k(\d{1,3})\Z", re.ASCII)
-_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
+DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
 _FLOATS = frozenset({"f16", "bf16", "tf32", "e4m3", "e5m2"})
 
 
@@ -34,13 +34,13 @@ def read_product(step: Step) -> GroupForm | None:
     if words[:3] != ["mma_async", "sync", "aligned"] or len(words) != 7:
         return None
     shape, (d, a, b) = _SHAPE.match(words[3]), words[4:]
-    if shape is None or a not in _DEPTHS or b not in _DEPTHS:
+    if shape is None or a not in DEPTHS or b not in DEPTHS:
         return None
     n, k = int(shape.group(1)), int(shape.group(2))
     alike = a == b or (a[0] == b[0] == "e") or {a, b} <= {"s8", "u8"}
     sums = {"f16": {"f16", "f32"}, "e4m3": {"f16", "f32"}, "e5m2": {"f16", "f32"},
             "s8": {"s32"}, "u8": {"s32"}}.get(a, {"f32"})  # fmt: skip
-    if not 8 <= n <= 256 or n % 8 or k != _DEPTHS[a] or not alike or d not in sums:
+    if not 8 <= n <= 256 or n % 8 or k != DEPTHS[a] or not alike or d not in sums:
         return None
     flags = [constant_of(o) for o in step.operands[4:]]
     if a not in _FLOATS:

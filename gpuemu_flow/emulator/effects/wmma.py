@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHAPE = re.compile(r"m(\d{1,2})n(\d{1,2})k(\d{1,3})\Z", re.ASCII)
 _WIDE = frozenset({(16, 16, 16), (8, 32, 16), (32, 8, 16)})
-_SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
+SHAPES: dict[str, frozenset[tuple[int, int, int]]] = {
     "f16": _WIDE, "bf16": _WIDE, "s8": _WIDE, "u8": _WIDE,
     "tf32": frozenset({(16, 16, 8)}), "f64": frozenset({(8, 8, 4)}),
     "s4": frozenset({(8, 8, 32)}), "u4": frozenset({(8, 8, 32)}), "b1": frozenset({(8, 8, 128)}),
@@ -62,7 +62,7 @@ def _has_sums(shape: tuple[int, int, int], kind: str) -> bool:
     """Tell whether some product of a shape has sums of a type."""
     return any(
         shape in shapes and kind in _SUMS.get(source, frozenset({"s32"}))
-        for source, shapes in _SHAPES.items()
+        for source, shapes in SHAPES.items()
     )
 
 
@@ -75,7 +75,7 @@ def _access(step: Step) -> tuple[FragmentForm, bool] | None:
     if shape is None or words[4] not in ("row", "col"):
         return None
     if role in ("a", "b"):
-        if words[0] != "load" or shape not in _SHAPES.get(kind, frozenset()):
+        if words[0] != "load" or shape not in SHAPES.get(kind, frozenset()):
             return None
         if kind in ("s4", "u4", "b1") and words[4] != {"a": "row", "b": "col"}[role]:
             return None
@@ -128,7 +128,7 @@ def read_product(step: Step) -> WmmaForm | None:
     else:
         return None
     sums = _SUMS.get(a, frozenset({"s32"}))
-    if shape not in _SHAPES.get(a, frozenset()) or a != b or not {c, d} <= sums:
+    if shape not in SHAPES.get(a, frozenset()) or a != b or not {c, d} <= sums:
         return None
     if (a == "b1") != bool(bits):
         return None

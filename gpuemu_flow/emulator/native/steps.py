@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
 from gpuemu_flow.emulator.effects.loads import space_of
+from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Group, Immediate, Memory, Step, Symbol
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type, from_bits
@@ -340,6 +341,12 @@ def _carry(writer: Writer, step: Step) -> None:
         writer.do(f"s->carry[t] = ({total} >> {64 if wide else 32}) != 0;")
 
 
+def _watched(writer: Writer, step: Step) -> None:
+    condition = writer.read(step.operands[0], "pred")
+    guard = writer.guard(step)
+    writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err = 1;")
+
+
 def _nothing(writer: Writer, step: Step) -> None:
     """Write nothing: the step changes no value here."""
 
@@ -350,5 +357,5 @@ _STEPS: dict[str, StepWriter] = {
     "add": _carry, "sub": _carry, "addc": _carry, "subc": _carry, "mad": _carry, "madc": _carry,
     "prefetch": _nothing, "prefetchu": _nothing, "applypriority": _nothing,
     "nanosleep": _nothing, "pmevent": _nothing, "membar": _nothing, "fence": _nothing,
-    "griddepcontrol": _nothing,
+    "griddepcontrol": _nothing, UNDEFINED: _watched,
 }  # fmt: skip

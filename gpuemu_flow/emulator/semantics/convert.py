@@ -12,6 +12,8 @@ from gpuemu_flow.emulator.types import DTYPES, Array, is_float
 
 Lanes = Callable[..., Array]
 
+_INTEGERS = frozenset(f"{sign}{bits}" for sign in "su" for bits in (8, 16, 32, 64))
+
 _TO_INTEGER: dict[str, Callable[[Array], Array]] = {
     "rni": np.rint,
     "rzi": np.trunc,
@@ -81,13 +83,17 @@ def convert(to: str, source: str, mode: str, *, ftz: bool, sat: bool) -> Lanes |
     if source == "bf16":
         inner = convert(to, "f32", mode, ftz=ftz, sat=sat)
         return None if inner is None else lambda x: inner(bfloat_to_f32(x))
+    if not (is_float(to) or to in ("bf16", "tf32") or to in _INTEGERS):
+        return None
     if is_float(source):
         return _from_float(to, source, mode, ftz=ftz, sat=sat)
+    if source not in _INTEGERS:
+        return None
     if is_float(to):
         return _integer_to_float(to, source, mode or "rn")
     if to == "bf16":
         return lambda x: f64_to_bfloat(_exact_odd(x), mode or "rn")
-    if to == "tf32" or to not in DTYPES or source not in DTYPES:
+    if to == "tf32":
         return None
     return _integer_to_integer(to, source, sat)
 

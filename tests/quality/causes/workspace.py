@@ -102,7 +102,16 @@ def input_names(inputs: str) -> list[str]:
 
 
 def run(folder: Path, *options: str) -> dict:
-    """Run the workspace; the report as JSON."""
+    """Run the workspace until no cause is left to look for; the last report as JSON."""
+    report, before = _run(folder, *options), None
+    while (cut := [p for p in report["problems"] if p["slug"] == "causes-cut-short"]) != before:
+        if not cut:
+            break
+        report, before = _run(folder, *options), cut
+    return report
+
+
+def _run(folder: Path, *options: str) -> dict:
     done = subprocess.run(
         [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json", *options],
         cwd=folder,

@@ -1,0 +1,116 @@
+"""Many input sets of one grid in one launch: each has memory and blocks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from gpuemu_flow.emulator.block_races import EveryLoadCountsError
+from gpuemu_flow.emulator.effects.loads import STRONG
+from gpuemu_flow.emulator.findings import DEFAULT_CHECKS
+from gpuemu_flow.emulator.ir import Program, Special, Step
+from gpuemu_flow.emulator.launch import (
+    BATCH_THREADS,
+    DEFAULT_BUDGET,
+    Argument,
+    BufferArgument,
+    Kernel,
+    check_dimensions,
+    outputs_of,
+)
+from gpuemu_flow.emulator.types import WARP, Array
+from gpuemu_flow.errors import FlowError
+
+MAX_BYTES = 1 << 28
+"""Buffers of the cases of one launch."""
+
+Outputs = tuple[Array | None, ...]
+
+
+def launch_cases(
+    kernel: Kernel,
+    grid: Sequence[int],
+    block: Sequence[int],
+    lists: Sequence[Sequence[Argument]],
+    *,
+    shared: int = 0,
+    checks: Iterable[str] = DEFAULT_CHECKS,
+    budget: int = DEFAULT_BUDGET,
+) -> list[Outputs] | None:
+    """Run a kernel once for many lists of arguments of the same shapes.
+
+    Returns
+    -------
+    list of tuple or None
+        What each list's buffers hold afterwards, bit by bit what single launches give. None when
+        the cases must be launched one by one: they are large, nothing speaks for them, or
+        something was found that has to be told for one case alone.
+    """
+    kernel = kernel.for_checks(frozenset(checks))
+    per = _cases_at_a_time(kernel, grid, block, lists)
+    if per < 2 or not can_share(kernel.program):
+        return None
+    found: list[Outputs] = []
+    for start in range(0, len(lists), per):
+        some = lists[start : start + per]
+        try:
+            outputs = _launch(kernel, grid, block, some, shared, frozenset(checks), budget)
+        except FlowError:
+            return None
+        if outputs is None:
+            return None
+        found += outputs
+    return found
+
+
+def can_share(program: Program) -> bool:
+    """Tell whether the cases of one launch cannot notice each other.
+
+    They could where threads look at a clock, or where a thread that waits for another is given
+    turns according to who else is there.
+    """
+    return not any(map(_notices, program.steps))
+
+
+def _notices(step: Step) -> bool:
+    words = STRONG.intersection(step.opcode.segments)
+    waits = step.opcode.base in ("atom", "nanosleep", "mbarrier") or (
+        step.opcode.base == "ld" and bool(words)
+    )
+    clocks = ("clock", "globaltimer")
+    return waits or any(isinstance(o, Special) and o.name.startswith(clocks) for o in step.operands)
+
+
+def _cases_at_a_time(
+    kernel: Kernel, grid: Sequence[int], block: Sequence[int], lists: Sequence[Sequence[Argument]]
+) -> int:
+    """Choose how many cases lie side by side: whole ones, in one batch of blocks."""
+    width = -(-int(np.prod(block)) // WARP) * WARP
+    threads = max(1, width * int(np.prod(grid)))
+    local = max(1, kernel.program.local_bytes)
+    size = sum(a.data.nbytes for a in lists[0] if isinstance(a, BufferArgument)) if lists else 0
+    return min(
+        len(lists), BATCH_THREADS // threads, MAX_BYTES // max(1, size),
+        MAX_BYTES // (threads * local),
+    )  # fmt: skip
+
+
+def _launch(
+    kernel: Kernel, grid: Sequence[int], block: Sequence[int],
+    lists: Sequence[Sequence[Argument]], shared: int, checks: frozenset[str], budget: int,
+) -> list[Outputs] | None:  # fmt: skip
+    dimensions = check_dimensions(kernel.program, grid, block, shared)
+    launch, buffers = kernel.prepare(dimensions, lists, shared, checks, budget)
+    ids = np.arange(launch.all_blocks)
+    try:
+        kernel.run(launch, ids)
+    except EveryLoadCountsError:
+        launch, buffers = kernel.prepare(dimensions, lists, shared, checks, budget)
+        kernel.run(launch, ids, every_load=True)
+    if launch.findings() or launch.printed:
+        return None
+    return [
+        outputs_of(launch, numbers, arguments)
+        for numbers, arguments in zip(buffers, lists, strict=True)
+    ]

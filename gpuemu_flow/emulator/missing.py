@@ -1,0 +1,28 @@
+"""Instructions that cannot be run: what to do instead."""
+
+from __future__ import annotations
+
+from gpuemu_flow.artifacts.ptx import Opcode
+
+OLDER = "compile for an older architecture (sm_80), or see `gpuemu-flow emulate --coverage`"
+
+_FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"),
+     "textures and surfaces cannot be run: read plain memory with ld.global"),
+    (("cp.async.bulk.tensor", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", "tensormap"),
+     "tensor maps (TMA) cannot be run: copy without descriptors, or compile for sm_80"),
+    (("tcgen05", "clusterlaunchcontrol"), "compile for sm_90 or older"),
+    (("mma.sp", "wgmma.mma_async.sp", "mma.sync.aligned.kind"),
+     "sparse and scaled products cannot be run: use the dense mma"),
+    (("mapa", "getctarank", "multimem"), "clusters cannot be run: compile without them"),
+    (("bar", "barrier"), "put the barrier outside of the branch, without a predicate"),
+)  # fmt: skip
+"""Beginnings of opcodes, and what to do."""
+
+
+def fix_of(opcode: Opcode) -> str:
+    """Say what to do about an instruction that cannot be run."""
+    for beginnings, fix in _FIXES:
+        if any(opcode.text == b or opcode.text.startswith(f"{b}.") for b in beginnings):
+            return fix
+    return OLDER

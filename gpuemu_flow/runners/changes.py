@@ -1,0 +1,79 @@
+"""In a worker: what the program does to files itself, as records for `own_changes`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from types import FrameType
+
+from gpuemu_flow.runners import existence
+from gpuemu_flow.runners.named_paths import absolute
+from gpuemu_flow.runners.plain_paths import lexists
+
+_TEMPORARY = os.sep + "tempfile.py"
+Action = Callable[..., None]
+
+
+class Changes:
+    """Note each change before it happens; one that will fail is none.
+
+    Parameters
+    ----------
+    note : callable
+        Takes the letter of a record and a path.
+    """
+
+    def __init__(self, note: Callable[[bytes, str], None]) -> None:
+        self._note = note
+
+    def actions(self) -> dict[str, Action]:
+        """Return what is to be done at each audit event."""
+        return {
+            "os.mkdir": self._on_mkdir,
+            "os.rename": self._on_rename,
+            "os.link": self._on_link,
+            "os.symlink": self._on_symlink,
+            "os.remove": self._on_remove,
+        }
+
+    def opened(self, path: str, flags: int, frame: FrameType) -> None:
+        """Note that a file is opened so that it may be written to, or made."""
+        while frame.f_back is not None and frame.f_code.co_filename == existence.__file__:
+            frame = frame.f_back
+        if not lexists(path):
+            if flags & os.O_CREAT:
+                # Nobody else has the name of a temporary file.
+                own = flags & os.O_TRUNC or frame.f_code.co_filename.endswith(_TEMPORARY)
+                self._note(b"w" if own else b"c", path)
+        elif flags & os.O_EXCL and flags & os.O_CREAT:
+            self._note(b"e", path)  # it is there: to open it fails
+        elif flags & os.O_TRUNC:
+            self._note(b"w", path)
+        elif flags & os.O_WRONLY:
+            self._note(b"t", path)
+
+    def _on_mkdir(self, path: object, _mode: object = None, folder: int = -1) -> None:
+        name = absolute(path, folder)
+        if not lexists(name):
+            self._note(b"d", name)
+
+    def _on_rename(self, path: object, target: object, here: int = -1, there: int = -1) -> None:
+        source = absolute(path, here)
+        if lexists(source):
+            self._note(b"a", f"{source}//{absolute(target, there)[1:]}")
+
+    def _on_link(self, path: object, target: object, here: int = -1, there: int = -1) -> None:
+        source, name = absolute(path, here), absolute(target, there)
+        if lexists(source) and not lexists(name):
+            self._note(b"k", f"{source}//{name[1:]}")
+
+    def _on_symlink(self, path: str | bytes, target: object, folder: int = -1) -> None:
+        name = absolute(target, folder)
+        if not lexists(name):
+            source = os.path.join(os.path.dirname(name), os.fsdecode(path))  # noqa: PTH118, PTH120
+            self._note(b"k", f"{absolute(source)}//{name[1:]}")
+
+    def _on_remove(self, path: object, folder: int = -1) -> None:
+        name = absolute(path, folder)
+        if lexists(name):
+            self._note(b"x", name)

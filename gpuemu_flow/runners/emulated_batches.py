@@ -1,0 +1,56 @@
+"""Cases that come to a worker together: those of equal shapes are launched at once, beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+Inputs = Mapping[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
+RunTogether = Callable[[Sequence[Inputs]], "list[Outputs] | None"]
+_Key = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+
+MAX_BYTES = 1 << 27
+"""Inputs of cases that are worth being run together."""
+
+
+class Beforehand:
+    """Outputs of cases that were run before they were asked for.
+
+    They are kept by the inputs' bytes, and each is given once, so that a call that is repeated
+    is made again.
+
+    Parameters
+    ----------
+    run : callable
+        Runs cases whose inputs have the same shapes; None when they must be run one by one.
+    """
+
+    def __init__(self, run: RunTogether) -> None:
+        self._run = run
+        self._ready: dict[_Key, Outputs] = {}
+
+    def expect(self, cases: Sequence[Inputs]) -> None:
+        """Run what can be run together; the other cases are left to single calls."""
+        self._ready = {}
+        if sum(array.nbytes for inputs in cases for array in inputs.values()) > MAX_BYTES:
+            return
+        groups: dict[object, dict[_Key, Inputs]] = {}
+        for inputs in cases:
+            key = _key(inputs)
+            groups.setdefault(tuple(part[:3] for part in key), {})[key] = inputs
+        for group in groups.values():
+            if len(group) < 2:
+                continue
+            found = self._run(list(group.values()))
+            if found is not None:
+                self._ready.update(zip(group, found, strict=True))
+
+    def take(self, inputs: Inputs) -> Outputs | None:
+        """Give the outputs for some inputs, if they are there."""
+        return self._ready.pop(_key(inputs), None) if self._ready else None
+
+
+def _key(inputs: Inputs) -> _Key:
+    return tuple((n, str(a.dtype), a.shape, a.tobytes()) for n, a in inputs.items())

@@ -1,0 +1,117 @@
+"""What a program makes, moves and links itself, so that only what was there before is an input."""
+
+from __future__ import annotations
+
+import os
+
+from gpuemu_flow.runners.records import (
+    CREATED,
+    MADE,
+    MOVED,
+    PAIRS,
+    REMOVED,
+    TOUCHED,
+    WRITTEN,
+)
+
+
+class OwnChanges:
+    """Follow what one program does to files, in the order in which it does so.
+
+    Attributes
+    ----------
+    written : set of str
+        All files that it may have written to.
+    needed : set of str
+        Files that it created and read afterwards, in a way that would have shown an older content.
+    """
+
+    def __init__(self) -> None:
+        self.written: set[str] = set()
+        self.needed: set[str] = set()
+        self._own: set[str] = set()
+        self._created: set[str] = set()
+        self._gone: set[str] = set()
+        self._folders: set[str] = set()
+        self._sources: dict[str, str] = {}
+        self._last = (0, "")
+
+    def take(self, kind: int, path: str) -> None:
+        """Note one change, of a kind of `records.CHANGES`."""
+        if kind in PAIRS:
+            # Python tells of it, and so does what traces the process.
+            if (kind, path) != self._last:
+                source, _, target = path.partition("//")
+                self._pair(kind, source, f"/{target}")
+        elif kind == REMOVED:
+            self._sources.pop(path, None)
+            self._gone.add(path)
+        elif kind == MADE:
+            self._folders.add(path)
+        else:
+            self._write(kind, {path, self.meant(path)})
+        self._last = kind, path
+
+    def _write(self, kind: int, paths: set[str]) -> None:
+        self.written |= paths
+        if kind == TOUCHED:
+            return
+        self._own |= paths
+        self._gone -= paths
+        if kind == CREATED:
+            self._created |= paths
+        elif kind == WRITTEN:
+            self._created -= paths
+
+    def _pair(self, kind: int, path: str, target: str) -> None:
+        source = self.meant(path)
+        self.written.add(target)
+        self._own.discard(target)
+        self._gone.discard(target)
+        self._sources.pop(target, None)
+        if source in self._folders:
+            self._folders.add(target)
+        elif self.is_own(source):
+            self._own.add(target)
+        elif source != target:  # else it is back where it was
+            self._sources[target] = source
+        if kind == MOVED:
+            self._sources.pop(path, None)
+            self._gone.add(path)
+
+    def meant(self, path: str) -> str:
+        """Return where what is found at a path was before the program moved or linked it."""
+        for target, source in self._sources.items():
+            if path == target or path.startswith(f"{target}/"):
+                return source + path[len(target) :]
+        return path
+
+    def is_gone(self, path: str) -> bool:
+        """Return True for what the program itself moved away or removed."""
+        return path in self._gone
+
+    def is_own_file(self, path: str) -> bool:
+        """Return True when the program wrote the file itself."""
+        return path in self._own
+
+    def is_own(self, path: str) -> bool:
+        """Return True when the program made a file or folder, or one that it lies in, itself."""
+        if "/.." in path:
+            path = os.path.normpath(path)
+        if path in self._own:
+            return True
+        return bool(self._folders) and any(f in self._folders for f in _upwards(path))
+
+    def use(self, path: str) -> None:
+        """Note that the program asks for a file that is its own."""
+        if path in self._created:
+            self.needed.add(path)
+
+
+def _upwards(path: str) -> list[str]:
+    """List a path and all folders that it lies in."""
+    found = [path]
+    while "/" in path[1:]:
+        path = path.rpartition("/")[0]
+        found.append(path)
+    return found

@@ -1,0 +1,64 @@
+"""What cannot be run is refused before anything runs: instruction, line and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from ptx_text import HEADER
+
+from gpuemu_flow.emulator.coverage import cover_file
+from gpuemu_flow.emulator.errors import UnsupportedError
+from gpuemu_flow.emulator.launch import load_kernel
+
+BODY = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;\n"
+MISSING = {
+    "tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4}, [%rd1, {%r1}];": "textures",
+    "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], "
+    "[%rd1, {%r2, %r3}], [%r4];": "tensor maps",
+    "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 2;": "tensor maps",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;": "tensor maps",
+    "tcgen05.wait::ld.sync.aligned;": "sm_90",
+    "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, "
+    "{%r3,%r4}, {%f1,%f2,%f3,%f4}, %r5, 0;": "dense mma",
+    "mapa.shared::cluster.u32 %r1, %r2, 1;": "clusters",
+    "cvt.sat.u32.pred %r1, %p1;": "sm_80",
+    "max.xorsign.abs.f32 %f1, %f2, %f3;": "sm_80",
+    "shl.sat.b32 %r1, %r2, 3;": "sm_80",
+    "@%p1 bar.sync 0;": "predicate",
+    "wmma.load.a.sync.aligned.row.m16n16k4.f16 {%r1}, [%rd1];": "sm_80",
+    "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc {%r1,%r2,%r3,%r4}, %rd1, %rd2, "
+    "%p1;": "sm_80",
+    "mbarrier.pending_count.b64 %r1, %rd1;": "sm_80",
+    "alloca.u64 %rd1, %rd2, 3;": "sm_80",
+}
+
+
+@pytest.mark.parametrize("text", MISSING)
+def test_what_is_missing_is_named_with_line_and_fix(text: str) -> None:
+    data = f"{HEADER}.visible .entry k()\n{{\n{BODY}{text}\nret;\n}}\n".encode()
+    with pytest.raises(UnsupportedError) as caught:
+        load_kernel(data, "k.ptx")
+    (problem,) = caught.value.problems
+    line = len(HEADER.splitlines()) + 4
+    assert problem.line == line and problem.slug == "emulator-unsupported"
+    opcode = next(w for w in text.split() if not w.startswith("@"))
+    assert opcode.rstrip(";") in problem.message and MISSING[text] in problem.hint
+    (found,) = cover_file(data, "k.ptx")
+    assert not found.runs
+
+
+def test_a_variable_that_cannot_be_read_matters_only_to_kernels_that_use_it() -> None:
+    text = (
+        HEADER + ".func f() { ret; }\n.global .align 8 .u64 table[1] = {f};\n"
+        ".visible .entry without() { ret; }\n"
+        ".visible .entry with() { .reg .b64 %rd<2>; ld.global.u64 %rd1, [table]; ret; }\n"
+    )
+    without, using = cover_file(text.encode(), "k.ptx")
+    assert without.runs and not using.runs
+    assert "functions" in using.problem or "table" in using.problem
+
+
+def test_clusters_of_several_blocks_are_declined() -> None:
+    for count, runs in (("1, 1, 1", True), ("2, 1, 1", False)):
+        text = f"{HEADER}.visible .entry k()\n.reqnctapercluster {count}\n{{ ret; }}\n"
+        (found,) = cover_file(text.encode(), "k.ptx")
+        assert found.runs == runs
