@@ -85,7 +85,7 @@ def ci(
         report,
         outputs,
         output_format,
-        warn_threshold=float(workspace.settings["warn_threshold"]),
+        warn_threshold=workspace.settings.warn_threshold,
     )
     tell_ci(report)
     code = report.exit_code

@@ -50,7 +50,7 @@ def diff(
             click.echo(text.printable(str(problem)), err=True)
     gate = fail_on_regression
     if gate is None:
-        gate = bool(workspace.settings["fail_on_regression"])
+        gate = workspace.settings.fail_on_regression
     if gate and found.has_regressions:
         raise SystemExit(1)
     raise SystemExit(3 if any(not problem.warning for problem in report.problems) else 0)

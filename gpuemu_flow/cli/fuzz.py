@@ -105,7 +105,7 @@ def fuzz(
         shapes=shapes,
         fail_fast=fail_fast,
         time_limit=time_limit,
-        jobs=jobs if jobs is not None else int(workspace.settings["jobs"]),
+        jobs=jobs if jobs is not None else workspace.settings.jobs,
         force=force,
         confirm=confirm,
     )

@@ -68,7 +68,7 @@ def report(
         outputs = (*outputs, workspace.cache.folder / "report.html")
     pictures = wants_pictures(outputs, output_format)
     found = current(workspace, Asked(since_hours, include_lint, tag, pictures))
-    warn = float(workspace.settings["warn_threshold"])
+    warn = workspace.settings.warn_threshold
     if signer is not None:
         signer.write(found, outputs, output_format)
     else:

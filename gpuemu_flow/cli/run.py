@@ -90,7 +90,7 @@ def run(
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = seed is None and not workspace.settings["random_seed"]
+    own_seed = seed is None and not workspace.settings.random_seed
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
@@ -99,6 +99,6 @@ def run(
     if output_format == "json":
         click.echo(json_writer.dumps(json_writer.run_to_json(report)))
     else:
-        warn = float(workspace.settings["warn_threshold"])
+        warn = workspace.settings.warn_threshold
         click.echo(text.render_run(report, style, warn_threshold=warn))
     raise SystemExit(code)

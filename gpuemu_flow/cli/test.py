@@ -55,7 +55,7 @@ def test(
     )
     with make_listener(live=wants_color() and output_format == "text") as listener:
         report = check(workspace, request, listener)
-    warn = float(workspace.settings["warn_threshold"])
+    warn = workspace.settings.warn_threshold
 
     def shown(found: Report) -> str:
         return report_text.render_test(found, text.Style(wants_color()), warn_threshold=warn)

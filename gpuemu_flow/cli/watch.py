@@ -167,7 +167,7 @@ class _Watch:
             _, report = run_and_report(workspace, self.options, listener, pool)
         self.files.follow(workspace, selected)
         record_run(workspace, report)
-        self.warn_threshold = float(workspace.settings["warn_threshold"])
+        self.warn_threshold = workspace.settings.warn_threshold
         return report
 
     def _show(self, report: RunReport, *, first: bool) -> None:

@@ -167,7 +167,7 @@ def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
 def _gate(workspace: Workspace, request: Request) -> bool:
     if request.fail_on_regression is not None:
         return request.fail_on_regression
-    return request.baseline is not None and bool(workspace.settings["fail_on_regression"])
+    return request.baseline is not None and workspace.settings.fail_on_regression
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:

@@ -14,6 +14,7 @@ from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import to_slice
 from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
+from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
@@ -100,7 +101,7 @@ class Compiler:
         self.sources = SourceIndex(config.root)
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
-        self.kernel_basis: dict[str, Json] = {}
+        self.kernel_basis: KernelBasis | None = None
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:

@@ -17,6 +17,7 @@ from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.files import stamp_of
 from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.includes import include_closure, relative
+from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -50,7 +51,7 @@ class KernelTasks:
     groups : dict of name to task names
     skips : list of Skip
         Kernels without anything to build or lint; their dtype is empty.
-    basis : dict
+    basis : KernelBasis or None
         What was looked at outside of the configuration, for `still_holds`.
     unbuildable : dict of kernel to str
         Kernels that cannot be built here, and why.
@@ -59,7 +60,7 @@ class KernelTasks:
     tasks: list[TaskSpec] = field(default_factory=list)
     groups: dict[str, list[str]] = field(default_factory=dict)
     skips: list[Skip] = field(default_factory=list)
-    basis: dict[str, Json] = field(default_factory=dict)
+    basis: KernelBasis | None = None
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
@@ -108,18 +109,16 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
     )
 
 
-def still_holds(root: Path, basis: Mapping[str, Json]) -> bool:
+def still_holds(root: Path, basis: KernelBasis) -> bool:
     """Whether the files, headers and tools that kernels were compiled from are found as before."""
-    if not basis:
-        return True
     return (
         all(
             include_closure(root / start, flags, root) == found
-            for start, flags, found in basis["includes"]
+            for start, flags, found in basis.includes
         )
-        and all((root / path).is_file() == there for path, there in basis["given"])
-        and tool_files(basis["tools"], basis["configured"]) == basis["tool_files"]
-        and basis["triton"] in (None, triton_version(basis["python"]))
+        and all((root / path).is_file() == there for path, there in basis.given)
+        and tool_files(basis.tools, basis.configured) == basis.tool_files
+        and basis.triton in (None, triton_version(basis.python))
     )
 
 
@@ -171,15 +170,15 @@ class _KernelCompiler:
                 self._out.groups.setdefault(kernel.name, [])
             else:
                 self._add(kernel, kind)
-        self._out.basis = {
-            "includes": self._includes,
-            "given": self._given,
-            "tools": tools,
-            "configured": configured,
-            "tool_files": tool_files(tools, configured),
-            "triton": triton_version(self._python) if TRITON in kinds.values() else None,
-            "python": self._python,
-        }
+        self._out.basis = KernelBasis(
+            includes=self._includes,
+            given=self._given,
+            tools=tools,
+            configured=configured,
+            tool_files=tool_files(tools, configured),
+            triton=triton_version(self._python) if TRITON in kinds.values() else None,
+            python=self._python,
+        )
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:

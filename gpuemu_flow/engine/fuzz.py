@@ -163,7 +163,7 @@ class Fuzzer:
         self.subjects = [
             op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
         ]
-        self._size_limit = int(workspace.settings["size_limit"])
+        self._size_limit = workspace.settings.size_limit
         actions, force = self._cache.actions, options.force
         self._inputs, self._kept = [], []
         for subject in self.subjects:

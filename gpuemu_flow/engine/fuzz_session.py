@@ -61,7 +61,7 @@ def fuzz_ops(
     cancel = cancel or Event()
     workspace.cache.create()
     configured = options.iterations is None and options.time_limit is None
-    iterations = workspace.settings["fuzz_iterations"] if configured else {}
+    iterations = workspace.settings.fuzz_iterations if configured else {}
     reports = []
     try:
         for op in select_ops(workspace, ops):

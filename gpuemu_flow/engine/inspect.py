@@ -126,7 +126,7 @@ def workspace_status(workspace: Workspace) -> dict[str, Json]:
             "folder": str(cache.folder),
             "blobs_bytes": blobs,
             "actions_bytes": cache.actions.volume() if (cache.folder / "actions").exists() else 0,
-            "size_limit": workspace.settings["size_limit"],
+            "size_limit": workspace.settings.size_limit,
         },
     }
     cache.close()

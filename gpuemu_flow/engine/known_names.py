@@ -72,7 +72,7 @@ class KnownNames:
 
     def _cache(self) -> WorkspaceCache:
         known = self._last()
-        folder = known.settings.get("cache_dir") if known is not None else None
+        folder = known.settings.cache_dir if known is not None else None
         return WorkspaceCache(Path(folder) if folder else self._root / plan.CACHE_NAME)
 
 

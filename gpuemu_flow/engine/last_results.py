@@ -52,7 +52,7 @@ def last_results(root: Path) -> LastResults:
     known = snapshot.load(root / plan.CACHE_NAME / SNAPSHOT_NAME, root)
     if known is None:
         return NOTHING
-    folder = known.settings.get("cache_dir")
+    folder = known.settings.cache_dir
     cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
     try:
         outdated, broken = _state(known, cache)
@@ -88,9 +88,9 @@ def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, 
     before = dict(known.files.entries)
     changed = known.files.refresh(sorted(before))
     tasks, graph = known.graph.tasks, known.graph
-    if any(known.files.digest(path) != digest for path, digest in known.basis.get("config", ())):
+    if any(known.files.digest(path) != digest for path, digest in known.basis.config):
         return {spec.subject for spec in tasks.values()}, {}
-    states = TaskStates(cache, known.files, known.basis["environment"], inputs=lookup)
+    states = TaskStates(cache, known.files, known.basis.environment, inputs=lookup)
     used_otherwise = known.observed.changed(lookup)
     touched = {
         name

@@ -135,7 +135,7 @@ def build_report(
         executed=tuple(outcome.executed),
         results=tuple(results),
         problems=(
-            *(Problem(**w) for w in workspace.settings["warnings"]),
+            *workspace.settings.warnings,
             *outcome.problems,
             *kernel_problems,
             *untracked_inputs(workspace, outcome.selected),

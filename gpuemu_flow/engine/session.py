@@ -159,7 +159,7 @@ def run(
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
     """How many tasks run at a time."""
-    jobs = options.jobs if options.jobs is not None else int(workspace.settings["jobs"])
+    jobs = options.jobs if options.jobs is not None else workspace.settings.jobs
     return jobs or os.cpu_count() or 1
 
 
@@ -296,7 +296,7 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
         spec = workspace.graph.tasks[name]
         if not states.reasons(spec, states.parts(spec)):
             current.add(name)
-    limit = workspace.settings["size_limit"]
+    limit = workspace.settings.size_limit
     if limit and outcome.executed:
         workspace.cache.blobs.collect(limit, FailureStore(workspace.cache).pinned())
     workspace.save(current)

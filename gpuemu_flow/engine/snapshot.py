@@ -2,19 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpuemu_flow import __version__
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.types import Json
 
-FORMAT = 7
+FORMAT = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The part of the configuration that a run needs besides the graph.
+
+    Attributes
+    ----------
+    jobs : int
+        Tasks at a time; 0 for one per processor.
+    cache_dir : str
+        Empty for the usual place.
+    size_limit : int
+        Of the blobs, in bytes; 0 for none.
+    fail_on_regression : bool
+    fuzz_iterations : mapping of str to int
+        By op.
+    cause_budget : int
+    samplings : mapping of str to mapping
+        Cases and shapes of each mode of ``[ci]``.
+    warn_threshold : float
+    random_seed : bool
+        Every run draws a seed of its own.
+    warnings : tuple of Problem
+        Of the configuration.
+    """
+
+    jobs: int
+    cache_dir: str
+    size_limit: int
+    fail_on_regression: bool
+    fuzz_iterations: Mapping[str, int]
+    cause_budget: int
+    samplings: Mapping[str, Json]
+    warn_threshold: float
+    random_seed: bool
+    warnings: tuple[Problem, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {**vars(self), "warnings": [asdict(problem) for problem in self.warnings]}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Settings:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        warnings = tuple(Problem(**problem) for problem in data["warnings"])
+        return cls(**{**data, "warnings": warnings})
+
+
+@dataclass(frozen=True)
+class KernelBasis:
+    """What the tasks of kernels were compiled from, outside of the configuration.
+
+    Attributes
+    ----------
+    includes : list of (start, flags, found)
+        Closures of headers.
+    given : list of (path, bool)
+        Files that are artifacts themselves, and whether they were there.
+    tools : list of str
+    configured : mapping of str to str
+        Places of tools that the configuration gives.
+    tool_files : list of (path, stamp)
+        Every place where a tool is looked for.
+    triton : str or None
+        Its version, where a kernel is one of its.
+    python : str
+    """
+
+    includes: Sequence[Sequence[Json]]
+    given: Sequence[Sequence[Json]]
+    tools: Sequence[str]
+    configured: Mapping[str, str]
+    tool_files: Sequence[Sequence[Json]]
+    triton: str | None
+    python: str
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a graph was compiled from.
+
+    Attributes
+    ----------
+    overrides : mapping
+        Of the command line, with what ``[ci]`` asks for.
+    own_code : str
+        Digest of our own code.
+    links : list of (path, target)
+        That lead to programs.
+    environment : mapping of str to str
+    variables : str
+        Of the process, as a plan has them.
+    config : list of (path, digest)
+        Files of the configuration.
+    globs : list of (pattern, matches)
+        Of ``depends``.
+    kernels : KernelBasis or None
+    imports : dict of path to (content, imports)
+        Digests of each script.
+    absent : list of str
+        Modules that were looked for in vain.
+    """
+
+    overrides: Mapping[str, Json]
+    own_code: str
+    links: Sequence[tuple[str, str]]
+    environment: Mapping[str, str]
+    variables: str
+    config: Sequence[Sequence[str]]
+    globs: Sequence[tuple[str, list[str]]]
+    kernels: KernelBasis | None
+    imports: dict[str, list[str]]
+    absent: Sequence[str]
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON; `from_json` is its inverse."""
+        return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Basis:
+        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
+        return cls(**{**data, "kernels": kernels})
 
 
 @dataclass
@@ -24,11 +149,8 @@ class Snapshot:
     Attributes
     ----------
     graph : Graph
-    settings : dict
-        What a run needs of the configuration besides the graph.
-    basis : dict
-        What the graph was compiled from: digests of configuration files, overrides, environment,
-        matches of ``depends`` globs, content and imports of each script, modules that were absent.
+    settings : Settings
+    basis : Basis
     files : FileTable
     current : set of str
         Tasks that were current when the snapshot was taken; they still are if no file that they
@@ -38,8 +160,8 @@ class Snapshot:
     """
 
     graph: Graph
-    settings: dict[str, Json]
-    basis: dict[str, Json]
+    settings: Settings
+    basis: Basis
     files: FileTable
     current: set[str] = field(default_factory=set)
     observed: ObservedSets = field(default_factory=ObservedSets)
@@ -52,8 +174,8 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "format": FORMAT,
         "tool": __version__,
         "graph": snapshot.graph.to_json(),
-        "settings": snapshot.settings,
-        "basis": snapshot.basis,
+        "settings": snapshot.settings.to_json(),
+        "basis": snapshot.basis.to_json(),
         "files": entries,
         "current": sorted(snapshot.current),
         "observed": snapshot.observed.to_json(),
@@ -82,8 +204,8 @@ def load(
             return None
         return Snapshot(
             Graph.from_json(content["graph"]),
-            content["settings"],
-            content["basis"],
+            Settings.from_json(content["settings"]),
+            Basis.from_json(content["basis"]),
             FileTable(root, _entries(content["files"])),
             set(content["current"]),
             ObservedSets.from_json(content["observed"]),

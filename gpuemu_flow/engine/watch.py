@@ -77,13 +77,13 @@ class FileWatch:
         tasks = list(tasks)
         graph, basis = workspace.graph, workspace.snapshot.basis
         paths = {str(self.root / p) for name in tasks for p in graph.tasks[name].sources}
-        paths |= {path for path, _ in basis["config"]}
+        paths |= {path for path, _ in basis.config}
         observed, shown = _observed(workspace, tasks)
         self.anything = False
         known = {**observed, **self._files}
         self._files = {p: known[p] if p in known else stamp_of(p) for p in (*paths, *observed)}
         self._shown = {key: self._shown.get(key, seen) for key, seen in shown.items()}
-        self._globs = dict(basis["globs"])
+        self._globs = dict(basis.globs)
         self._follow_folders()
 
     def follow_config(self, path: Path) -> None:

@@ -194,7 +194,7 @@ class Subjects:
         self._root = workspace.root
         self._lookup = workspace.inputs
         self._environment = dict(workspace.environment)
-        self._version = str(workspace.snapshot.basis["own_code"])
+        self._version = workspace.snapshot.basis.own_code
         self._compiled: dict[tuple[str, str], _Compiled] = {}
         self._lock = threading.Lock()
 

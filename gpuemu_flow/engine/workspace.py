@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
-from gpuemu_flow.engine.snapshot import Snapshot
+from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
 from gpuemu_flow.store.atomic import write_atomic
@@ -72,9 +71,9 @@ class Workspace:
         if plan.is_damaged(str(self._plan_path)):
             self.cache.set_aside(self._plan_path, "damaged plan")
         try:
-            if known is not None and known.settings["cache_dir"]:
+            if known is not None and known.settings.cache_dir:
                 problems = self.cache.problems
-                self.cache = WorkspaceCache(Path(known.settings["cache_dir"]))
+                self.cache = WorkspaceCache(Path(known.settings.cache_dir))
                 self.cache.problems += problems
             if known is None or not self._still_holds(known):
                 known = self._compile(known)
@@ -96,7 +95,7 @@ class Workspace:
         return self.snapshot.graph
 
     @property
-    def settings(self) -> dict[str, Json]:
+    def settings(self) -> Settings:
         """What a run needs of the configuration."""
         return self.snapshot.settings
 
@@ -168,8 +167,8 @@ class Workspace:
         """
         entries = self.snapshot.files.entries
         files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
-        absent = [str(self.root / path) for path in self.snapshot.basis["absent"]]
-        for name, digest in self.snapshot.basis["config"]:
+        absent = [str(self.root / path) for path in self.snapshot.basis.absent]
+        for name, digest in self.snapshot.basis.config:
             stamp = stamp_of(name)
             if digest and stamp is not None:
                 files[name] = stamp
@@ -187,14 +186,15 @@ class Workspace:
                 files[path] = stamp
         needed = self.snapshot.observed.needed(self.inputs)
         absent += needed.absent
-        tools = self.snapshot.basis["kernels"].get("tool_files", ())
+        kernels = self.snapshot.basis.kernels
+        tools = () if kernels is None else kernels.tool_files
         seen = {path: None if stamp is None else tuple(stamp) for path, stamp in tools}
         seen.update(self.watched)
         absent += [path for path, stamp in seen.items() if stamp is None]
         files.update({path: stamp for path, stamp in seen.items() if stamp is not None})
         folders = dict(needed.folders)
-        links = {**needed.links, **dict(self.snapshot.basis["links"])}
-        for pattern, _ in self.snapshot.basis["globs"]:
+        links = {**needed.links, **dict(self.snapshot.basis.links)}
+        for pattern, _ in self.snapshot.basis.globs:
             for folder in _glob_folders(self.root, pattern):
                 stamp = stamp_of(folder)
                 if stamp is not None:
@@ -237,14 +237,14 @@ class Workspace:
         """Whether a compiled graph is what compiling now would give."""
         basis = known.basis
         return bool(
-            not known.settings["random_seed"]
-            and basis["overrides"] == self._changes(known.settings["samplings"])
-            and basis["own_code"] == own_code.digest(known.files)
-            and all(_target(path) == target for path, target in basis["links"])
-            and basis["environment"] == self.environment
-            and basis["variables"] == plan.identity(self._environ)
-            and all(_digest(Path(path)) == digest for path, digest in basis["config"])
-            and all(glob_files(self.root, pattern) == found for pattern, found in basis["globs"])
+            not known.settings.random_seed
+            and basis.overrides == self._changes(known.settings.samplings)
+            and basis.own_code == own_code.digest(known.files)
+            and all(_target(path) == target for path, target in basis.links)
+            and basis.environment == self.environment
+            and basis.variables == plan.identity(self._environ)
+            and all(_digest(Path(path)) == digest for path, digest in basis.config)
+            and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and self._same_imports(known)
             and self._same_kernels(known)
         )
@@ -254,25 +254,25 @@ class Workspace:
         return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
 
     def _same_kernels(self, known: Snapshot) -> bool:
-        if not known.basis["kernels"]:
+        if known.basis.kernels is None:
             return True
         from gpuemu_flow.engine.compile_kernels import still_holds  # noqa: PLC0415
 
-        return still_holds(self.root, known.basis["kernels"])
+        return still_holds(self.root, known.basis.kernels)
 
     def _same_imports(self, known: Snapshot) -> bool:
         """Whether every import still leads to the file that it led to when the graph was made."""
-        if any((self.root / path).exists() for path in known.basis["absent"]):
+        if any((self.root / path).exists() for path in known.basis.absent):
             return False
         files = FileTable(self.root, dict(known.files.entries))
         index = SourceIndex(self.root)
-        for path, (content, imports) in known.basis["imports"].items():
+        for path, (content, imports) in known.basis.imports.items():
             now = files.digest(path)
             if now == content:
                 continue
             if now == ABSENT or index.imports_digest(self.root / path) != imports:
                 return False
-            known.basis["imports"][path] = [now, imports]
+            known.basis.imports[path] = [now, imports]
         return True
 
     def _compile(self, old: Snapshot | None) -> Snapshot:
@@ -292,34 +292,34 @@ class Workspace:
             mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes]}
             for mode, s in samplings(config).items()
         }
-        basis = {
-            "overrides": self._changes(sampled),
-            "own_code": version,
-            "links": links_on_the_way(config),
-            "environment": self.environment,
-            "variables": plan.identity(self._environ),
-            "config": [[str(f.path), f.digest] for f in config.files],
-            "globs": [[pattern, compiler.matches(pattern)] for pattern in globs],
-            "kernels": compiler.kernel_basis,
-            "imports": {p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
-            "absent": compiler.sources.absent,
-        }
-        settings = {
-            "jobs": config.execution.parallel,
-            "cache_dir": str(config.cache.dir) if config.cache.dir is not None else "",
-            "size_limit": config.cache.size_limit,
-            "fail_on_regression": config.policies.fail_on_regression,
-            "fuzz_iterations": {op.name: op.fuzz_iterations for op in config.ops},
-            "cause_budget": config.validation.cause_budget,
-            "samplings": sampled,
-            "warn_threshold": config.policies.warn_threshold,
-            "random_seed": compiler.random_seed,
-            "warnings": [asdict(problem) for problem in config.warnings],
-        }
+        basis = Basis(
+            overrides=self._changes(sampled),
+            own_code=version,
+            links=[(path, target) for path, target in links_on_the_way(config)],
+            environment=self.environment,
+            variables=plan.identity(self._environ),
+            config=[[str(f.path), f.digest] for f in config.files],
+            globs=[(pattern, compiler.matches(pattern)) for pattern in globs],
+            kernels=compiler.kernel_basis,
+            imports={p: _scanned(compiler.sources, self.root / p) for p in sorted(sources)},
+            absent=compiler.sources.absent,
+        )
+        settings = Settings(
+            jobs=config.execution.parallel,
+            cache_dir=str(config.cache.dir) if config.cache.dir is not None else "",
+            size_limit=config.cache.size_limit,
+            fail_on_regression=config.policies.fail_on_regression,
+            fuzz_iterations={op.name: op.fuzz_iterations for op in config.ops},
+            cause_budget=config.validation.cause_budget,
+            samplings=sampled,
+            warn_threshold=config.policies.warn_threshold,
+            random_seed=compiler.random_seed,
+            warnings=tuple(config.warnings),
+        )
         current, observed = set[str](), ObservedSets()
         if old is not None:
             observed = old.observed.of(graph.tasks)
-            same = basis["environment"] == old.basis["environment"]
+            same = basis.environment == old.basis.environment
             current = {
                 name
                 for name in old.current
