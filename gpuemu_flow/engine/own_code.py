@@ -29,6 +29,7 @@ _FILES = (
     "types.py",
     "verdicts.py",
     "observed.py",
+    "kernel_findings.py",
     "syntax.py",
     "errors.py",
     "engine/compile.py",

@@ -11,6 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 ELSEWHERE = {
     "GPUEMU_KWARGS": "the worker's own word to a script",
     "OPENBLAS_NUM_THREADS": "the library's own, given a default",
+    "TRITON_CACHE_DIR": "Triton's own, set aside and put back",
     "PYTEST_XDIST_TESTRUNUID": "pytest-xdist's word to its processes",
     "PATH": "the system's own",
     "PYTHONPATH": "Python's own",
