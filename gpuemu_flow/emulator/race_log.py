@@ -90,16 +90,6 @@ class LoggedRaces(SharedRaces):
         self.make_exact()
         return super().arrive(chosen)
 
-    def signal(self, places: Array, lanes: Array) -> None:
-        """Leave what warps know at barrier objects; what they did before is looked at first."""
-        self.make_exact()
-        super().signal(places, lanes)
-
-    def learn(self, places: Array, lanes: Array) -> None:
-        """Join what was left at barrier objects."""
-        self.make_exact()
-        super().learn(places, lanes)
-
     def warp_barrier(self, chosen: Array | None) -> None:
         """Count a ``bar.warp.sync`` of some warps."""
         if self._exact:
