@@ -89,12 +89,12 @@ class Bulk(Mbarriers):
     def _may_copy(self, copy: _Bulk, near: int) -> bool:
         lanes = np.array([copy.lane])
 
-        def report(check: str, rule: str, message: str) -> None:
+        def find(check: str, rule: str, message: str) -> None:
             said = f"{message}, by {self.who(copy.lane)}"
             self.report_lanes(check, rule, lanes, copy.step, lambda _: said)
 
         if (near | copy.other | copy.size) % _ALIGNMENT:
-            report("mem", "misaligned", f"copies {copy.size:,} bytes: addresses and size must be "
+            find("mem", "misaligned", f"copies {copy.size:,} bytes: addresses and size must be "
                    f"multiples of {_ALIGNMENT}")  # fmt: skip
             return False
         valid = self.shared_valid
@@ -102,7 +102,7 @@ class Bulk(Mbarriers):
             valid is not None and not valid[near : near + copy.size].all()
         ):
             verb = "writes" if copy.into_shared else "reads"
-            report("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes of shared memory at "
+            find("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes of shared memory at "
                    f"{self.describe_shared(near)}")  # fmt: skip
             return False
         arena = self.launch.arena
@@ -111,14 +111,14 @@ class Bulk(Mbarriers):
         verb = "reads" if copy.into_shared else "writes"
         if shadow is None or (shadow == UNALLOCATED).any():
             where = self._describe_global(copy.other, "out-of-bounds")
-            report("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes at {where}")
+            find("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes at {where}")
             return False
         if not copy.into_shared and not (shadow != 3).all():
-            report("mem", "read-only", f"writes {arena.describe(copy.other)}, which is constant")
+            find("mem", "read-only", f"writes {arena.describe(copy.other)}, which is constant")
             return False
         if copy.into_shared and self.check_init and (shadow == UNINITIALISED).any():
             at = copy.other + int(np.flatnonzero(shadow == UNINITIALISED)[0])
-            report("init", "never-written", f"reads {arena.describe(at)}, which nobody wrote")
+            find("init", "never-written", f"reads {arena.describe(at)}, which nobody wrote")
         return True
 
     def _deliver_bulk(self, copy: _Bulk) -> None:

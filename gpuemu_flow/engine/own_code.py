@@ -43,6 +43,7 @@ _FILES = (
     "engine/observed_sets.py",
     "engine/own_code.py",
     "engine/plan.py",
+    "engine/snapshot.py",
     "engine/sources.py",
     "engine/states.py",
 )

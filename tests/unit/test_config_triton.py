@@ -39,7 +39,8 @@ def test_the_kind(key: str, workspace: ConfigWorkspace) -> None:
     [
         ('{ kind = "tritonn", file = "scripts/gelu.py", function = "run" }', "config-unknown-kind",
          "did you mean 'triton'"),
-        ('{ kind = "cuda", file = "x.cu" }', "config-unknown-kind", "command, ptx, script, triton"),
+        ('{ kind = "sass", file = "x.cu" }', "config-unknown-kind",
+         "command, cuda, ptx, script, triton"),
         ('{ kind = "triton", function = "run" }', "config-missing-key", "'file'"),
         ('{ kind = "triton", file = "scripts/gelu.py" }', "config-missing-key", "'function'"),
         ('{ kind = "triton", file = "scripts/none.py", function = "run" }', "config-path-missing",
