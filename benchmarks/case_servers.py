@@ -29,14 +29,14 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import sample_cases
-from gpuemu_flow.engine.fuzz import checks_for
+from gpuemu_flow.fuzz.fuzzing import checks_for
+from gpuemu_flow.judging.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, input_bytes, open_trials
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, input_bytes, open_trials
 from gpuemu_flow.types import Case, CheckResult, Json, Tolerance, Verdict
 
 TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.reports.document import (
+from gpuemu_flow.results.document import (
     CheckedCase,
     HistoryPoint,
     KnownFailure,
@@ -15,8 +15,8 @@ from gpuemu_flow.reports.document import (
     Report,
     TaskState,
 )
-from gpuemu_flow.reports.model import KernelResult, OpResult, RunReport, TaskCounts
-from gpuemu_flow.reports.regressions import Regression
+from gpuemu_flow.results.model import KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import (
     Case,
     CheckResult,

@@ -10,7 +10,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 if TYPE_CHECKING:
-    from gpuemu_flow.engine.baselines import Stored
+    from gpuemu_flow.reporting.baselines import Stored
     from gpuemu_flow.store.baselines import Baseline, BaselineStore
 
 
@@ -42,8 +42,8 @@ def store(tag: str, output_format: str) -> None:
     A baseline of that name is replaced, never merged with.
     """
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine import baselines  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
     from gpuemu_flow.reports import text  # noqa: PLC0415
     from gpuemu_flow.store.baselines import check_tag  # noqa: PLC0415
 
@@ -125,8 +125,8 @@ def export(tag: str, file: Path) -> None:
 @click.option("--tag", default="", help="Another name than the file's.")
 def import_baseline(file: Path, tag: str) -> None:
     """Take in a baseline that was exported."""
-    from gpuemu_flow.engine import baselines  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
 
     made = baselines.import_file(Workspace(), file, tag)
     click.echo(_stored_line(made))

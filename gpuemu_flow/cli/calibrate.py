@@ -24,9 +24,9 @@ def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
 
     Prints an [ops.tolerances] table, with what each number rests on.
     """
-    from gpuemu_flow.engine import measures  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz import measures  # noqa: PLC0415
     from gpuemu_flow.numerics.calibrate import to_toml  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 

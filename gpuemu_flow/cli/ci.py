@@ -54,9 +54,9 @@ def ci(
     be written at once: -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
 
     chosen = words[1:] if words[:1] == ("run",) else words
     if QUICK in chosen:

@@ -17,8 +17,8 @@ def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
     --submissions forgets it.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
-    from gpuemu_flow.engine.inspect import clean_submissions, clean_workspace  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import clean_submissions, clean_workspace  # noqa: PLC0415
 
     workspace = Workspace()
     forgotten = 0

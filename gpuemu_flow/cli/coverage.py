@@ -15,8 +15,8 @@ from gpuemu_flow.cli.options import format_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> None:
     """Show op × dtype × shape class × layout × strategy that were judged, and the gaps."""
-    from gpuemu_flow.engine.coverage import measure_coverage  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.coverage import measure_coverage  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, measure_text  # noqa: PLC0415
     from gpuemu_flow.store.atomic import write_atomic  # noqa: PLC0415
 

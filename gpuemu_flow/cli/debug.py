@@ -27,8 +27,8 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
     """
     from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
     from gpuemu_flow.debug.session import Session  # noqa: PLC0415
-    from gpuemu_flow.engine.failures import list_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import list_failures  # noqa: PLC0415
     from gpuemu_flow.reports.text import Style, plural  # noqa: PLC0415
 
     known = len(list_failures(Workspace(), op))

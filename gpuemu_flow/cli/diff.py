@@ -23,8 +23,8 @@ def diff(
 ) -> None:
     """Bring the workspace up to date and compare it with a baseline."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine import baselines  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting import baselines  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, lint_text, text  # noqa: PLC0415
     from gpuemu_flow.store.baselines import BaselineStore  # noqa: PLC0415
 

@@ -14,8 +14,8 @@ from gpuemu_flow.cli.options import SEED, format_option, wants_color
 def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> None:
     """Say of each task whether it is current, and which part of its key changed."""
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
-    from gpuemu_flow.engine.inspect import explain_tasks  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(seed=seed))

@@ -25,8 +25,8 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     """List recorded failures, newest first."""
     if context.invoked_subcommand is not None:
         return
-    from gpuemu_flow.engine.failures import inputs_dropped, list_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import inputs_dropped, list_failures  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer  # noqa: PLC0415
 
     workspace = Workspace()
@@ -46,8 +46,8 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
 @format_option("text", "json")
 def show(failure: str, output_format: str) -> None:
     """Show one failure."""
-    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
 
     records = find_failures(Workspace(), failure)
@@ -65,9 +65,9 @@ def show(failure: str, output_format: str) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")
 def export(failure: str, as_pytest: bool, output: Path | None) -> None:
     """Write a failure as files that stand on their own, and print their path."""
-    from gpuemu_flow.engine.exporting import export_pytest  # noqa: PLC0415
-    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.exporting import export_pytest  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
 
     if not as_pytest:
         raise click.UsageError("say in which form: --pytest")

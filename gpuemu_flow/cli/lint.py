@@ -11,7 +11,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reports.model import RunReport
+    from gpuemu_flow.results.model import RunReport
 
 _FILE_SUFFIXES = (".ptx", ".cubin", ".cu")
 
@@ -30,7 +30,7 @@ def lint(
     output_format: str,
 ) -> None:
     """Check kernels: the configured ones, or the files named, which need no configuration."""
-    from gpuemu_flow.engine.kernels import explain_rule  # noqa: PLC0415
+    from gpuemu_flow.reporting.linting import explain_rule  # noqa: PLC0415
 
     if rule is not None:
         click.echo(explain_rule(rule), nl=False)
@@ -66,18 +66,18 @@ def lint_report(
 ) -> RunReport:
     """Lint files, else the workspace's kernels; `listing`: with their machine instructions."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine import kernels  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting import linting  # noqa: PLC0415
 
     sources = [path for path in files if path.suffix == ".cu"]
     if files and not sources:
-        from gpuemu_flow.engine.lint_files import lint_files  # noqa: PLC0415
+        from gpuemu_flow.reporting.lint_files import lint_files  # noqa: PLC0415
 
-        return lint_files(files, names, kernels.open_workspace(), listing=listing)
+        return lint_files(files, names, linting.open_workspace(), listing=listing)
     workspace = Workspace()
-    names = (*names, *kernels.names_of_sources(workspace, files))
+    names = (*names, *linting.names_of_sources(workspace, files))
     with make_listener(live=wants_color() and output_format == "text") as listener:
-        return kernels.lint_workspace(workspace, names, listener)
+        return linting.lint_workspace(workspace, names, listener)
 
 
 def print_json(report: RunReport) -> None:

@@ -13,8 +13,8 @@ from gpuemu_flow.cli.options import format_option, wants_color
 @format_option("text", "json")
 def list_tasks(words: tuple[str, ...], with_status: bool, output_format: str) -> None:
     """List tasks, groups and targets."""
-    from gpuemu_flow.engine.inspect import list_workspace  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import list_workspace  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
 
     found = list_workspace(Workspace(), words, with_status=with_status)

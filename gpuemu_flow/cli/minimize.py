@@ -35,10 +35,10 @@ def minimize(
 
     Exit code 0 when it was minimised (the failure stays recorded), 1 when it no longer shows.
     """
-    from gpuemu_flow.engine.failures import find_failures  # noqa: PLC0415
-    from gpuemu_flow.engine.minimizing import minimise_failure  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import find_failures  # noqa: PLC0415
+    from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415
     from gpuemu_flow.reports import failure_text, json_writer, text  # noqa: PLC0415
 
     word = failure or seed_option

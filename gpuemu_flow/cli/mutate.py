@@ -18,9 +18,9 @@ def mutate(op: str, output_format: str) -> None:
     Exit code 1 when a trivial candidate passes: the check is too weak for this op; 4 when no bug
     could be planted, because no case has a finite value to compare.
     """
-    from gpuemu_flow.engine.measures import mutate as measure  # noqa: PLC0415
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.measures import mutate as measure  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, measure_text, text  # noqa: PLC0415
 
     with cancel_on_signals() as cancel:

@@ -20,7 +20,7 @@ from gpuemu_flow.cli.report_output import (
 )
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reports.document import Report
+    from gpuemu_flow.results.document import Report
 
 DEFAULT_KEY = Path("gpuemu-report-key")
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -58,8 +58,8 @@ def report(
     """
     if context.invoked_subcommand is not None:
         return
-    from gpuemu_flow.engine.reporting import Asked, current  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.reporting import Asked, current  # noqa: PLC0415
 
     check_outputs(outputs)
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None

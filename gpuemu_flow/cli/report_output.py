@@ -16,7 +16,7 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports import formats
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reports.document import Report
+    from gpuemu_flow.results.document import Report
 
 FORMATS = tuple(formats.FORMATS)
 ALIASES = {alias: name for name, form in formats.FORMATS.items() for alias in form.aliases}

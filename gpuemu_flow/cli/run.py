@@ -47,14 +47,15 @@ def run(
 ) -> None:
     """Validate what changed: ops, tasks, groups or targets; without words, everything."""
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine import history, session  # noqa: PLC0415
-    from gpuemu_flow.engine.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.engine import session  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
-    from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
-    from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.fuzz.causes import cause_budget, with_causes  # noqa: PLC0415
+    from gpuemu_flow.fuzz.failures import record_run  # noqa: PLC0415
+    from gpuemu_flow.reporting import history  # noqa: PLC0415
+    from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
-    from gpuemu_flow.reports.model import STANDING  # noqa: PLC0415
+    from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
     options = session.RunOptions(
         words=words,

@@ -17,8 +17,8 @@ def status(output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
     from gpuemu_flow import __version__  # noqa: PLC0415
     from gpuemu_flow.cli.daemon import daemon_line  # noqa: PLC0415
-    from gpuemu_flow.engine.inspect import workspace_status  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.inspect import workspace_status  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
 
     workspace = Workspace()

@@ -18,7 +18,7 @@ from gpuemu_flow.cli.report_output import (
 )
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reports.document import Report
+    from gpuemu_flow.results.document import Report
 
 
 @click.command(short_help="Check ops, one line each.")
@@ -40,9 +40,9 @@ def test(
 ) -> None:
     """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
+    from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
 
     if quick and thorough:

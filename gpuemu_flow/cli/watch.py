@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.engine.session import RunOptions
     from gpuemu_flow.engine.watch import FileWatch
     from gpuemu_flow.engine.workspace import Workspace
-    from gpuemu_flow.reports.model import RunReport
+    from gpuemu_flow.results.model import RunReport
     from gpuemu_flow.runners.pool import Pool
 
 _NAMED = 3
@@ -146,10 +146,10 @@ class _Watch:
     def _run(self) -> RunReport:
         from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
         from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
-        from gpuemu_flow.engine.failures import record_run  # noqa: PLC0415
-        from gpuemu_flow.engine.report import run_and_report  # noqa: PLC0415
         from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
         from gpuemu_flow.errors import ConfigError, Problem  # noqa: PLC0415
+        from gpuemu_flow.fuzz.failures import record_run  # noqa: PLC0415
+        from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
 
         if not self.config.is_file():  # or one further up would be taken
             raise ConfigError(

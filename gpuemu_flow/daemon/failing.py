@@ -11,9 +11,9 @@ from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.records import MAX_LIMIT
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.failures import reproduce, stored_inputs
-from gpuemu_flow.engine.minimizing import minimise_failure
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.failures import reproduce, stored_inputs
+from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.store.failures import ID_LENGTH, FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json
 from gpuemu_flow.wire.tensors import encode_tensors

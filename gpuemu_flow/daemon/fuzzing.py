@@ -18,8 +18,8 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.fuzz import checks_for
-from gpuemu_flow.engine.wire_ops import Asked, WireSubject
+from gpuemu_flow.fuzz.fuzzing import checks_for
+from gpuemu_flow.fuzz.wire_ops import Asked, WireSubject
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict

@@ -18,8 +18,8 @@ from gpuemu_flow.cases.protocol_v1 import case_at, nominal_strides, representati
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.daemon.fields import Fields, invalid
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.planned import CaseSequence, PlannedCases
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.numerics.dtypes import to_float32
 from gpuemu_flow.types import Case, Json, Shape
 from gpuemu_flow.wire.tensors import c_strides

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.wire_ops import WireSubject
+from gpuemu_flow.fuzz.wire_ops import WireSubject
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.failures import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Shape

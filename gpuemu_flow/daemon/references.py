@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
-from gpuemu_flow.engine.wire_ops import WireSubject
+from gpuemu_flow.fuzz.wire_ops import WireSubject
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trials
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Trials
 
 IDLE_SECONDS = 600.0
 _SLICE = 0.1

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuemu_flow.engine.files import Stamp, stamp_of
-from gpuemu_flow.engine.wire_ops import Subjects
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.fuzz.wire_ops import Subjects
 
 log = logging.getLogger("gpuemu_flow.daemon")
 

@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.engine.wire_ops import Asked, precision_of, tolerance_of
+from gpuemu_flow.fuzz.wire_ops import Asked, precision_of, tolerance_of
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.store.results import Judged
 from gpuemu_flow.types import (

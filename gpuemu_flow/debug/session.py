@@ -17,12 +17,12 @@ from gpuemu_flow.debug.commands import BY_WORD, COMMANDS
 from gpuemu_flow.debug.pipeline import STAGES, stage_lines
 from gpuemu_flow.debug.slices import Index, check_slice, parse_tensors
 from gpuemu_flow.debug.tensors import describe, difference_lines, value_lines
-from gpuemu_flow.engine import failures
-from gpuemu_flow.engine.exporting import export_pytest
-from gpuemu_flow.engine.minimizing import minimise_failure
 from gpuemu_flow.engine.signals import cancel_on_signals
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import CancelledRunError, FlowError
+from gpuemu_flow.fuzz import failures
+from gpuemu_flow.fuzz.exporting import export_pytest
+from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.reports import failure_text
 from gpuemu_flow.reports.text import Style, plural, printable
 from gpuemu_flow.store.failures import FailureRecord, FailureStore

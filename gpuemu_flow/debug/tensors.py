@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.debug.problems import shapes_differ
-from gpuemu_flow.engine.drawing import heat_map
 from gpuemu_flow.numerics.dtypes import to_float64
+from gpuemu_flow.reporting.drawing import heat_map
 from gpuemu_flow.reports.text import number, printable
 
 Array = NDArray[Any]

@@ -12,6 +12,7 @@ from gpuemu_flow.store.keys import digest_json
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (
     "tasks",
+    "judging",
     "cases",
     "numerics",
     "runners",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpuemu_flow.config.lookup import key_at
 from gpuemu_flow.config.values import ValueType
-from gpuemu_flow.engine.last_results import LastResults
 from gpuemu_flow.lsp.outline import OpTable, Outline
+from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.failure_text import failure_row
 from gpuemu_flow.reports.text import Style, render_failures, render_results
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpuemu_flow.engine.last_results import LastResults
 from gpuemu_flow.lsp.jobs import Finished
+from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
 
 RUN, REPRODUCE, MINIMIZE = "gpuemu-flow.run", "gpuemu-flow.reproduce", "gpuemu-flow.minimize"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from gpuemu_flow.config.load import check_config
 from gpuemu_flow.config.read import read_source
-from gpuemu_flow.engine.last_results import LastResults
 from gpuemu_flow.errors import AddKey, FlowError, Hint, Problem, Rename
 from gpuemu_flow.lsp.outline import OpTable, Outline, Span
-from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reporting.last_results import LastResults
 from gpuemu_flow.reports.text import plural, printable
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Verdict
 
 ERROR, WARNING, INFORMATION = 1, 2, 3

@@ -13,11 +13,11 @@ from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 
 from gpuemu_flow import __version__
-from gpuemu_flow.engine.last_results import NOTHING, LastResults, last_results
 from gpuemu_flow.lsp.documents import Document, is_config, path_of, to_column, to_range
 from gpuemu_flow.lsp.findings import Finding, result_findings, source_findings, text_findings
 from gpuemu_flow.lsp.latest import Latest
 from gpuemu_flow.lsp.outline import Outline, outline
+from gpuemu_flow.reporting.last_results import NOTHING, LastResults, last_results
 
 T = TypeVar("T")
 SOURCE = "gpuemu-flow"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.reports.document import LEVELS, SHARES, HistoryPoint, Picture
+from gpuemu_flow.results.document import LEVELS, SHARES, HistoryPoint, Picture
 
 Point = tuple[float, float]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gpuemu_flow.reports import charts, leads
-from gpuemu_flow.reports.document import CheckedCase, Picture, Report, kind_of
-from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.text import note_lines
+from gpuemu_flow.results.document import CheckedCase, Picture, Report, kind_of
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, Verdict
 
 WRONG = (Verdict.FAILED, Verdict.ERROR)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from gpuemu_flow.reports.document import Report
+    from gpuemu_flow.results.document import Report
 
 
 @dataclass(frozen=True)

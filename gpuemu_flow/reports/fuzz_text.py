@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.reports.failure_text import failure_lines
-from gpuemu_flow.reports.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.reports.text import Style, duration, percent, plural, printable
+from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.types import Verdict
 
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.document import Place, Report
-from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import headline
+from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MAX_ANNOTATIONS = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.reports.document import TaskState
+from gpuemu_flow.results.document import TaskState
 
 MAX_ROWS = 120
 _COLUMNS = {

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
-from gpuemu_flow.reports.document import (
+from gpuemu_flow.reports.failure_cards import WRONG
+from gpuemu_flow.reports.formats import Look
+from gpuemu_flow.reports.report_text import headline
+from gpuemu_flow.reports.text import duration, number, percent, plural, share
+from gpuemu_flow.results.document import (
     LEVELS,
     HistoryPoint,
     Report,
 )
-from gpuemu_flow.reports.failure_cards import WRONG
-from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.reports.report_text import headline
-from gpuemu_flow.reports.text import duration, number, percent, plural, share
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 FOLDER = Path(__file__).parent / "html"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from gpuemu_flow.reports.model import (
+from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
     CaseFailure,
     KernelResult,

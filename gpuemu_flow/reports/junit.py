@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from gpuemu_flow.reports.document import CheckedCase, Report
 from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.model import STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import note_lines, number, percent, share
+from gpuemu_flow.results.document import CheckedCase, Report
+from gpuemu_flow.results.model import STANDING, Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
 
 MAX_MESSAGE = 400

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from gpuemu_flow.reports.document import Report, kind_of
-from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.results.document import Report, kind_of
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
 
 MAX_LEAD = 220

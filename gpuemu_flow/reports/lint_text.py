@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpuemu_flow.reports.model import KernelResult, RunReport
 from gpuemu_flow.reports.text import (
     Style,
     number,
@@ -16,6 +15,7 @@ from gpuemu_flow.reports.text import (
     verdicts_line,
     violation_line,
 )
+from gpuemu_flow.results.model import KernelResult, RunReport
 from gpuemu_flow.types import Json, number_from_json
 
 if TYPE_CHECKING:

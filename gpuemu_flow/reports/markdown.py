@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.reports import leads
-from gpuemu_flow.reports.document import Report, kind_of
 from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
+from gpuemu_flow.results.document import Report, kind_of
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 MARKER = "<!-- gpuemu-flow report -->"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.reports.document import REPORT_VERSION, CheckedCase, Report
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.json_writer import dumps, failure_record, run_to_json
-from gpuemu_flow.reports.model import CaseFailure
+from gpuemu_flow.results.document import REPORT_VERSION, CheckedCase, Report
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Json, number_to_json
 
 

@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpuemu_flow.reports.document import Place, Report
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.json_writer import dumps
-from gpuemu_flow.reports.model import CaseFailure
 from gpuemu_flow.reports.report_text import headline
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location, uri_path
 from gpuemu_flow.reports.text import number, plural, printable
+from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import FailureKind, Json, Verdict
 
 MAX_RESULTS = 25_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.failure_text import failure_row
 from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.model import Absence, KernelResult, OpResult
 from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.model import Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
 
 _WORDS = {

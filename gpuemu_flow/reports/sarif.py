@@ -12,7 +12,7 @@ from urllib.parse import quote
 from gpuemu_flow import __version__
 from gpuemu_flow.artifacts.rules import RULES
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.types import Json
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

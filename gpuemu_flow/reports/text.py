@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.reports.causes import causes
-from gpuemu_flow.reports.model import CaseFailure, KernelResult, OpResult, RunReport
+from gpuemu_flow.judging.verdicts import STDERR
 from gpuemu_flow.reports.observed_text import observed_line
-from gpuemu_flow.tasks.verdicts import STDERR
+from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 _COLORS = {

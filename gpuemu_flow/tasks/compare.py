@@ -15,6 +15,8 @@ from typing import Any
 
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.judging.summary import summarise
+from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
@@ -34,8 +36,6 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.generate import read_cases
 from gpuemu_flow.tasks.outputs import heal_missing
-from gpuemu_flow.tasks.summary import summarise
-from gpuemu_flow.tasks.verdicts import run_error_result, with_violations
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -47,7 +47,7 @@ from gpuemu_flow.types import (
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
-WORKER = "gpuemu_flow.tasks.judge:judge_batch"
+WORKER = "gpuemu_flow.judging.judge:judge_batch"
 EVALUATIONS = 20
 OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move

@@ -13,13 +13,13 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
+from gpuemu_flow.judging.reference_dtypes import WIDE, expected_dtypes, widens
 from gpuemu_flow.runners.api import Checks, Request
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases
-from gpuemu_flow.tasks.reference_dtypes import WIDE, expected_dtypes, widens
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE

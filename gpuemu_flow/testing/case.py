@@ -39,7 +39,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     def turn_to(self, index: int) -> None:
         """Be another case of the same op."""
-        from gpuemu_flow.engine.planned import CaseSequence  # noqa: PLC0415
+        from gpuemu_flow.fuzz.planned import CaseSequence  # noqa: PLC0415
 
         marked = self._item.marked
         sequence = CaseSequence(self.dtype, self.master_seed, marked.strategies, marked.layouts)
@@ -175,7 +175,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
         What we raise ourselves says nothing of the op, and is not recorded.
         """
-        from gpuemu_flow.engine.own_outputs import raised  # noqa: PLC0415
+        from gpuemu_flow.fuzz.own_outputs import raised  # noqa: PLC0415
 
         self.result = raised(error)
         if not isinstance(error, FlowError):

@@ -16,7 +16,7 @@ from gpuemu_flow.testing.marks import Marked, read_dtype, read_number
 
 if TYPE_CHECKING:
     from gpuemu_flow.config.model import Config
-    from gpuemu_flow.engine.own_outputs import OwnOutputs
+    from gpuemu_flow.fuzz.own_outputs import OwnOutputs
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Session:
     @property
     def outputs(self) -> OwnOutputs:
         """Cases and verdicts; a forked process has programs of its own."""
-        from gpuemu_flow.engine.own_outputs import OwnOutputs  # noqa: PLC0415
+        from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()
         if process not in self._opened:

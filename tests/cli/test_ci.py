@@ -363,9 +363,9 @@ def test_a_report_is_signed_shown_and_verified(copy: Mini) -> None:
 def test_pictures_agree_with_the_verdicts_and_end_with_their_time(
     copy: Mini, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuemu_flow.engine.pictures import NO_TIME, with_pictures
-    from gpuemu_flow.engine.reporting import Asked, current
     from gpuemu_flow.engine.workspace import Workspace
+    from gpuemu_flow.reporting.pictures import NO_TIME, with_pictures
+    from gpuemu_flow.reporting.reporting import Asked, current
 
     monkeypatch.chdir(copy.root)
     workspace = Workspace()

@@ -12,8 +12,8 @@ from mini_workspace import Mini
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.engine.named_case import case_from_text
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.named_case import case_from_text
 from gpuemu_flow.types import LAYOUTS
 
 

@@ -16,8 +16,8 @@ from daemon_workspace import Served, served
 from test_published_client import interpreter  # noqa: F401 - a fixture
 
 from gpuemu_flow.client import AsyncClient, ClientError
-from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
 
 CONFIG = """\

@@ -13,8 +13,8 @@ import pytest
 from daemon_workspace import Served, normal
 from runner_workspace import wait_until
 
-from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.submissions import submitted_results
 from gpuemu_flow.types import Verdict
 
 CONFIG = """\

@@ -11,9 +11,9 @@ import pytest
 from daemon_workspace import Served, softmax
 
 from gpuemu_flow.client import ClientError
-from gpuemu_flow.engine.submissions import submitted_results
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.reports.model import OpResult
+from gpuemu_flow.reporting.submissions import submitted_results
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Verdict
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from mini_workspace import Mini
 
-from gpuemu_flow.engine.fuzz import Fuzzer, FuzzOptions
-from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.types import Verdict
 
 CASES = 12

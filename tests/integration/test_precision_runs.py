@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.tasks.trial import Subject, open_trials
+from gpuemu_flow.judging.trial import Subject, open_trials
 from gpuemu_flow.types import CheckResult, Verdict
 
 COMPARE: dict[str, Any] = {

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpuemu_flow.engine.failures import list_failures
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import list_failures
 
 CONFIG = """
 [project]

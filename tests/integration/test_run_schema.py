@@ -14,7 +14,7 @@ from mini_workspace import Mini
 
 import gpuemu_flow.schemas
 from gpuemu_flow.reports.json_writer import run_to_json
-from gpuemu_flow.reports.model import CaseFailure, OpResult, RunReport, TaskCounts
+from gpuemu_flow.results.model import CaseFailure, OpResult, RunReport, TaskCounts
 from gpuemu_flow.tasks.diff import compare_summaries
 from gpuemu_flow.types import Case, CheckResult, Failure, FailureKind, InputSpec, Verdict
 

@@ -11,7 +11,7 @@ import pytest
 from runner_workspace import Workspace, make_case, marked_case
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.tasks.trial import BatchSize, Subject, Trials, open_trials
+from gpuemu_flow.judging.trial import BatchSize, Subject, Trials, open_trials
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
 
 REFERENCE = "def reference(x): return x * 2"

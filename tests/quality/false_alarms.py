@@ -21,10 +21,10 @@ from controls import CONTROLS, install
 from oracle import REPOSITORY, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.subjects import OpSubject, op_names
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import OpSubject, op_names
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, open_trials
 
 PLAIN = Path(__file__).parent / "plain_ops"
 BATCH = 16

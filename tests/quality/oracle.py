@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.fuzz import FULL_CHECKS, checks_for
-from gpuemu_flow.engine.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS, checks_for
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trial, open_trials
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, Trial, open_trials
 from gpuemu_flow.types import Verdict
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -13,10 +13,10 @@ import pytest
 from oracle import REPOSITORY, RUN_CASES, copy_workspace, subjects
 
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import op_names
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, open_trials
 from gpuemu_flow.types import Verdict
 
 pytestmark = pytest.mark.timeout(1800)

@@ -10,8 +10,8 @@ from controls import CONTROLS, install
 from mutants import KINDS, MUTANTS, plant
 from oracle import Finding, fuzzed, search_all
 
-from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import op_names
 
 pytestmark = pytest.mark.timeout(1800)
 

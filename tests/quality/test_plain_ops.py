@@ -9,8 +9,8 @@ import pytest
 from mutants import KINDS, load_tables, plant
 from oracle import Finding, fuzzed, search_all
 
-from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import op_names
 
 pytestmark = pytest.mark.timeout(1800)
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from mutants import MUTANTS, Mutant, load_tables, plant
 from oracle import REPOSITORY, copy_workspace, designed, search_all, subjects
 
-from gpuemu_flow.engine.subjects import op_names
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.subjects import op_names
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.tasks.trial import SESSIONS_PER_TRIAL, open_trials
 
 PLAIN = Path(__file__).parent / "plain_ops"
 

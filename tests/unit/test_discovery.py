@@ -214,7 +214,7 @@ def test_our_own_code_holds_all_that_stages_and_runners_import() -> None:
 
 def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> None:
     paths = own_code.paths()
-    for name in ("tasks/judge.py", "numerics/compare.py", "cases/plan.py", "runners/worker.py",
+    for name in ("judging/judge.py", "numerics/compare.py", "cases/plan.py", "runners/worker.py",
                  "gpuemu_flow/types.py", "engine/discovery.py"):  # fmt: skip
         assert any(path.endswith(name) for path in paths)
     first = own_code.digest(FileTable(tmp_path))

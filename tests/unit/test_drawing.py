@@ -6,11 +6,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuemu_flow.engine import drawing
-from gpuemu_flow.engine.drawing import draw, heat_map, histogram, scatter, values_text
+from gpuemu_flow.judging.judge import Terms
 from gpuemu_flow.numerics.checked_output import Policy
-from gpuemu_flow.reports.document import SHARES
-from gpuemu_flow.tasks.judge import Terms
+from gpuemu_flow.reporting import drawing
+from gpuemu_flow.reporting.drawing import draw, heat_map, histogram, scatter, values_text
+from gpuemu_flow.results.document import SHARES
 from gpuemu_flow.types import Tolerance
 
 TERMS = Terms({"float32": Tolerance(1e-3, 0.0)}, Policy(), {"y": "float32"})

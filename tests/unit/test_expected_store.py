@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpuemu_flow.judging.expected_store import ExpectedStore, _key, load, stage, worth_keeping
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks.expected_store import ExpectedStore, _key, load, stage, worth_keeping
 from gpuemu_flow.types import Case, InputSpec
 
 CASE = Case(3, 7, "float32", "contiguous", "normal", (InputSpec("x", (2, 5), "float32"),))

@@ -14,8 +14,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.cases.op_schema import BUILTIN_SCHEMAS
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.variants import Variants
-from gpuemu_flow.engine.experiment import FEWEST_CASES, SECONDS, Budget, Experiment
-from gpuemu_flow.engine.relating import Relater, Tried
+from gpuemu_flow.fuzz.experiment import FEWEST_CASES, SECONDS, Budget, Experiment
+from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.types import STRATEGIES, Case
 
 Array = NDArray[Any]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gpuemu_flow.cases.features import MOST_PASSING
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.engine.fuzz_outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 SCHEMA = OpSchema(

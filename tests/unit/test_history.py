@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from report_samples import report_of, sample
 
-from gpuemu_flow.engine import history
-from gpuemu_flow.reports.model import RunReport
+from gpuemu_flow.reporting import history
+from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 

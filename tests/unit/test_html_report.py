@@ -15,11 +15,11 @@ from report_samples import HOSTILE, KERNEL, failed, hostile, passed, report_of, 
 from gpuemu_flow.cases.cause import Cause, Counts
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports import charts, failure_cards, graph_chart, html_writer
-from gpuemu_flow.reports.document import HistoryPoint, Picture, TaskState
 from gpuemu_flow.reports.failure_cards import Card
 from gpuemu_flow.reports.html_writer import report_to_html
-from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.reports.regressions import Regression
+from gpuemu_flow.results.document import HistoryPoint, Picture, TaskState
+from gpuemu_flow.results.model import OpResult
+from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import FailureKind, Verdict
 

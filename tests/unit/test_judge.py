@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuemu_flow.judging.judge import Judge
 from gpuemu_flow.numerics.perturb import Arrays
-from gpuemu_flow.tasks.judge import Judge
 from gpuemu_flow.types import Case, InputSpec, Verdict
 
 Array = NDArray[Any]

@@ -12,9 +12,9 @@ import pytest
 from published_schemas import check_junit
 from report_samples import failed, hostile, huge, report_of, sample
 
-from gpuemu_flow.reports.document import Report
 from gpuemu_flow.reports.junit import MAX_MESSAGE, report_to_junit
-from gpuemu_flow.reports.regressions import Regression
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.regressions import Regression
 
 GITLAB_LIMIT = 30_000_000
 

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from gpuemu_flow.artifacts.ptx.plain import plain_ptx
-from gpuemu_flow.engine.last_results import LastResults
 from gpuemu_flow.kernel_findings import THERE, CodePlace, KernelFinding
 from gpuemu_flow.lsp.findings import ERROR, source_findings
-from gpuemu_flow.reports.model import CaseFailure, OpResult
+from gpuemu_flow.reporting.last_results import LastResults
+from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.types import (
     Case,
     CheckResult,

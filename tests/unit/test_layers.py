@@ -13,8 +13,13 @@ LAYERS = (
     ("__main__", "front", "pytest_plugin"),
     ("cli", "testing"),
     ("daemon", "debug", "init", "lsp"),
-    ("engine", "reports"),
+    ("reporting",),
+    ("fuzz",),
+    ("engine",),
+    ("reports",),
+    ("results",),
     ("tasks",),
+    ("judging",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
     ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
@@ -22,15 +27,6 @@ LAYERS = (
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
 BESIDE = {
-    # The engine fills the models that all writers share, and hands failures to their exporter.
-    "engine": (
-        "gpuemu_flow.reports.document",
-        "gpuemu_flow.reports.model",
-        "gpuemu_flow.reports.regressions",
-        "gpuemu_flow.reports.fuzz_model",
-        "gpuemu_flow.reports.export_outputs",
-        "gpuemu_flow.reports.pytest_export",
-    ),
     # Op schemas are parsed and checked where cases are planned; these modules need no numpy.
     # How a compiled kernel is launched is checked with the rest of a configuration.
     "config": (

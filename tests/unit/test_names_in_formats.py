@@ -15,10 +15,10 @@ from report_samples import KERNEL, failed, report_of
 
 from gpuemu_flow.cli.report_output import FORMATS, render
 from gpuemu_flow.reports import github
-from gpuemu_flow.reports.document import Place, Report
-from gpuemu_flow.reports.model import OpResult
-from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.reports.text import printable
+from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.model import OpResult
+from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.types import Verdict
 
 NAMES = (

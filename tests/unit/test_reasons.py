@@ -10,11 +10,11 @@ import pytest
 
 from gpuemu_flow.cases.op_schema import default_schema
 from gpuemu_flow.cases.plan import iterate_cases
-from gpuemu_flow.reports.causes import causes
-from gpuemu_flow.reports.model import CaseFailure, OpResult
+from gpuemu_flow.judging.verdicts import reason, run_error_result
+from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
 from gpuemu_flow.runners.diagnose import explain
-from gpuemu_flow.tasks.verdicts import reason, run_error_result
 from gpuemu_flow.types import CheckResult, FailureKind, Verdict
 
 PROGRAM = Program(kind="callable", root="/w", input_names=("x",), path="/w/op.py", function="op")

@@ -14,11 +14,11 @@ from report_samples import KERNEL, failed, hostile, huge, report_of, sample
 
 from gpuemu_flow.cli.report_output import render
 from gpuemu_flow.reports import report_sarif
-from gpuemu_flow.reports.document import Place, Report
 from gpuemu_flow.reports.github import workflow_commands
-from gpuemu_flow.reports.regressions import Regression
 from gpuemu_flow.reports.report_sarif import report_to_sarif
 from gpuemu_flow.reports.sarif import lint_to_sarif, physical_location
+from gpuemu_flow.results.document import Place, Report
+from gpuemu_flow.results.regressions import Regression
 
 GITHUB_LIMIT = 10_000_000
 """Bytes of a compressed file."""

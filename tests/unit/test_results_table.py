@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.reports.model import OpResult
 from gpuemu_flow.reports.text import Style, render_results
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.types import Verdict
 
 

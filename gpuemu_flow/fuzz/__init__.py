@@ -1,0 +1,1 @@
+"""Many cases of an op: fuzzing, recorded failures, minimising, causes, measures."""

@@ -1,0 +1,108 @@
+"""The cases of a fuzz run, the same for the same seed whoever takes them, and however many."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from gpuemu_flow.cases.op_schema import OpSchema, with_shapes
+from gpuemu_flow.cases.plan import iterate_cases, plan_cases
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.fuzz.subjects import OpSubject
+from gpuemu_flow.types import Case, Shape
+
+
+class CaseSource:
+    """Hands out numbered cases to several threads one by one, the streams in turns.
+
+    Parameters
+    ----------
+    streams : sequence of iterator of Case
+        Endless; see `case_stream`.
+    iterations : int or None
+        How many cases; None means as many as the time allows.
+    time_limit : float or None
+        Seconds from now.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[Iterator[Case]],
+        *,
+        iterations: int | None,
+        time_limit: float | None,
+    ) -> None:
+        self._lock = threading.Lock()
+        numbered = ((n, which, case) for n, (which, case) in enumerate(_in_turns(streams)))
+        self._cases = numbered if iterations is None else islice(numbered, iterations)
+        self._deadline = None if time_limit is None else time.monotonic() + time_limit
+        self._stopped = False
+
+    def next(self) -> tuple[int, int, Case] | None:
+        """Its number, which stream's it is, and the case; None when there are no more."""
+        with self._lock:
+            late = self._deadline is not None and time.monotonic() >= self._deadline
+            if self._stopped or late:
+                return None
+            return next(self._cases, None)
+
+    def stop(self) -> None:
+        """Hand out no more."""
+        with self._lock:
+            self._stopped = True
+
+
+def _in_turns(streams: Sequence[Iterator[Case]]) -> Iterator[tuple[int, Case]]:
+    while True:
+        for which, stream in enumerate(streams):
+            yield which, next(stream)
+
+
+def case_stream(
+    subject: OpSubject,
+    *,
+    seed: int,
+    shapes: Sequence[Shape] = (),
+    strategies: Sequence[str] = (),
+    layouts: Sequence[str] = (),
+) -> Iterator[Case]:
+    """The endless cases of one op and dtype; several exact shapes take turns.
+
+    Parameters
+    ----------
+    subject : OpSubject
+    seed : int
+        The master seed.
+    shapes : sequence of shape
+        Exactly these; see `cases.op_schema.with_shapes`.
+    strategies, layouts : sequence of str
+        Empty means the op's own.
+
+    Raises
+    ------
+    UsageError
+        ``bad-shape``, ``unknown-strategy``, ``unknown-layout``: at once, not at the first case.
+    """
+    schemas: list[OpSchema] = [subject.schema]
+    if shapes:
+        try:
+            schemas = with_shapes(subject.schema, shapes)
+        except ValueError as error:
+            raise UsageError(Problem("bad-shape", str(error))) from None
+
+    def stream(schema: OpSchema) -> Iterator[Case]:
+        what = (strategies or subject.strategies, layouts or subject.layouts)
+        dtype = subject.subject.dtype
+        plan_cases(schema, seed=seed, dtype=dtype, count=1, strategies=what[0], layouts=what[1])
+        return iterate_cases(schema, seed=seed, dtype=dtype, strategies=what[0], layouts=what[1])
+
+    return _indexed([stream(schema) for schema in schemas])
+
+
+def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
+    """Streams of other shapes give the same case seeds; the index keeps them apart."""
+    for index, (_, case) in enumerate(_in_turns(streams)):
+        yield case if case.index == index else replace(case, index=index)

@@ -1,0 +1,341 @@
+"""Causes of the failures of a report: found out by an experiment once, and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import FlowError, Problem
+from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.cases.cause import Cause
+    from gpuemu_flow.fuzz.experiment import Budget
+    from gpuemu_flow.fuzz.relating import Tried
+    from gpuemu_flow.fuzz.subjects import OpSubject
+    from gpuemu_flow.judging.trial import Trials
+
+VERSION = 1
+WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
+RERUNS = 8
+"""Evaluations of the reference on other inputs for each case of the budget."""
+
+MOST_OPS = 8
+"""Whole budgets that a report's ops may use together."""
+
+LEAST_SECONDS, MOST_SECONDS, SHARE_OF_RUN = 30.0, 300.0, 0.5
+"""Time after which a report with many failing ops begins no more experiments: half of what the run
+took, but at least and at most so much. One that has begun ends by its own limit."""
+
+HANG = "op-timeout"
+
+MOST_PASSING = 200
+MOST_FAILING = 60
+MOST_ELEMENTS = 1 << 15
+"""Elements of an experiment's largest tensor, unless no failing case is so small."""
+
+Judged = tuple[Case, CheckResult]
+
+
+@dataclass
+class Effort:
+    """What a report's experiments may take together, and what it was not enough for.
+
+    Attributes
+    ----------
+    cases : int
+        New cases that are left.
+    until : float
+        Time, of the monotonic clock, after which no experiment begins.
+    announce : callable
+        Called with an op's name before its experiment begins.
+    left_out, cut : set of str
+        Ops without an experiment, and those whose experiment its time has ended.
+    """
+
+    cases: int
+    until: float
+    announce: Callable[[str], None] = lambda _: None
+    left_out: set[str] = field(default_factory=set)
+    cut: set[str] = field(default_factory=set)
+
+    @property
+    def over(self) -> bool:
+        """Whether another experiment is too much."""
+        return self.cases <= 0 or time.monotonic() > self.until
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What the report has to say of it."""
+        found = []
+        if self.left_out:
+            names = ", ".join(sorted(self.left_out))
+            message = f"the causes were not looked for, since those of other ops took long: {names}"
+            hint = "run it again: what was found is kept, and the search goes on"
+            found.append(Problem("causes-cut-short", message, hint, warning=True))
+        if self.cut:
+            names = ", ".join(sorted(self.cut))
+            message = f"the search for a cause was ended by its time limit: {names}"
+            found.append(Problem("causes-cut-short", message, warning=True))
+        return tuple(found)
+
+
+def family(result: CheckResult) -> str:
+    """What kind of failure it is: wrong values of any kind are one, each way to crash another."""
+    from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
+
+    first = result.failures[0] if result.failures else None
+    if first is None:
+        return ""
+    return "values" if first.kind in WRONG_VALUES else reason(first)
+
+
+def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
+    """New cases that may be run per op to confirm a cause; 0 for none."""
+    return workspace.settings.cause_budget if confirm else 0
+
+
+def with_causes(
+    workspace: Workspace,
+    report: RunReport,
+    *,
+    budget: int,
+    known_only: bool = False,
+    cancel: Event | None = None,
+    announce: Callable[[str], None] = lambda _: None,
+) -> RunReport:
+    """A run's report with the causes of its failures.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    report : RunReport
+    budget : int
+        New cases per op; 0 makes no experiment.
+    known_only : bool
+        Causes that an earlier experiment found are shown, and none is made.
+    cancel : threading.Event, optional
+    announce : callable, optional
+        Called with an op's name before an experiment on its failures begins.
+    """
+    if not report.failures or report.interrupted:
+        return report
+    by_op: dict[str, list[OpResult]] = {}
+    for result in report.results:
+        if any(f.result.verdict in BAD for f in result.failures):
+            by_op.setdefault(result.op, []).append(result)
+    found: dict[str, tuple[Cause, ...]] = {}
+    seconds = min(MOST_SECONDS, max(LEAST_SECONDS, SHARE_OF_RUN * report.duration_s))
+    effort = Effort(MOST_OPS * budget, time.monotonic() + seconds, announce)
+    for op, results in by_op.items():
+        failing = [(f.case, f.result) for r in results for f in r.failures]
+        passing = [case for r in results for case in r.passing]
+        found[op] = causes_of(
+            workspace,
+            op,
+            failing,
+            passing,
+            budget=budget,
+            known_only=known_only,
+            cancel=cancel,
+            effort=effort,
+        )
+    workspace.cache.close()
+    told = tuple(
+        replace(r, causes=found[r.op]) if r.failures and r.op in found else r
+        for r in report.results
+    )
+    return replace(report, results=told, problems=(*report.problems, *effort.problems()))
+
+
+def causes_of(
+    workspace: Workspace,
+    op: str,
+    failing: Sequence[Judged],
+    passing: Sequence[Case],
+    *,
+    budget: int,
+    known_only: bool = False,
+    cancel: Event | None = None,
+    effort: Effort | None = None,
+) -> tuple[Cause, ...]:
+    """The causes of one op's failures, stated ones first; empty where nothing is known of them."""
+    from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
+    from gpuemu_flow.fuzz.experiment import Budget  # noqa: PLC0415
+    from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415
+
+    if budget <= 0 or op not in op_names(workspace):
+        return ()
+    families = _families(failing)
+    known = dtypes_of(workspace, op)
+    causes: list[Cause] = []
+    for kind, members in families.items():
+        dtype = next((case.dtype for case, _ in members if case.dtype in known), None)
+        if dtype is None:
+            continue
+        subject = op_subject(workspace, op, dtype)
+        here = [case for case, _ in members if case.dtype == dtype][:MOST_FAILING]
+        others = [case for case in passing if case.dtype == dtype]
+        others = others[:: max(1, len(others) // MOST_PASSING)]
+        # Cases that hang would each take as long as an op may take.
+        share = 0 if HANG in kind else budget // len(families)
+        key = _key(subject, kind, share, here, others)
+        kept = workspace.cache.actions.get(key)
+        if kept is not None:
+            found = [Cause.from_json(each) for each in kept]
+        elif known_only:
+            continue
+        elif effort is not None and effort.over:
+            effort.left_out.add(op)
+            continue
+        else:
+            if effort is not None and share:
+                effort.announce(op)
+            allowance = Budget(share)
+            try:
+                found = _found(workspace, subject, kind, members, here, others, allowance, cancel)
+            except FlowError:
+                continue
+            if effort is not None:
+                effort.cases -= allowance.used
+                effort.cut |= {op} if allowance.cut else set()
+            if cancel is None or not cancel.is_set():
+                workspace.cache.actions.put(key, [cause.to_json() for cause in found])
+        causes += [_with_members(cause, [case for case, _ in members]) for cause in found]
+    return tuple(sorted(causes, key=lambda cause: not cause.stated))
+
+
+def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """The failing cases by kind of failure."""
+    families: dict[str, list[Judged]] = {}
+    for case, result in failing:
+        if result.verdict in BAD and result.failures:
+            families.setdefault(family(result), []).append((case, result))
+    return families
+
+
+def _key(
+    subject: OpSubject, kind: str, budget: int, failing: Iterable[Case], passing: Iterable[Case]
+) -> str:
+    keys = [subject.op_key, subject.reference_key, subject.judge_key, kind, budget]
+    schema = repr(subject.schema)
+    cases = [[case.identity() for case in cases] for cases in (failing, passing)]
+    given = [schema, list(subject.strategies), list(subject.layouts)]
+    return digest_json(["cause", VERSION, *keys, given, *cases])
+
+
+def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
+    """The cause with the failing cases that it stands for."""
+    from gpuemu_flow.cases.beliefs import holds  # noqa: PLC0415
+    from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
+    from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
+
+    if not cause.predicates:
+        members = list(failing)
+    else:
+        members = [case for case in failing if holds(cause.predicates, facts_of(case))]
+    return replace(cause, members=tuple(case_id(case) for case in members))
+
+
+def _found(
+    workspace: Workspace,
+    subject: OpSubject,
+    kind: str,
+    members: Sequence[Judged],
+    failing: Sequence[Case],
+    passing: Sequence[Case],
+    budget: Budget,
+    cancel: Event | None,
+) -> list[Cause]:
+    from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
+    from gpuemu_flow.fuzz.experiment import Experiment  # noqa: PLC0415
+    from gpuemu_flow.fuzz.relating import Relater  # noqa: PLC0415
+    from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials  # noqa: PLC0415
+    from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
+
+    smallest = min(_largest(case) for case in failing)
+    variants = Variants(
+        subject.schema,
+        subject.subject.dtype,
+        subject.strategies,
+        subject.layouts,
+        subject.seed,
+        max(MOST_ELEMENTS, 2 * smallest),
+    )
+    watched = any(r.failures[0].kind not in WRONG_VALUES for _, r in members)
+    with (
+        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
+        open_trials(pool, subject.subject, cancel) as trials,
+    ):
+        judge = _Judge(trials, kind, watched=watched)
+        relater = Relater(subject.schema, _Reference(trials, budget).ask)
+        experiment = Experiment(variants, judge.run, relater, budget, failing, passing)
+        cause = experiment.cause()
+        return [cause] if cause is not None else experiment.seen_with()
+
+
+def _largest(case: Case) -> int:
+    largest = 0
+    for spec in case.inputs:
+        count = 1
+        for size in spec.shape:
+            count *= size
+        largest = max(largest, count)
+    return largest
+
+
+class _Judge:
+    """Runs and judges the cases of an experiment."""
+
+    def __init__(self, trials: Trials, kind: str, *, watched: bool) -> None:
+        from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS  # noqa: PLC0415
+        from gpuemu_flow.judging.trial import PLAIN  # noqa: PLC0415
+
+        self._trials = trials
+        self._kind = kind
+        self._checks = FULL_CHECKS if watched else PLAIN
+
+    def run(self, case: Case) -> Tried:
+        """Judge one case."""
+        from gpuemu_flow.fuzz.relating import Tried  # noqa: PLC0415
+
+        trial = self._trials.judge(case, self._checks)
+        verdict = trial.result.verdict
+        failed: bool | None = None
+        if verdict is Verdict.PASSED:
+            failed = False
+        elif verdict in BAD and family(trial.result) == self._kind:
+            failed = True
+        plain = failed is not None and self._kind == "values"
+        actual = {name: array.copy() for name, array in trial.actual.items()} if plain else {}
+        expected = {n: a.copy() for n, a in trial.expected.items()} if plain else {}
+        return Tried(case, failed, trial.inputs, actual, expected)
+
+
+class _Reference:
+    """The reference on other inputs, so many times and so long."""
+
+    def __init__(self, trials: Trials, budget: Budget) -> None:
+        self._trials = trials
+        self._budget = budget
+        self._left = RERUNS * budget.left
+
+    def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
+        """Its outputs; None where it refuses the inputs or has been asked often enough."""
+        from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
+
+        if self._left <= 0 or self._budget.late():
+            return None
+        self._left -= 1
+        try:
+            given = self._trials(inputs)
+        except FlowError:
+            return None
+        return {name: to_float64(array) for name, array in given.items()}

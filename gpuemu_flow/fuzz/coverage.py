@@ -1,0 +1,72 @@
+"""What runs and fuzzing have exercised of a workspace's ops, and the gaps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuemu_flow.cases.coverage import Coverage, Gap, Row
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.fuzz.subjects import dtypes_of, op_subject, select_ops
+from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.types import Case, Verdict
+
+COVERAGE_KEY = "coverage:fuzz"
+
+
+@dataclass(frozen=True)
+class CoverageReport:
+    """What runs and fuzzing exercised."""
+
+    coverage: Coverage
+    rows: tuple[Row, ...]
+    gaps: tuple[Gap, ...]
+
+
+def fuzz_coverage(workspace: Workspace) -> Coverage:
+    """What all fuzzing so far exercised."""
+    record = workspace.cache.state.get(COVERAGE_KEY)
+    try:
+        return Coverage.from_json(record) if record is not None else Coverage()
+    except (TypeError, ValueError):
+        return Coverage()
+
+
+def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
+    """Count what one more fuzz run has exercised."""
+    merged = fuzz_coverage(workspace).merge(fresh)
+    workspace.cache.state.put(COVERAGE_KEY, merged.to_json())
+
+
+def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
+    """op × dtype × shape class × layout × strategy that were really judged, and the gaps.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``.
+    """
+    coverage = fuzz_coverage(workspace)
+    chosen = select_ops(workspace, ops)
+    for spec in workspace.graph.tasks.values():
+        if spec.stage == "compare" and spec.subject in chosen:
+            with contextlib.suppress(StoreError, KeyError):
+                manifest = read_manifest(workspace.cache.folder / spec.target, "compare")
+                for item in manifest["cases"]:
+                    verdict = Verdict(item["result"]["verdict"])
+                    coverage.add(spec.subject, Case.from_json(item["case"]), verdict)
+    rows: list[Row] = []
+    gaps: list[Gap] = []
+    for op in chosen:
+        for dtype in dtypes_of(workspace, op):
+            subject = op_subject(workspace, op, dtype)
+            layouts, strategies = subject.layouts, subject.strategies
+            rows.append(coverage.row(op, dtype, subject.schema, layouts, strategies))
+            gaps += [
+                gap
+                for gap in coverage.gaps(op, subject.schema, [dtype], layouts, strategies)
+                if " × " not in gap.aspect
+            ]
+    return CoverageReport(coverage, tuple(rows), tuple(gaps))

@@ -1,0 +1,295 @@
+"""The experiment behind a stated cause: new cases, drawn and judged to tell causes apart."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from gpuemu_flow.cases.beliefs import (
+    ALMOST_SURE,
+    TELLING,
+    Belief,
+    beliefs,
+    chance_of,
+    fisher,
+    holds,
+    most_divided,
+)
+from gpuemu_flow.cases.cause import Cause, Counts, RelationName
+from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.measured import facts_of
+from gpuemu_flow.cases.variants import Variants
+from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.types import Case
+
+POOL = 48
+"""New cases that are drawn for each one that is run."""
+
+EXPLORED = 0.35
+"""Share of the budget that goes into telling conditions apart; the rest confirms one."""
+
+FEWEST = 6
+"""New cases inside, and outside, that a condition needs at the least to be stated."""
+
+MOST_CHANCE = 0.01
+"""Chance at which a condition is stated: of all cases, corrected for the conditions tried, and of
+the new ones alone, corrected for the conditions that were put to the proof."""
+
+INSIDE_FAILED = 0.85
+RELATED = 0.8
+"""Shares of the new cases inside that fail, and of the failing ones that a relation explains."""
+
+SECONDS = 20.0
+"""Time that an experiment may take; a slow op has fewer cases."""
+
+MOST_SECONDS = 3 * SECONDS
+"""Time after which an experiment ends, whatever its cases wait for."""
+
+FEWEST_CASES = 4
+PATIENCE = 12
+"""Pools that are drawn in search of a case inside, or outside, of a condition."""
+
+
+Try = Callable[[Case], Tried]
+
+
+class Budget:
+    """Cases that may still be run: so many, and fewer where they take long.
+
+    Attributes
+    ----------
+    left, used : int
+        Cases.
+    cut : bool
+        Time has ended it, not the number of cases.
+    """
+
+    def __init__(self, cases: int) -> None:
+        self.left = cases
+        self.used = 0
+        self.cut = False
+        self._begin = time.monotonic()
+        self._fastest = math.inf
+
+    def take(self) -> bool:
+        """Take one case out of the budget; False when none is left."""
+        if self.left <= 0 or self.late():
+            return False
+        if self.used == FEWEST_CASES:
+            # The fastest case tells what the op takes: others may have waited for a processor.
+            most = int(min(SECONDS / max(self._fastest, 1e-9), 1e9))
+            allowed = max(0, most - FEWEST_CASES)
+            self.cut = self.cut or allowed < self.left
+            self.left = min(self.left, allowed)
+            if self.left <= 0:
+                return False
+        self.left -= 1
+        self.used += 1
+        return True
+
+    def late(self) -> bool:
+        """Tell whether the time is over in which all has to be done."""
+        over = time.monotonic() - self._begin > MOST_SECONDS
+        self.cut = self.cut or over
+        return over
+
+    def took(self, seconds: float) -> None:
+        """Learn how long a case took."""
+        self._fastest = min(self._fastest, seconds)
+
+
+class Experiment:
+    """Looks for the cause of one op's failures in one dtype.
+
+    Parameters
+    ----------
+    variants : Variants
+    run : callable
+        Judges a case.
+    relater : Relater
+        Tests relations between the outputs.
+    budget : Budget
+    failing, passing : sequence of Case
+        What is known so far.
+    """
+
+    def __init__(
+        self,
+        variants: Variants,
+        run: Try,
+        relater: Relater,
+        budget: Budget,
+        failing: Sequence[Case],
+        passing: Sequence[Case],
+    ) -> None:
+        self._variants = variants
+        self._run = run
+        self._relater = relater
+        self._budget = budget
+        self._failing = list(failing)
+        self._facts: list[CaseFacts] = []
+        self._fails: list[bool] = []
+        self._tested = 0
+        for case, failed in ((c, f) for cs, f in ((failing, True), (passing, False)) for c in cs):
+            self._learn(facts_of(case), failed)
+
+    def _learn(self, facts: CaseFacts, failed: bool) -> None:
+        self._facts.append(facts)
+        self._fails.append(failed)
+
+    def _try(self, case: Case, facts: CaseFacts | None = None) -> Tried | None:
+        if not self._budget.take():
+            return None
+        begin = time.monotonic()
+        tried = self._run(case)
+        self._budget.took(time.monotonic() - begin)
+        if tried.failed is not None:
+            self._learn(facts or facts_of(case), tried.failed)
+            if tried.failed:
+                self._failing.append(case)
+        return tried
+
+    def cause(self) -> Cause | None:
+        """A cause that new cases confirm: a relation, else a condition; None when none does."""
+        return self._relation() or self._condition()
+
+    # Relations
+
+    def _relation(self) -> Cause | None:
+        """A relation of all failing cases with plain values."""
+        chosen = self._relater.candidates(self._failing)
+        for case in chosen:
+            tried = self._try(case)
+            if tried is None:
+                return None
+            if tried.failed:
+                self._relater.observe(tried)
+        if not self._relater.left:
+            return None
+        counts = self._confirm_relation(chosen)
+        relation = self._relater.best()
+        enough = counts.inside >= self._relater.enough
+        if relation is None or not enough or counts.inside_failed < RELATED * counts.inside:
+            return None
+        named = RelationName(relation.kind, relation.subject, relation.formula)
+        return Cause(True, relation.sentence, relation=named, counts=counts)
+
+    def _confirm_relation(self, chosen: Sequence[Case]) -> Counts:
+        """Run new cases with plain values until enough have failed, or no relation is left."""
+        fitted = failed = passed = 0
+        for case in islice(self._variants.like(chosen), 4 * POOL):
+            settled = failed >= self._relater.enough and self._relater.best() is not None
+            if settled or max(failed, passed // 2) > 2 * self._relater.enough:
+                break
+            if not self._relater.is_plain(case):
+                continue
+            tried = self._try(case)
+            if tried is None:
+                break
+            if tried.failed is None:
+                continue
+            fits = self._relater.observe(tried)
+            if tried.failed:
+                failed, fitted = failed + 1, fitted + fits
+            else:
+                passed += 1
+            if not self._relater.left:
+                break
+        return Counts(fitted, failed, 0, passed)
+
+    # Conditions
+
+    def _condition(self) -> Cause | None:
+        explore = int(EXPLORED * self._budget.left)
+        most = explore
+        while explore > 0:
+            found = beliefs(self._facts, self._fails)
+            if found and found[0].weight > ALMOST_SURE and explore < most - 3:
+                break
+            picked = self._divided(found)
+            if picked is None or self._try(*picked) is None:
+                break
+            explore -= 1
+        while self._budget.left >= 2 * FEWEST:
+            found = beliefs(self._facts, self._fails)
+            if not found:
+                return None
+            if self._is_trivial(found[0]):
+                return None
+            self._tested += 1
+            counts = self._confirm(found[0])
+            if counts is not None:
+                return Cause(True, found[0].sentence, found[0].predicates, counts=counts)
+        return None
+
+    def _is_trivial(self, belief: Belief) -> bool:
+        """Tell whether hardly a case lies outside: these may be too small to be wrong."""
+        return belief.outside < TELLING * (belief.inside + belief.outside)
+
+    def _pool(self) -> Iterator[tuple[Case, CaseFacts]]:
+        known = self._failing[-40:] if self._failing else []
+        for case in islice(self._variants.draw(known), POOL):
+            yield case, facts_of(case)
+
+    def _divided(self, found: list[Belief]) -> tuple[Case, CaseFacts] | None:
+        for _ in range(2):
+            pool = list(self._pool())
+            if not found:
+                return pool[0] if pool else None
+            place = most_divided(found, [facts for _, facts in pool])
+            if place is not None:
+                return pool[place]
+        return None
+
+    def _confirm(self, belief: Belief) -> Counts | None:
+        """Run new cases inside and outside in turn; None as soon as they speak against it."""
+        number = {True: 0, False: 0}
+        failed = {True: 0, False: 0}
+        most = self._budget.left // 2
+        side = True
+        waiting: dict[bool, list[tuple[Case, CaseFacts]]] = {True: [], False: []}
+        for _ in range(2 * most):
+            picked = self._inside(belief, side, waiting)
+            if picked is None:
+                break
+            tried = self._try(*picked)
+            if tried is None:
+                break
+            if tried.failed is not None:
+                number[side] += 1
+                failed[side] += tried.failed
+            if failed[False] or failed[True] < INSIDE_FAILED * number[True] - 1.5:
+                return None
+            side = not side
+        counts = Counts(failed[True], number[True], failed[False], number[False])
+        fresh = fisher(failed[True], number[True], 0, number[False]) * self._tested
+        overall = chance_of(belief.predicates, self._facts, self._fails, belief.tried)
+        enough = min(number.values()) >= FEWEST and max(fresh, overall) <= MOST_CHANCE
+        return counts if enough and failed[True] >= INSIDE_FAILED * number[True] else None
+
+    def _inside(
+        self, belief: Belief, side: bool, waiting: dict[bool, list[tuple[Case, CaseFacts]]]
+    ) -> tuple[Case, CaseFacts] | None:
+        for _ in range(PATIENCE):
+            if waiting[side]:
+                return waiting[side].pop(0)
+            for case, facts in self._pool():
+                waiting[holds(belief.predicates, facts)].append((case, facts))
+        return None
+
+    def seen_with(self, most: int = 3) -> list[Cause]:
+        """What the failing cases were seen with, heaviest first, on one subject each."""
+        found: list[Cause] = []
+        subjects: set[tuple[str, ...]] = set()
+        for belief in beliefs(self._facts, self._fails):
+            about = tuple(predicate.subject for predicate in belief.predicates)
+            if len(found) == most or belief.chance >= 1.0 or about in subjects:
+                continue
+            subjects.add(about)
+            counts = Counts(
+                belief.inside_failed, belief.inside, belief.outside_failed, belief.outside
+            )
+            found.append(Cause(False, belief.sentence, belief.predicates, counts=counts))
+        return found

@@ -1,0 +1,51 @@
+"""A recorded failure as a pytest file that needs nothing of this tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.reports.export_outputs import Expectation
+from gpuemu_flow.reports.pytest_export import render
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.types import Case
+
+
+def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
+    """Write a failure as a pytest file that runs without this tool; its path.
+
+    Raises
+    ------
+    StoreError
+        ``failure-inputs-lost``.
+    RunnerError
+        ``reference-failed``.
+    """
+    folder, name = Path.cwd(), ""
+    if output is not None:
+        folder, name = (output, "") if output.is_dir() else (output.parent, output.name)
+    store = FailureStore(workspace.cache)
+    workspace.cache.create()
+    subject, _ = subject_for(workspace, record)
+    inputs = stored_inputs(store, record)
+    case = Case.from_json(record.case)
+    with (
+        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
+        open_trials(pool, subject) as trials,
+    ):
+        prepared = trials.prepare(case, inputs)
+        terms = trials.judge_of(prepared).terms(case, prepared.expected, inputs)
+        expectation = Expectation(
+            prepared.expected,
+            terms.tolerance,
+            terms.policy,
+            prepared.allowed,
+        )
+        # Rendering measures the envelope, for which the reference is still needed.
+        export = render(
+            record, subject.op, inputs, expectation, folder=folder.resolve(), file_name=name
+        )
+    return export.write(folder)

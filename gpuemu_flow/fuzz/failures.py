@@ -1,0 +1,311 @@
+"""Failing cases after the run: recorded with their inputs, and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.cause import case_id
+from gpuemu_flow.cases.generate import input_values, materialise
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.fuzz.named_case import records_from_words
+from gpuemu_flow.fuzz.retrial import Setting, judge_in
+from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, open_trials
+from gpuemu_flow.numerics.layouts import lay_out
+from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.failure_limit import INPUTS_LIMIT
+from gpuemu_flow.store.failures import (
+    GENERATED,
+    INPUTS_DROPPED,
+    FailureRecord,
+    FailureStore,
+    inputs_dropped_problem,
+)
+from gpuemu_flow.tasks.base import program_of
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, canonical_dtype
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A recorded failure, run again.
+
+    Attributes
+    ----------
+    record : FailureRecord
+    result : CheckResult
+        Of the op as it is now.
+    inputs, actual, expected : mapping of str to ndarray
+    """
+
+    record: FailureRecord
+    result: CheckResult
+    inputs: Arrays
+    actual: Arrays
+    expected: Arrays
+
+    @property
+    def still_fails(self) -> bool:
+        """Whether it fails as before, or in another way."""
+        return self.result.verdict in BAD
+
+
+class FailureLog:
+    """Writes failing cases of one workspace into its failure store."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.store = FailureStore(workspace.cache)
+
+    def add(
+        self,
+        op: str,
+        case: Case,
+        result: CheckResult,
+        *,
+        source: str,
+        subject: Subject | None = None,
+        inputs: Arrays | None = None,
+        cause: str = "",
+        minimized_from: str | None = None,
+        more: Mapping[str, Json] | None = None,
+    ) -> str:
+        """Record one failing case; its id.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray, optional
+            Values in any layout; without them they are made from the case.
+        more : mapping, optional
+            What else is known of how the outputs were made.
+        """
+        values = inputs
+        if values is None:
+            values = {spec.name: input_values(case, spec) for spec in case.inputs}
+        subject = subject or op_subject(self._workspace, op, case.dtype).subject
+        record = FailureRecord.of(
+            op,
+            case,
+            result,
+            source=source,
+            maker={
+                "op": subject.op.to_json(),
+                "reference": subject.reference.to_json(),
+                "reference_dtype": subject.reference_dtype,
+                "compare": dict(subject.compare),
+                **(more or {}),
+            },
+            environment=self._workspace.environment,
+            cause=cause,
+            minimized_from=minimized_from,
+        )
+        return self.store.add(record, blobs.encode(values))
+
+
+def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
+    """Record the failing cases that a run judged (not those that it found judged); warnings."""
+    fresh = [r for r in report.results if r.failures and not r.cached]
+    if not fresh:
+        return []
+    log = FailureLog(workspace)
+    for result in fresh:
+        subject = op_subject(workspace, result.op, result.dtype).subject
+        stated = {each: c.text for c in reversed(result.causes) if c.stated for each in c.members}
+        for failure in result.failures:
+            if failure.result.verdict in BAD:
+                log.add(
+                    result.op,
+                    failure.case,
+                    failure.result,
+                    source="run",
+                    subject=subject,
+                    cause=stated.get(case_id(failure.case), ""),
+                )
+    workspace.cache.close()
+    return [p for p in workspace.cache.problems if p.slug == INPUTS_DROPPED]
+
+
+def list_failures(
+    workspace: Workspace, op: str | None = None, limit: int | None = None
+) -> list[dict[str, Json]]:
+    """Recorded failures as commands print them, newest first."""
+    if op is not None and op not in op_names(workspace):
+        known = {record.op for record in FailureStore(workspace.cache)}
+        if op not in known:
+            select_ops(workspace, [op])
+    records = FailureStore(workspace.cache).list(op, limit)
+    return [record.to_public_json() for record in records]
+
+
+def inputs_dropped(workspace: Workspace) -> list[Problem]:
+    """A warning when failures have lost their inputs to the limit on what they may take."""
+    count = FailureStore(workspace.cache).dropped()
+    return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
+
+
+def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
+    """Failures that a seed or an id names, newest first, those that were shrunk from others last.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-failure`` when none is.
+    """
+    store = FailureStore(workspace.cache)
+    found = list(store.find(int(word), op)) if word.isdecimal() else []
+    if not found:
+        if word.isdecimal():
+            hint = "`gpuemu-flow failures` lists those that are kept"
+            where = f" of op {op!r}" if op else ""
+            try:
+                return [store.get(word)]
+            except UsageError:
+                message = f"no failure{where} has the seed {word}"
+                raise UsageError(Problem("unknown-failure", message, hint)) from None
+        return [store.get(word)]
+    return sorted(found, key=lambda record: record.minimized_from is not None)
+
+
+def find_or_make(
+    workspace: Workspace,
+    word: str,
+    op: str | None,
+    *,
+    dtype: str | None = None,
+    case_text: str | None = None,
+) -> list[FailureRecord]:
+    """`find_failures`, held to a dtype or a case; made from seed and op where none is recorded."""
+    wanted = canonical_dtype(dtype) if dtype else None
+    try:
+        found = find_failures(workspace, word, op)
+    except UsageError:
+        if op is None or not word.isdecimal():
+            raise
+        found = []
+    if case_text is not None:
+        found = [one for one in found if Case.from_json(one.case).to_text() == case_text]
+    elif dtype is not None:
+        found = [one for one in found if one.dtype == wanted]
+    if found:
+        return found
+    if op is None or not word.isdecimal() or int(word) >= 1 << 64:
+        message = f"no failure with the seed {word} is of that dtype or case"
+        raise UsageError(Problem("unknown-failure", message, "give --op, too"))
+    return records_from_words(workspace, int(word), op, wanted or dtype, case_text)
+
+
+def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
+    """The exact inputs of a failure, in the layouts that they had.
+
+    Raises
+    ------
+    StoreError
+        ``failure-inputs-lost`` when the blob is gone or damaged and the case cannot be made again.
+    """
+    data = store.input_tensors(record)
+    if data is not None:
+        values = blobs.decode(data)
+        return {name: lay_out(values[name], layout) for name, layout in record.layouts.items()}
+    if record.source in GENERATED:
+        return dict(materialise(Case.from_json(record.case)))
+    how = "were deleted to make room" if record.inputs_dropped else "are lost or damaged"
+    raise StoreError(Problem("failure-inputs-lost", f"the inputs of failure {record.id} {how}"))
+
+
+def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
+    """The op as it is configured now, or as it was when the failure was recorded.
+
+    A request may have changed the op's arguments and tolerance: what came of it is judged as then.
+
+    Raises
+    ------
+    UsageError
+        ``failure-not-runnable``: the outputs came from a process of the user's own.
+    """
+    maker = record.maker or {}
+    if maker.get("op", {}).get("kind") == SUBMITTED:
+        raise _not_runnable(record)
+    schema = None
+    if record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
+        found = op_subject(workspace, record.op, record.dtype)
+        schema = found.schema
+        if _first(workspace, record).source != "daemon":
+            return found.subject, schema
+    case = Case.from_json(record.case)
+    return (
+        Subject(
+            record.op,
+            record.dtype,
+            program_of(maker["op"]),
+            program_of(maker["reference"]),
+            maker["compare"],
+            [case],
+            maker["reference_dtype"],
+        ),
+        schema,
+    )
+
+
+def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
+    """The failure that a shrunk one was shrunk from; itself when it was not, or that is gone."""
+    store, seen = FailureStore(workspace.cache), {record.id}
+    while record.minimized_from is not None and record.minimized_from not in seen:
+        seen.add(record.minimized_from)
+        try:
+            record = store.get(record.minimized_from)
+        except UsageError:
+            break
+    return record
+
+
+def _not_runnable(record: FailureRecord) -> UsageError:
+    test = (record.maker or {}).get("test")
+    if test:
+        whence = f"the test {test['id']}"
+        hint = f"run `{test['command']}`"
+    else:
+        whence = "a client"
+        hint = (
+            "run your op on the inputs that it failed on: "
+            f"`gpuemu_flow.Client().reproduce({record.seed}).inputs`"
+        )
+    message = f"the outputs of failure {record.id} of {record.op} came from {whence}"
+    return UsageError(Problem("failure-not-runnable", message, hint))
+
+
+def reproduce(
+    workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
+) -> list[Reproduction]:
+    """Run recorded failures again, on their exact inputs, in every setting that may show them."""
+    store = FailureStore(workspace.cache)
+    workspace.cache.create()
+    found = []
+    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+        for record in records:
+            subject, _ = subject_for(workspace, record)
+            inputs = stored_inputs(store, record)
+            for setting in Setting:
+                with open_trials(pool, subject, cancel) as trials:
+                    trial = judge_in(setting, trials, Case.from_json(record.case), inputs, record)
+                    again = Reproduction(
+                        record, trial.result, inputs, _copied(trial.actual), _copied(trial.expected)
+                    )
+                if again.still_fails:
+                    break
+            found.append(again)
+    return found
+
+
+def _copied(outputs: Arrays) -> Arrays:
+    return {name: array.copy() for name, array in outputs.items()}

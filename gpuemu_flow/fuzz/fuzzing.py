@@ -1,0 +1,314 @@
+"""Fuzzing: many cases of an op, judged as fast as its programs run, every verdict kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuemu_flow.engine.signals import WAKE_SECONDS
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
+from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
+from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.judging.trial import (
+    PLAIN,
+    SESSIONS_PER_TRIAL,
+    Trial,
+    Trials,
+    input_bytes,
+    open_trials,
+)
+from gpuemu_flow.runners.api import Checks
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.discovered import SeenInputs
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks.compare import cached_verdict
+from gpuemu_flow.types import BAD, Case, Json, Verdict
+
+VERSION = 2
+FULL_CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
+FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
+WRITE_BATCH = 50  # verdicts per transaction of the action cache
+
+
+@dataclass(frozen=True)
+class FuzzOptions:
+    """What a fuzz command asks for.
+
+    Attributes
+    ----------
+    iterations : int or None
+        Cases per op; None with a `time_limit` means as many as it allows.
+    seed : int or None
+        Master seed; None takes the workspace's.
+    dtypes, strategies, layouts : tuple of str
+        Empty means the op's own.
+    shapes : tuple of shape
+        Exactly these; see `cases.op_schema.with_shapes`.
+    fail_fast : bool
+    time_limit : float or None
+        Seconds per op.
+    jobs : int
+    force : bool
+        True: the action cache is not asked.
+    confirm : bool
+        New cases are run, to confirm the causes of failures.
+    """
+
+    iterations: int | None = 100
+    seed: int | None = None
+    dtypes: tuple[str, ...] = ()
+    strategies: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    fail_fast: bool = False
+    time_limit: float | None = None
+    jobs: int = 1
+    force: bool = False
+    confirm: bool = True
+
+
+def checks_for(number: int) -> Checks:
+    """Everything is watched on the first cases and then now and again; it costs several calls."""
+    full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
+    return FULL_CHECKS if full else PLAIN
+
+
+def expected_key(subject: OpSubject) -> str:
+    """What decides the outputs of an op's reference on a case."""
+    asked = [subject.subject.dtype, subject.subject.reference_dtype]
+    return digest_json([subject.reference_key, *asked])
+
+
+def verdict_key(subject: OpSubject) -> str:
+    """What decides the verdicts on an op, as far as it is known before it runs."""
+    keys = [subject.op_key, subject.reference_key, subject.judge_key]
+    return digest_json(["fuzz", VERSION, *keys])
+
+
+class _Lane:
+    """One thread's programs of one subject, and the cases that wait to go to them together."""
+
+    def __init__(
+        self,
+        subject: OpSubject,
+        pool: Pool,
+        stack: ExitStack,
+        cancel: threading.Event,
+        kept: ExpectedStore,
+        inputs: SeenInputs,
+    ) -> None:
+        self.subject = subject
+        self.inputs = inputs
+        self._kept = kept
+        self.waiting: list[tuple[int, list[Json], Case]] = []
+        self.waiting_bytes = 0
+        self._stack = stack
+        self._opening = open_trials(pool, subject.subject, cancel, kept=kept)
+
+    @cached_property
+    def trials(self) -> Trials:
+        """Opened when a verdict is not known yet."""
+        return self._stack.enter_context(self._opening)
+
+    def learn(self) -> None:
+        """Add what the programs were seen to use to the key of the verdicts."""
+        for who, seen in self.trials.observed().items():
+            program = getattr(self.subject.subject, who)
+            self.inputs.learn(f"{who} {id(self)}", seen, program.env)
+        if self._kept.inputs is not None:
+            self.inputs.join(self._kept.inputs.used)
+
+
+class Fuzzer:
+    """Fuzzes one op.
+
+    Parameters
+    ----------
+    workspace : Workspace
+        Its run lock need not be held: verdicts go into the action cache only.
+    op : str
+    options : FuzzOptions
+    on_case : callable
+        Called with each `Judged` as it is known, from several threads, one at a time.
+    on_failure : callable
+        Called with the `Trial` of a case that failed, while its tensors are valid.
+    cancel : threading.Event
+        Set to end the run; what was judged is kept.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        op: str,
+        options: FuzzOptions,
+        *,
+        on_case: Callable[[Judged], None] = lambda _: None,
+        on_failure: Callable[[OpSubject, Trial], None] = lambda *_: None,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        self._cache = workspace.cache
+        self._op = op
+        self._options = options
+        self._on_case = on_case
+        self._on_failure = on_failure
+        self._cancel = cancel or threading.Event()
+        self.subjects = [
+            op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op, options.dtypes)
+        ]
+        self._size_limit = workspace.settings.size_limit
+        actions, force = self._cache.actions, options.force
+        self._inputs, self._kept = [], []
+        for subject in self.subjects:
+            sources = subject.op_sources | subject.reference_sources
+            key, lookup = expected_key(subject), workspace.inputs
+            about = SeenInputs(actions, key, lookup, subject.reference_sources, force=force)
+            self._kept.append(ExpectedStore(self._cache, key, inputs=about, force=force))
+            about = SeenInputs(actions, verdict_key(subject), lookup, sources, force=force)
+            self._inputs.append(about)
+        self._seed = self.subjects[0].seed if options.seed is None else options.seed
+        self._lock = threading.Lock()
+        self._unwritten: list[tuple[SeenInputs, list[Json], Json]] = []
+        self._errors: list[BaseException] = []
+
+    def run(self) -> FuzzOutcome:
+        """Judge the cases.
+
+        Raises
+        ------
+        UsageError
+            ``bad-shape``.
+        FlowError
+            When the cache or the workers cannot be used.
+        """
+        begin = time.perf_counter()
+        outcome = FuzzOutcome(self._op, self._seed)
+        source = self._source()
+        jobs = max(1, self._options.jobs)
+        sessions = jobs * SESSIONS_PER_TRIAL * len(self.subjects)
+        with Pool(sessions, staging=self._cache.staging) as pool:
+            threads = [
+                threading.Thread(target=self._work, args=(pool, source, outcome), daemon=True)
+                for _ in range(jobs)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(WAKE_SECONDS)  # else a signal might wait with it
+        self._write(force=True)
+        if self._size_limit and any(kept.kept for kept in self._kept):
+            self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
+        if self._errors:
+            raise self._errors[0]
+        outcome.interrupted = self._cancel.is_set()
+        outcome.duration_s = time.perf_counter() - begin
+        return outcome
+
+    def _source(self) -> CaseSource:
+        options = self._options
+        streams = [
+            case_stream(
+                subject,
+                seed=self._seed,
+                shapes=options.shapes,
+                strategies=options.strategies,
+                layouts=options.layouts,
+            )
+            for subject in self.subjects
+        ]
+        return CaseSource(streams, iterations=options.iterations, time_limit=options.time_limit)
+
+    def _work(self, pool: Pool, source: CaseSource, outcome: FuzzOutcome) -> None:
+        """One thread's share of the cases."""
+        with ExitStack() as stack:
+            lanes: dict[int, _Lane] = {}
+            try:
+                while not self._cancel.is_set() and (item := source.next()) is not None:
+                    number, which, case = item
+                    if which not in lanes:
+                        kept = self._kept[which]
+                        lanes[which] = _Lane(
+                            self.subjects[which],
+                            pool,
+                            stack,
+                            self._cancel,
+                            kept,
+                            self._inputs[which],
+                        )
+                    for judged in self._judged(lanes[which], number, case):
+                        self._tell(judged, source, outcome)
+                for lane in lanes.values():
+                    for judged in self._judge_waiting(lane):
+                        self._tell(judged, source, outcome)
+            except CancelledRunError:
+                pass
+            except BaseException as error:
+                self._errors.append(error)
+                source.stop()
+
+    def _tell(self, judged: Judged, source: CaseSource, outcome: FuzzOutcome) -> None:
+        with self._lock:
+            outcome.add(judged)
+            self._on_case(judged)
+        if self._options.fail_fast and judged.result.verdict in BAD:
+            source.stop()
+
+    def _judged(self, lane: _Lane, number: int, case: Case) -> Iterator[Judged]:
+        """What is known once a case has been taken up: nothing while it waits for others."""
+        key: list[Json] = [checks_for(number) is FULL_CHECKS, case.identity()]
+        known = lane.inputs.find(lambda b: cached_verdict(self._cache, digest_json([b, *key])))
+        if known is not None:
+            yield Judged(number, case, known, cached=True)
+            return
+        checks = checks_for(number)
+        if checks is not PLAIN or self._options.fail_fast:
+            yield self._keep(lane, number, key, lane.trials.judge(case, checks))
+            return
+        nbytes = input_bytes(case)
+        if not lane.trials.batch_size.admits(len(lane.waiting) + 1, lane.waiting_bytes + nbytes):
+            yield from self._judge_waiting(lane)
+        lane.waiting.append((number, key, case))
+        lane.waiting_bytes += nbytes
+
+    def _judge_waiting(self, lane: _Lane) -> Iterator[Judged]:
+        waiting, lane.waiting, lane.waiting_bytes = lane.waiting, [], 0
+        if waiting and not self._cancel.is_set():
+            trials = lane.trials.judge_all([case for _, _, case in waiting])
+            for (number, key, _), trial in zip(waiting, trials, strict=True):
+                yield self._keep(lane, number, key, trial)
+
+    def _keep(self, lane: _Lane, number: int, key: list[Json], trial: Trial) -> Judged:
+        """Record a failure while its tensors are valid, and the verdict."""
+        verdict = trial.result.verdict
+        if verdict in BAD:
+            with self._lock:
+                self._on_failure(lane.subject, trial)
+        lane.learn()
+        if verdict is not Verdict.ERROR:
+            self._write((lane.inputs, key, trial.result.to_json()))
+        return Judged(number, trial.case, trial.result)
+
+    def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
+        """Keep verdicts, some at a time: one transaction costs more than judging a tiny case.
+
+        Those are dropped whose programs, or what they read, were edited meanwhile.
+        """
+        with self._lock:
+            self._unwritten += records
+            if len(self._unwritten) < WRITE_BATCH and not (force and self._unwritten):
+                return
+            unwritten, self._unwritten = self._unwritten, []
+            bases = {id(inputs): inputs.key() for inputs, _, _ in unwritten}
+            self._cache.actions.put_many(
+                (digest_json([base, *key]), result)
+                for inputs, key, result in unwritten
+                if (base := bases[id(inputs)]) is not None
+            )

@@ -1,0 +1,183 @@
+"""Measuring the check itself: what it would miss, what it exercised, what tolerance suggests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.config.tolerance_edit import write_tolerances as edited
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Prepared, Trials, open_trials
+from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
+from gpuemu_flow.numerics.output_mutants import (
+    OUTPUT_MUTANTS,
+    MutantResult,
+    MutationScore,
+    has_finite,
+    plant,
+)
+from gpuemu_flow.numerics.output_mutants import score as mutation_score
+from gpuemu_flow.numerics.trivial import (
+    Arrays,
+    TrivialReport,
+    TrivialResult,
+    assess,
+    trivial_candidates,
+)
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.types import BAD, Case, Verdict
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What an op's own configuration would find of planted bugs.
+
+    Attributes
+    ----------
+    op : str
+    score : MutationScore
+    trivial : TrivialReport
+        Zeros, constants, copies of inputs: those that pass show an oracle that is too weak.
+    cases : int
+        Those with a finite value to compare.
+    kernel : MutationScore or None
+        Of bugs planted in the op's own PTX; None where it is no compiled kernel.
+    """
+
+    op: str
+    score: MutationScore
+    trivial: TrivialReport
+    cases: int
+    kernel: MutationScore | None = None
+
+
+def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
+    """The cases of a default run, or `count` of the same sequence."""
+    name = f"generate:{subject.subject.name}:{subject.subject.dtype}"
+    return plan_cases(
+        subject.schema,
+        seed=subject.seed,
+        dtype=subject.subject.dtype,
+        count=count or int(workspace.graph.tasks[name].params["count"]),
+        strategies=subject.strategies,
+        layouts=subject.layouts,
+    )
+
+
+@contextlib.contextmanager
+def _all_trials(
+    workspace: Workspace, op: str, cancel: Event | None
+) -> Iterator[Iterator[tuple[OpSubject, Trials]]]:
+    """Warm trials of an op, one dtype after the other."""
+    workspace.cache.create()
+
+    def each() -> Iterator[tuple[OpSubject, Trials]]:
+        for dtype in dtypes_of(workspace, op):
+            subject = op_subject(workspace, op, dtype)
+            with open_trials(pool, subject.subject, cancel) as trials:
+                yield subject, trials
+
+    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+        yield each()
+
+
+def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mutation:
+    """Plant known bug kinds in the reference's output on the cases of a default run.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``.
+    """
+    select_ops(workspace, [op])
+    results: list[MutantResult] = []
+    trivial: list[TrivialResult] = []
+    count = 0
+    tried: dict[str, list[Case]] = {}
+    with _all_trials(workspace, op, cancel) as each:
+        for subject, trials in each:
+            judged = tried.setdefault(subject.subject.dtype, [])
+            previous: Arrays | None = None
+            for case in _cases(workspace, subject):
+                try:
+                    prepared = trials.prepare(case)
+                except RunnerError:
+                    continue
+                if not has_finite(prepared.expected):
+                    continue
+                count += 1
+                judged.append(case)
+                results += _mutant_results(prepared, trials)
+                trivial += _trivial_results(prepared, previous)
+                previous = prepared.expected
+    planted, found = try_kernel_mutants(workspace, op, tried, cancel)
+    kernel = mutation_score(found, planted) if planted else None
+    return Mutation(op, mutation_score(results), assess(trivial), count, kernel)
+
+
+def _mutant_results(prepared: Prepared, trials: Trials) -> Iterator[MutantResult]:
+    for mutant in OUTPUT_MUTANTS:
+        outputs = plant(
+            mutant,
+            prepared.inputs,
+            prepared.expected,
+            seed=prepared.case.seed,
+            dtypes=prepared.dtypes,
+            evaluate=trials,
+        )
+        if outputs is not None:
+            killed = prepared.check(outputs).verdict in BAD
+            yield MutantResult(mutant.name, prepared.case.seed, killed)
+
+
+def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[TrivialResult]:
+    case = prepared.case
+    candidates = trivial_candidates(
+        prepared.inputs, prepared.expected, dtypes=prepared.dtypes, previous=previous
+    )
+    for candidate in candidates:
+        passed = prepared.check(candidate.outputs).verdict is Verdict.PASSED
+        yield TrivialResult(candidate.name, case.seed, case.strategy, passed)
+
+
+def calibrate_op(
+    workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
+) -> list[Calibration]:
+    """Tolerances that the errors of the op as it is suggest; it must be one that is trusted.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``.
+    RunnerError
+        ``calibration-failed`` when the op or its reference fails on a case.
+    """
+    select_ops(workspace, [op])
+    observations: list[Observation] = []
+    with _all_trials(workspace, op, cancel) as each:
+        for subject, trials in each:
+            for case in _cases(workspace, subject, cases):
+                if case.strategy in ("special", "extremes"):
+                    continue  # no tolerance is meant to cover overflow
+                trial = trials.judge(case)
+                if trial.result.verdict is Verdict.ERROR:
+                    message = trial.result.failures[0].message
+                    raise RunnerError(Problem("calibration-failed", f"{op}: {message}"))
+                observations += observe(trial.actual, trial.expected)
+    return calibrate(observations)
+
+
+def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
+    """Put suggested tolerances into the configuration file; its path."""
+    path = workspace.config_path
+    text = path.read_text(encoding="utf-8")
+    write_atomic(path, edited(text, op, tolerances(found), path.name).encode())
+    return path

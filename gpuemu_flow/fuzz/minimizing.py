@@ -1,0 +1,184 @@
+"""A recorded failure made smaller: its op run again and again, the smallest case recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Event
+from typing import Any
+
+from gpuemu_flow.cases.minimize import (
+    Candidate,
+    Minimized,
+    failing_position,
+    minimise,
+    minimised_case,
+)
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.fuzz.failures import FailureLog, stored_inputs, subject_for
+from gpuemu_flow.fuzz.retrial import (
+    Setting,
+    fails_alike,
+    judge_in,
+    recorded_reason,
+)
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, Trial, Trials, open_trials
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.types import Case, CheckResult, FailureKind
+
+TIMEOUT = "op-timeout"
+HANG_SECONDS = 2.0
+"""While a hang is shrunk, every smaller case that hangs costs no more than this."""
+
+
+@dataclass(frozen=True)
+class Minimization:
+    """A failure and the smallest case found that fails as it does.
+
+    Attributes
+    ----------
+    original : FailureRecord
+    minimized : FailureRecord or None
+        None when the failure no longer shows.
+    steps, calls : int
+        Smaller failing cases found, and runs of the op.
+    one_minimal : bool
+        No single dim can be smaller and no element zero without the failure vanishing.
+    log : tuple of str
+    """
+
+    original: FailureRecord
+    minimized: FailureRecord | None
+    steps: int
+    calls: int
+    one_minimal: bool
+    log: tuple[str, ...] = ()
+
+
+def minimise_failure(
+    workspace: Workspace,
+    record: FailureRecord,
+    *,
+    strategy: str,
+    budget: int,
+    cancel: Event | None = None,
+) -> Minimization:
+    """Shrink a recorded failure by running the op again and again; store and verify the result.
+
+    Raises
+    ------
+    StoreError
+        ``failure-inputs-lost``.
+    RunnerError
+        ``not-minimizable``: no smaller case takes longer than the op's timeout.
+    """
+    store = FailureStore(workspace.cache)
+    workspace.cache.create()
+    subject, schema = subject_for(workspace, record)
+    case = Case.from_json(record.case)
+    inputs = stored_inputs(store, record)
+    ask: dict[str, Any] = {
+        "budget": budget,
+        "schema": schema,
+        "dims": dict(case.dims),
+        "layouts": dict(record.layouts),
+        "failing": _failing_position(schema, record),
+        "strategy": strategy,
+    }
+    with Pool(2 * SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+        shrinker = _Shrinker(pool, subject, record, cancel)
+        found = shrinker.search(inputs, ask)
+        if not found.reproduced:
+            return Minimization(record, None, 0, found.calls, one_minimal=False)
+        if not found.steps and record.minimized_from is not None:
+            return Minimization(record, record, 0, found.calls, found.one_minimal)
+        candidate = Candidate(found.inputs, found.layouts, found.dims)
+        smallest = minimised_case(case, found)
+        result = shrinker.judge_patiently(candidate).result
+        if not fails_alike(record, result):
+            raise RunnerError(_only_slow(record, subject.op.timeout))
+    new_id = FailureLog(workspace).add(
+        record.op,
+        smallest,
+        result,
+        source="minimize",
+        subject=subject,
+        inputs=found.inputs,
+        minimized_from=record.id,
+    )
+    return Minimization(
+        store.get(record.id), store.get(new_id), found.steps, found.calls, found.one_minimal,
+        found.log,
+    )  # fmt: skip
+
+
+def _only_slow(record: FailureRecord, timeout: float) -> Problem:
+    return Problem(
+        "not-minimizable",
+        f"failure {record.id} is slow and does not hang: no smaller case was found that takes over "
+        f"{timeout:g} s",
+        "lower the op's `timeout`, and minimize again",
+    )
+
+
+def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
+    """Where the failing element lies along each dim: slices about it are tried first."""
+    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    if schema is None or first is None or first.index is None:
+        return None
+    return failing_position(schema, record.shapes, first.output, first.index)
+
+
+class _Shrinker:
+    """Asks of candidates whether they fail for the original's reason, in the plainest setting."""
+
+    def __init__(
+        self, pool: Pool, subject: Subject, record: FailureRecord, cancel: Event | None
+    ) -> None:
+        self._pool = pool
+        self._patient = self._subject = subject
+        if record.kind == FailureKind.EXECUTION.value and TIMEOUT in recorded_reason(record):
+            quick = replace(subject.op, timeout=min(subject.op.timeout, HANG_SECONDS))
+            self._subject = replace(subject, op=quick)
+        self._record = record
+        self._cancel = cancel
+        self._case = Case.from_json(record.case)
+        self._setting = Setting.ALONE
+
+    def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
+        """The smallest case, in the first setting in which the original fails."""
+        for setting in Setting:
+            self._setting = setting
+            with self._trials() as trials:
+                found = minimise(inputs, still_fails=partial(self._fails, trials), **ask)
+            if found.reproduced and not self.fails_alone(
+                Candidate(found.inputs, found.layouts, found.dims)
+            ):
+                # State that earlier candidates had left behind failed: one process for each.
+                found = minimise(inputs, still_fails=self.fails_alone, **ask)
+            if found.reproduced:
+                break
+        return found
+
+    def _trials(self, subject: Subject | None = None) -> Any:
+        return open_trials(self._pool, subject or self._subject, self._cancel)
+
+    def _judge(self, trials: Trials, candidate: Candidate) -> Trial:
+        case = minimised_case(self._case, candidate)
+        return judge_in(self._setting, trials, case, candidate.laid_out(), self._record)
+
+    def _fails(self, trials: Trials, candidate: Candidate) -> bool:
+        return fails_alike(self._record, self._judge(trials, candidate).result)
+
+    def judge_patiently(self, candidate: Candidate) -> Trial:
+        """One trial in a process of its own, with the op's whole time."""
+        with self._trials(self._patient) as trials:
+            return self._judge(trials, candidate)
+
+    def fails_alone(self, candidate: Candidate) -> bool:
+        """Whether it fails in a process of its own."""
+        with self._trials() as trials:
+            return self._fails(trials, candidate)

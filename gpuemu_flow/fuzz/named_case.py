@@ -1,0 +1,146 @@
+"""A case from the words that a report printed for it, without a record: in a fresh clone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import islice
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import iterate_cases
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.types import (
+    DTYPES,
+    LAYOUTS,
+    STRATEGIES,
+    Case,
+    CheckResult,
+    InputSpec,
+    Verdict,
+    canonical_dtype,
+)
+
+LOOKED_AT = 2000
+"""Cases of the workspace's own seed among which one is looked for by its seed alone."""
+MAX_ELEMENTS = 1 << 31
+_DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
+
+
+def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
+    """The case that `Case.to_text` wrote down, of an op with this schema.
+
+    Raises
+    ------
+    UsageError
+        ``bad-case``.
+    """
+    dtype, _, rest = text.partition("/")
+    known = _known("dtype", canonical_dtype(dtype) or dtype, tuple(DTYPES))
+    given = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    names = [tensor.name for tensor in schema.inputs]
+    if list(given) != names:
+        raise _bad(f"it gives {', '.join(given) or 'no input'}; the op takes {', '.join(names)}")
+    inputs = []
+    for position, tensor in enumerate(schema.inputs):
+        dims, strategy, layout, own, *more = (*given[tensor.name].split(":"), *[""] * 4)[:5]
+        if not _DIMS.fullmatch(dims) or any(more):
+            raise _bad(f"{given[tensor.name][:60]!r} is no shape such as 3x5:normal:strided")
+        shape = tuple(int(size) for size in dims.split("x")) if dims else ()
+        inputs.append(
+            InputSpec(
+                tensor.name,
+                shape,
+                _known("dtype", own or tensor.dtype or known, tuple(DTYPES)),
+                _known("layout", layout or "contiguous", LAYOUTS),
+                _known("strategy", strategy or "normal", STRATEGIES),
+                position,
+                tensor.low,
+                tensor.high,
+            )
+        )
+    case = _whole(schema, seed, known, tuple(inputs))
+    if case.numel > MAX_ELEMENTS:
+        raise _bad("its inputs have too many elements")
+    return case
+
+
+def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
+    """The case of such inputs; which one it is about shows in what it has of its own."""
+    special = [i for i in inputs if i.layout != "contiguous"] or [
+        i for i in inputs if i.strategy != "normal"
+    ]
+    about = special[0] if special else inputs[0] if inputs else None
+    dims = {
+        dim: size
+        for tensor, spec in zip(schema.inputs, inputs, strict=True)
+        for dim, size in zip(tensor.dims, spec.shape, strict=False)
+        if isinstance(dim, str)
+    }
+    return Case(
+        index=0,
+        seed=seed,
+        dtype=dtype,
+        layout=about.layout if about else "contiguous",
+        strategy=about.strategy if about else "normal",
+        inputs=inputs,
+        target=about.name if about and 0 < len(special) < len(inputs) else None,
+        dims=tuple((dim.name, dims[dim.name]) for dim in schema.dims if dim.name in dims),
+    )
+
+
+def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
+    """The case with a seed among those that the workspace's own master seed gives; one at most."""
+    cases = iterate_cases(
+        subject.schema,
+        seed=subject.seed,
+        dtype=subject.subject.dtype,
+        strategies=subject.strategies,
+        layouts=subject.layouts,
+    )
+    return [case for case in islice(cases, LOOKED_AT) if case.seed == seed][:1]
+
+
+def records_from_words(
+    workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
+) -> list[FailureRecord]:
+    """Records of the cases that a seed and an op name, as if they had been found by ``run`` here.
+
+    Raises
+    ------
+    UsageError
+        ``bad-case``, ``unknown-op``, ``op-skipped``, ``no-such-dtype``; ``unknown-failure`` where
+        no case has the seed.
+    """
+    (name,) = select_ops(workspace, [op])
+    if text is not None:
+        first = op_subject(workspace, name, dtypes_of(workspace, name)[0])
+        cases = [case_from_text(first.schema, seed, text)]
+        dtypes_of(workspace, name, [cases[0].dtype])
+    else:
+        wanted = dtypes_of(workspace, name, [dtype] if dtype else [])
+        cases = [
+            case for one in wanted for case in cases_of_seed(op_subject(workspace, name, one), seed)
+        ]
+    if not cases:
+        message = f"no failure of {name!r} has the seed {seed}, and none of its first cases"
+        hint = "give the whole line that was printed, with --case"
+        raise UsageError(Problem("unknown-failure", message, hint))
+    unknown = CheckResult(Verdict.FAILED, ())
+    return [
+        replace(FailureRecord.of(name, case, unknown, source="run"), id=f"case {seed}")
+        for case in cases
+    ]
+
+
+def _known(what: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in known:
+        raise _bad(f"there is no {what} {word[:40]!r}; {did_you_mean(word[:40], known)}")
+    return word
+
+
+def _bad(reason: str) -> UsageError:
+    hint = "give the line as it was printed"
+    return UsageError(Problem("bad-case", f"--case: {reason}", hint))

@@ -1,0 +1,129 @@
+"""What fuzzing an op found, counted case by case: what is kept does not grow with the cases."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+
+from gpuemu_flow.cases.coverage import Coverage
+from gpuemu_flow.cases.features import MOST_PASSING
+from gpuemu_flow.results.fuzz_model import MARGIN_BUCKETS
+from gpuemu_flow.types import BAD, Case, CheckResult, Verdict
+from gpuemu_flow.verdicts import Tally
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case of a fuzz run.
+
+    Attributes
+    ----------
+    number : int
+        Place in the run, over all dtypes.
+    case : Case
+    result : CheckResult
+    cached : bool
+    """
+
+    number: int
+    case: Case
+    result: CheckResult
+    cached: bool = False
+
+
+class FuzzOutcome:
+    """What fuzzing one op found; the same whatever the number of jobs.
+
+    Parameters
+    ----------
+    op : str
+    seed : int
+
+    Attributes
+    ----------
+    cases, cached : int
+        Judged ones, and those of them whose verdicts came out of the action cache.
+    coverage : Coverage
+        What they exercised.
+    worst_margin : float
+        Largest finite share of its tolerance that a case which passed has used.
+    margins : list of int
+        How many of them used how much: equal buckets from 0 to 1.
+    passed_classes : Counter of str
+        Cases that passed by class of shapes.
+    duration_s : float
+    interrupted : bool
+    tally : Tally
+        How much was compared, and the verdict on all of it.
+    """
+
+    def __init__(self, op: str, seed: int) -> None:
+        self.op = op
+        self.seed = seed
+        self.cases = self.cached = 0
+        self.coverage = Coverage()
+        self.worst_margin = 0.0
+        self.margins = [0] * MARGIN_BUCKETS
+        self.passed_classes: Counter[str] = Counter()
+        self.duration_s = 0.0
+        self.interrupted = False
+        self.tally = Tally()
+        self._failures: list[Judged] = []
+        self._sample: list[tuple[int, int, Case]] = []
+
+    def add(self, judged: Judged) -> None:
+        """Count one more case, in any order."""
+        case, result = judged.case, judged.result
+        self.cases += 1
+        self.cached += judged.cached
+        self.tally.add(result)
+        self.coverage.add(self.op, case, result.verdict)
+        if result.verdict in BAD:
+            self._failures.append(judged)
+        elif result.verdict is Verdict.PASSED:
+            self.passed_classes[case.shape_class] += 1
+            self._take_margin(result.stats.tolerance_used)
+            self._take_sample(judged.number, case)
+
+    def _take_margin(self, share: float) -> None:
+        if math.isfinite(share):
+            self.worst_margin = max(self.worst_margin, share)
+            self.margins[min(MARGIN_BUCKETS - 1, int(share * MARGIN_BUCKETS))] += 1
+
+    def _take_sample(self, number: int, case: Case) -> None:
+        """Keep the cases with the lowest seeds: any order of judging leaves the same ones."""
+        entry = (-case.seed, -number, case)
+        if len(self._sample) < MOST_PASSING:
+            heapq.heappush(self._sample, entry)
+        elif entry > self._sample[0]:
+            heapq.heapreplace(self._sample, entry)
+
+    def count(self, verdict: Verdict) -> int:
+        """How many cases have a verdict."""
+        return self.tally.counts.get(verdict, 0)
+
+    @property
+    def failures(self) -> list[Judged]:
+        """Cases that failed or ended in an error, by number."""
+        return sorted(self._failures, key=attrgetter("number"))
+
+    @property
+    def passing(self) -> list[Case]:
+        """Cases that passed, by number; of many an even choice."""
+        return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
+
+    def counted(self) -> Mapping[str, Counter[str]]:
+        """Cases by dtype, class of shapes, layout and strategy."""
+        return {
+            what: self.coverage.by(aspect)
+            for what, aspect in (
+                ("dtypes", "dtype"),
+                ("shape classes", "shape_class"),
+                ("layouts", "layout"),
+                ("strategies", "strategy"),
+            )
+        }

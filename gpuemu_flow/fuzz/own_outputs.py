@@ -1,0 +1,197 @@
+"""Outputs that this very process computed, judged as ``run`` judges them: without a daemon."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import FailureLog
+from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Asked, Subjects
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, Trials, open_trials
+from gpuemu_flow.judging.verdicts import with_violations
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.types import BAD, Case, CheckResult, Failure, FailureKind, Json, Verdict
+
+Arrays = Mapping[str, NDArray[Any]]
+
+WARM = 4
+"""Ops and dtypes whose programs are kept open at once."""
+
+
+class OwnOutputs:
+    """Cases of a workspace's ops, and verdicts on outputs of them. Thread-safe.
+
+    Parameters
+    ----------
+    start : Path
+        The workspace, or a folder in it.
+    environ : mapping
+
+    Raises
+    ------
+    FlowError
+        The configuration cannot be used.
+    """
+
+    def __init__(self, start: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self.workspace = Workspace(start, environ=environ)
+        self._subjects = Subjects(self.workspace)
+        self._planned = PlannedCases()
+        self._samples: dict[tuple[str, str], list[Case]] = {}
+        self._warm: OrderedDict[object, tuple[AbstractContextManager[Trials], Trials]] = (
+            OrderedDict()
+        )
+        self._pool: Pool | None = None
+        self._lock = threading.RLock()
+
+    def op(self, name: str) -> OpConfig:
+        """The configuration of an op; UsageError ``unknown-op``."""
+        return self._subjects.op(name)
+
+    def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
+        """One case of an op; see `PlannedCases.case`."""
+        return self._planned.case(self.op(op), sequence, index)
+
+    def check(
+        self,
+        op: str,
+        case: Case,
+        outputs: Arrays,
+        *,
+        inputs: Arrays | None = None,
+        tolerance: tuple[float, float] | None = None,
+    ) -> CheckResult:
+        """Judge outputs of a case.
+
+        Parameters
+        ----------
+        outputs : mapping of str to ndarray
+            The single output of an op that names none has the empty name.
+        inputs : mapping of str to ndarray, optional
+            The arrays that the op was given; that it left them alone is checked then.
+        tolerance : (atol, rtol), optional
+            Instead of the configured one.
+        """
+        pristine = materialise(case)
+        with self._lock:
+            subject = self._subject(op, case.dtype, tolerance)
+            name = output_names(subject)[0]
+            named = {key or name: array for key, array in outputs.items()}
+            trials = self._trials(subject, tolerance)
+            result = trials.judge_outputs(case, pristine, named)
+        allowed = self.op(op).mutates
+        return with_violations(
+            result,
+            [
+                Failure(FailureKind.INPUT_MODIFIED, f"the op changed its input {key!r} in place")
+                for key, array in (inputs or {}).items()
+                if key not in allowed and _differ(array, pristine[key])
+            ],
+        )
+
+    def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
+        """Names of an op's outputs, in order; see `output_names`."""
+        with self._lock:
+            return output_names(self._subject(op, dtype, None))
+
+    def record(
+        self,
+        op: str,
+        case: Case,
+        result: CheckResult,
+        *,
+        source: str,
+        tolerance: tuple[float, float] | None = None,
+        more: Mapping[str, Json] | None = None,
+    ) -> str:
+        """Keep a failing case, for ``gpuemu-flow failures``; its id, empty when it did not fail."""
+        if result.verdict not in BAD:
+            return ""
+        with self._lock:
+            self.workspace.cache.create()
+            subject = self._subject(op, case.dtype, tolerance)
+            programs = replace(
+                subject,
+                op=Program(
+                    SUBMITTED, root=subject.op.root, input_names=subject.reference.input_names
+                ),
+            )
+            log = FailureLog(self.workspace)
+            return log.add(op, case, result, source=source, subject=programs, more=more)
+
+    def _subject(self, name: str, dtype: str, tolerance: tuple[float, float] | None) -> Subject:
+        samples = self._samples.get((name, dtype))
+        if samples is None:
+            op = self.op(name)
+            cases = plan_cases(
+                op.schema,
+                seed=self.workspace.config.validation.seed,
+                dtype=dtype,
+                count=SAMPLED,
+                strategies=op.strategies,
+                layouts=op.layouts,
+            )
+            samples = self._samples[name, dtype] = sample_cases(cases)
+        made = self._subjects.make(Asked(name, dtype, {}, tolerance), samples[0])
+        return replace(made.subject, samples=samples)
+
+    def _trials(self, subject: Subject, tolerance: object) -> Trials:
+        """Warm programs; those that were not used for longest make room."""
+        key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
+        if key in self._warm:
+            self._warm.move_to_end(key)
+            return self._warm[key][1]
+        if self._pool is None:
+            self.workspace.cache.create()
+            self._pool = Pool(WARM * SESSIONS_PER_TRIAL, staging=self.workspace.cache.staging)
+        while len(self._warm) >= WARM:
+            _, (oldest, _) = self._warm.popitem(last=False)
+            oldest.__exit__(None, None, None)
+        manager = open_trials(self._pool, subject)
+        self._warm[key] = manager, manager.__enter__()
+        return self._warm[key][1]
+
+    def close(self) -> None:
+        """End all programs."""
+        with self._lock:
+            while self._warm:
+                _, (manager, _) = self._warm.popitem()
+                manager.__exit__(None, None, None)
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+            self.workspace.cache.close()
+
+
+def output_names(subject: Subject) -> tuple[str, ...]:
+    """Names of the outputs; one of the usual name where the schema has none."""
+    return subject.reference.output_names or (DEFAULT_OUTPUT,)
+
+
+def raised(error: BaseException) -> CheckResult:
+    """The verdict on a case whose op raised."""
+    text = f"{type(error).__name__}: {error}"
+    failure = Failure(FailureKind.EXECUTION, text, why=type(error).__name__)
+    return CheckResult(Verdict.ERROR, (failure,))
+
+
+def _differ(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Whether two arrays differ in shape, dtype or any bit."""
+    return (
+        left.shape != right.shape or left.dtype != right.dtype or left.tobytes() != right.tobytes()
+    )

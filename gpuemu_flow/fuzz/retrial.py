@@ -1,0 +1,85 @@
+"""Recorded inputs judged again, in the surroundings that their failure needs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS
+from gpuemu_flow.judging.trial import Trial, Trials
+from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.runners.api import Checks
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.types import Case, CheckResult
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_WATCHED = (
+    "OutOfBoundsRead",
+    "InputModified",
+    "NonDeterministic",
+    "OutputNotWritten",
+    "OutOfBoundsWrite",
+    "MisalignedAccess",
+    "UninitializedRead",
+    "DataRace",
+    "BarrierMisuse",
+    "KernelTrap",
+)
+
+
+class Setting(enum.Enum):
+    """What a failure needs in order to show; the value is what is to be said of it."""
+
+    ALONE = ""
+    AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
+    GUARDED = "shows only between guard zones: the op reads or writes beyond its inputs"
+    AS_RUN = "shows only with all the checks that `run` makes"
+
+
+def judge_in(
+    setting: Setting, trials: Trials, case: Case, inputs: Arrays, record: FailureRecord
+) -> Trial:
+    """Judge inputs once.
+
+    Parameters
+    ----------
+    setting : Setting
+        Tried in their order: the plainest in which a failure shows tells most.
+    trials : Trials
+        In a new process, unless what earlier calls left behind may count.
+    case : Case
+        What the inputs stand for, with their shapes and layouts.
+    inputs : mapping of str to ndarray
+        In their layouts.
+    record : FailureRecord
+        The failure whose signs are watched for.
+    """
+    watched = record.kind in _WATCHED
+    checks = Checks(inputs_unchanged=True, repeat=True) if watched else Checks()
+    if setting is Setting.AS_RUN:
+        checks = FULL_CHECKS
+    else:
+        decoy, guards = setting is Setting.AFTER_DECOY, setting is Setting.GUARDED
+        checks = replace(checks, decoy=decoy, guards=guards)
+    trial = trials.judge_arrays(case, inputs, checks)
+    if not setting.value or not trial.result.failures:
+        return trial
+    result = trial.result
+    return replace(trial, result=replace(result, notes=(*result.notes, setting.value)))
+
+
+def recorded_reason(record: FailureRecord) -> str:
+    """Why the recorded case did not pass; see `tasks.verdicts.reason`."""
+    first = next(iter(CheckResult.from_json(record.result).failures), None)
+    return reason(first) if first is not None else record.kind
+
+
+def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
+    """Whether a verdict has the recorded failure's own reason among its reasons."""
+    reasons = {reason(failure) for failure in result.failures}
+    return result.verdict.value == record.verdict and recorded_reason(record) in reasons

@@ -1,0 +1,264 @@
+"""A fuzz command: each op fuzzed, its failures recorded, grouped by cause, and made smaller."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from threading import Event
+
+from gpuemu_flow.cases.cause import Cause, case_id
+from gpuemu_flow.cases.features import group
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import RunnerError
+from gpuemu_flow.fuzz.causes import cause_budget, causes_of
+from gpuemu_flow.fuzz.coverage import add_fuzz_coverage
+from gpuemu_flow.fuzz.failures import FailureLog
+from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
+from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
+from gpuemu_flow.judging.trial import Trial
+from gpuemu_flow.judging.verdicts import reason
+from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
+from gpuemu_flow.store.failures import FailureRecord
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.types import Case, CheckResult, Verdict
+
+MINIMIZE_BUDGET = 1000
+
+
+def fuzz_ops(
+    workspace: Workspace,
+    ops: Iterable[str],
+    options: FuzzOptions,
+    *,
+    minimize: bool = False,
+    on_start: Callable[[str, int | None], None] = lambda *_: None,
+    on_case: Callable[[Judged], None] = lambda _: None,
+    cancel: Event | None = None,
+) -> list[FuzzReport]:
+    """Fuzz ops one after another.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    ops : iterable of str
+        None means all that can be run.
+    options : FuzzOptions
+    minimize : bool
+        Shrink the smallest failure of each cause.
+    on_start : callable
+        Told the op and its number of cases, None when only time limits it.
+    on_case : callable
+    cancel : threading.Event, optional
+
+    Raises
+    ------
+    UsageError
+        Unknown ops, dtypes, strategies, layouts or shapes.
+    """
+    cancel = cancel or Event()
+    workspace.cache.create()
+    configured = options.iterations is None and options.time_limit is None
+    iterations = workspace.settings.fuzz_iterations if configured else {}
+    reports = []
+    try:
+        for op in select_ops(workspace, ops):
+            if cancel.is_set():
+                break
+            wanted = replace(options, iterations=int(iterations[op])) if configured else options
+            on_start(op, wanted.iterations)
+            reports.append(
+                _fuzz_op(workspace, op, wanted, minimize=minimize, on_case=on_case, cancel=cancel)
+            )
+    finally:
+        workspace.cache.close()
+    return reports
+
+
+def _fuzz_op(
+    workspace: Workspace,
+    op: str,
+    options: FuzzOptions,
+    *,
+    minimize: bool,
+    on_case: Callable[[Judged], None],
+    cancel: Event,
+) -> FuzzReport:
+    log = FailureLog(workspace)
+
+    def on_failure(subject: OpSubject, trial: Trial) -> None:
+        log.add(
+            op,
+            trial.case,
+            trial.result,
+            source="fuzz",
+            subject=subject.subject,
+            inputs=trial.inputs,
+        )
+
+    fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)
+    outcome = fuzzer.run()
+    causes = _causes(workspace, op, outcome, options, cancel)
+    groups = _groups(log, op, outcome, causes)
+    if minimize and not outcome.interrupted:
+        groups = [_minimized(workspace, log, cause, cancel) for cause in groups]
+    add_fuzz_coverage(workspace, outcome.coverage)
+    verdict, why = outcome.tally.verdict()
+    return FuzzReport(
+        op=op,
+        seed=outcome.seed,
+        iterations=outcome.cases,
+        passed=outcome.count(Verdict.PASSED),
+        failed=outcome.count(Verdict.FAILED),
+        inconclusive=outcome.count(Verdict.INCONCLUSIVE),
+        errors=outcome.count(Verdict.ERROR),
+        verdict=verdict,
+        reason=why,
+        unjudged=outcome.tally.unjudged,
+        cached=outcome.cached,
+        duration_s=outcome.duration_s,
+        worst_margin=outcome.worst_margin,
+        margins=tuple(outcome.margins),
+        coverage={what: dict(counts) for what, counts in outcome.counted().items()},
+        gaps=tuple(_gaps(fuzzer.subjects, outcome)),
+        groups=tuple(groups),
+        interrupted=outcome.interrupted,
+        stopped_early=_stopped_early(outcome, options),
+    )
+
+
+def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
+    """What this run did not exercise."""
+    for subject in subjects:
+        known = (subject.subject.dtype, subject.layouts, subject.strategies)
+        for gap in outcome.coverage.gaps(
+            outcome.op, subject.schema, [known[0]], known[1], known[2]
+        ):
+            if " × " not in gap.aspect:
+                names = ", ".join(gap.missing)
+                yield f"{gap.dtype}: {gap.aspect.replace('_', ' ')} {names}"
+
+
+def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
+    count = outcome.cases
+    if outcome.interrupted:
+        return f"interrupted after {count} cases; what was judged is kept: run again to go on"
+    if options.iterations is not None and count < options.iterations:
+        why = "its first failure" if options.fail_fast and outcome.failures else "its time limit"
+        return f"stopped at {why} after {count} of {options.iterations} cases"
+    return ""
+
+
+def _causes(
+    workspace: Workspace, op: str, outcome: FuzzOutcome, options: FuzzOptions, cancel: Event
+) -> Sequence[Cause]:
+    """What new cases confirm of the failures of a run that went to its end."""
+    if not outcome.failures or outcome.interrupted or options.fail_fast:
+        return ()
+    budget = cause_budget(workspace, confirm=options.confirm)
+    failing = [(judged.case, judged.result) for judged in outcome.failures]
+    return causes_of(workspace, op, failing, outcome.passing, budget=budget, cancel=cancel)
+
+
+def _groups(
+    log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
+) -> list[CauseGroup]:
+    """Failures by cause; each record learns its cause."""
+    by_reason: dict[str, list[Judged]] = {}
+    stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
+    by_cause: dict[Cause, list[Judged]] = {}
+    for judged in outcome.failures:
+        if case_id(judged.case) in stated:
+            by_cause.setdefault(stated[case_id(judged.case)], []).append(judged)
+        elif judged.result.failures:
+            by_reason.setdefault(reason(judged.result.failures[0]), []).append(judged)
+    passing = outcome.passing if by_reason else []
+    known = _recorded(log, op) if outcome.failures else {}
+    causes = []
+    for stated_cause, judged_so in by_cause.items():
+        members = sorted(judged_so, key=lambda j: (j.case.numel, j.number))
+        found = _group(log, known, op, members, outcome, stated_cause.text)
+        causes.append(
+            ((members[0].case.numel, members[0].number), replace(found, cause=stated_cause))
+        )
+    for failing in by_reason.values():
+        results = {(j.case.dtype, j.case.seed, j.case.index): j for j in failing}
+        for cause in group(((j.case, j.result.failures[0].kind) for j in failing), passing):
+            members = [results[c.dtype, c.seed, c.index] for c in cause.members]
+            ids = {case_id(case) for case in cause.members}
+            seen = [c.text for c in known_causes if 2 * len(ids & set(c.members)) > len(ids)]
+            if not seen and cause.feature is not None:
+                seen = [f"seen with: {cause.feature.sentence}"]
+            found = _group(log, known, op, members, outcome, seen[0] if seen else "")
+            causes.append(((members[0].case.numel, members[0].number), found))
+    return [found for _, found in sorted(causes, key=itemgetter(0))]
+
+
+def _group(
+    log: FailureLog,
+    known: Mapping[str, str],
+    op: str,
+    members: Sequence[Judged],
+    outcome: FuzzOutcome,
+    text: str,
+) -> CauseGroup:
+    """Failures that belong together, smallest first; each record is told why."""
+    records = [_record(log, known, op, judged, text) for judged in members]
+    smallest = members[0].result
+    return CauseGroup(
+        smallest.failures[0].kind.value,
+        text,
+        tuple(record.to_public_json() for record in records),
+        notes=_notes(smallest),
+        shape_classes=_shape_classes((j.case for j in members), outcome.passed_classes),
+    )
+
+
+def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
+    """Failing and passing cases in each class of shapes."""
+    failed = Counter(case.shape_class for case in failing)
+    return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
+
+
+def _recorded(log: FailureLog, op: str) -> dict[str, str]:
+    """Ids of the op's recorded failures by their cases."""
+    return {
+        digest_json(record.case): record.id
+        for record in reversed(log.store.list(op))
+        if record.source != "minimize"
+    }
+
+
+def _record(
+    log: FailureLog, known: Mapping[str, str], op: str, judged: Judged, cause: str
+) -> FailureRecord:
+    """The stored record of a failing case, told its cause; made anew for a cached verdict."""
+    failure_id = known.get(digest_json(judged.case.to_json()))
+    if failure_id is None:
+        failure_id = log.add(op, judged.case, judged.result, source="fuzz", cause=cause)
+    return log.store.explain(failure_id, cause)
+
+
+def _notes(result: CheckResult) -> tuple[str, ...]:
+    return tuple(line for note in result.notes for line in note.splitlines()[-12:])
+
+
+def _minimized(
+    workspace: Workspace, log: FailureLog, cause: CauseGroup, cancel: Event
+) -> CauseGroup:
+    from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415 - asked for seldom
+
+    smallest = log.store.get(str(cause.failures[0]["id"]))
+    try:
+        found = minimise_failure(
+            workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
+        )
+    except RunnerError as error:
+        why = error.problems[0].message
+    else:
+        if found.minimized is not None:
+            return replace(cause, minimized=found.minimized.to_public_json())
+        why = "the case did not fail again when it was run by itself"
+    return replace(cause, notes=(*cause.notes, f"not minimized: {why}"))

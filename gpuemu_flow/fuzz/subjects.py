@@ -1,0 +1,158 @@
+"""The ops of a workspace as subjects for trials: fuzzing, reproducing, minimising, measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.engine.prepare import build_code
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, UsageError, did_you_mean
+from gpuemu_flow.judging.trial import Subject
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.store.discovered import Discovered
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.tasks.generate import schema_from_json
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class OpSubject:
+    """An op in one dtype, and what its cases are made from.
+
+    Attributes
+    ----------
+    subject : Subject
+    schema : OpSchema
+    seed : int
+        The workspace's master seed.
+    strategies, layouts : tuple of str
+    op_key, reference_key : str
+        Digests of all that decides what the two programs compute, as far as it is known before they
+        run.
+    judge_key : str
+        Digest of all that decides a verdict besides outputs.
+    op_sources, reference_sources : Discovered
+        The files that the two programs are known to consist of before they run.
+    """
+
+    subject: Subject
+    schema: OpSchema
+    seed: int
+    strategies: tuple[str, ...]
+    layouts: tuple[str, ...]
+    op_key: str
+    reference_key: str
+    judge_key: str
+    op_sources: Discovered
+    reference_sources: Discovered
+
+
+def op_names(workspace: Workspace) -> list[str]:
+    """Ops that can be run, in the order of the configuration."""
+    return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
+
+
+def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
+    """`names`, or all ops when there are none.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``, with the nearest name; ``op-skipped`` for one that cannot be run here.
+    """
+    known = op_names(workspace)
+    skipped = {skip.op: skip.reason for skip in workspace.graph.skips}
+    problems = []
+    chosen = list(dict.fromkeys(names)) or known
+    for name in chosen:
+        if name in skipped and name not in known:
+            problems.append(Problem("op-skipped", f"{name} cannot be run here: {skipped[name]}"))
+        elif name not in known:
+            problems.append(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, known)))
+    if problems:
+        raise UsageError(*problems)
+    return chosen
+
+
+def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
+    """The dtypes that an op is checked in, or those of `wanted`.
+
+    Raises
+    ------
+    UsageError
+        ``no-such-dtype`` when the op is not checked in one of `wanted`.
+    """
+    known = [s.dtype for s in workspace.graph.tasks.values() if s.stage == "op" and s.subject == op]
+    for dtype in wanted:
+        if dtype not in known:
+            raise UsageError(
+                Problem(
+                    "no-such-dtype", f"{op} is not checked in {dtype!r}", did_you_mean(dtype, known)
+                )
+            )
+    return [d for d in known if not wanted or d in set(wanted)]
+
+
+def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
+    """One op in one dtype, ready to be tried; compiled code is built first.
+
+    Raises
+    ------
+    RunnerError
+        The compiler's errors.
+    """
+    tasks = workspace.graph.tasks
+    generate, program, reference, compare = (
+        tasks[f"{stage}:{op}:{dtype}"] for stage in ("generate", "op", "reference", "compare")
+    )
+    for spec in (program, reference):
+        build_code(workspace, spec)
+    schema = schema_from_json(generate.settings["schema"])
+    params = generate.params
+    states = workspace.states()
+
+    def key(part: Json, task: str) -> str:
+        parts = states.static_parts(tasks[task])
+        code = parts.input.get(stages.CODE, "")
+        return digest_json(
+            [part, parts.stage, dict(parts.code), code, parts.params, dict(parts.env)]
+        )
+
+    def sources(spec: TaskSpec) -> Discovered:
+        paths = frozenset(str(workspace.root / path) for path in spec.sources)
+        return workspace.inputs.discover(Observation(files=paths), {})
+
+    cases = plan_cases(
+        schema,
+        seed=params["seed"],
+        dtype=dtype,
+        count=SAMPLED,
+        strategies=params["strategies"],
+        layouts=params["layouts"],
+    )
+    return OpSubject(
+        Subject(
+            name=op,
+            dtype=dtype,
+            op=program_of(program.settings),
+            reference=program_of(reference.settings),
+            compare=compare.params,
+            samples=sample_cases(cases),
+            reference_dtype=reference.params["dtype"],
+        ),
+        schema,
+        params["seed"],
+        tuple(params["strategies"]),
+        tuple(params["layouts"]),
+        op_key=key("op", program.name),
+        reference_key=key("reference", reference.name),
+        judge_key=digest_json([compare.version, compare.params, [c.identity() for c in cases]]),
+        op_sources=sources(program),
+        reference_sources=sources(reference),
+    )

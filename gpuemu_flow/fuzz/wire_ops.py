@@ -1,0 +1,428 @@
+"""The workspace's ops as the wire asks for them: any dtype, with or without an op to run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpuemu_flow.config.model import Config, OpConfig
+from gpuemu_flow.engine.compile import Compiler, Overrides
+from gpuemu_flow.engine.files import FileTable, Stamp, stamp_of
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.prepare import build_code
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.sampling import own_samples, stand_for
+from gpuemu_flow.judging.trial import Subject
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.runners.codec import kwarg_text
+from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
+from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
+from gpuemu_flow.wire.address import workspace_stem
+
+SUBMITTED = "submitted"
+"""Kind of the program that stands for an op whose outputs clients send: no runner knows it."""
+
+
+MAX_MADE = 1000
+"""Subjects per op and dtype: each set of kwargs makes one."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request may change of an op.
+
+    Attributes
+    ----------
+    op, dtype : str
+    kwargs : mapping
+        Added to the op's own; strings from protocol v1.
+    tolerance : (atol, rtol) or None
+    input_names : tuple of str
+        Empty means the configured ones.
+    precision : str
+        Empty means the configured one.
+    """
+
+    op: str
+    dtype: str
+    kwargs: Mapping[str, Json]
+    tolerance: tuple[float, float] | None = None
+    input_names: tuple[str, ...] = ()
+    precision: str = ""
+
+    def key(self) -> tuple[object, ...]:
+        """Equal for requests that change the op alike."""
+        kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
+        return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
+
+
+class WireInputs:
+    """What the programs of one op were seen to use while they were warm. Thread-safe.
+
+    Parameters
+    ----------
+    known : KnownInputs
+        Where it is kept for the next process.
+    lookup : Lookup
+    names : Discovered
+        What was seen before.
+
+    Attributes
+    ----------
+    begun : int
+        Programs that were loaded since then are as their files were, if none was written to.
+    parts : dict of str to str
+        States of all inputs.
+    """
+
+    def __init__(self, known: KnownInputs, lookup: Lookup, names: Discovered) -> None:
+        self._known = known
+        self._lookup = lookup
+        self._last: dict[str, Observation] = {}
+        self._lock = threading.Lock()
+        self._moved = False
+        self._kept: Discovered | None = None
+        self.begun = lookup.now()
+        self.names = names
+        self.parts = lookup.parts(names)
+
+    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+        """Add what one program was seen to use so far."""
+        with self._lock:
+            names = self.names
+            if self._last.get(who) is not seen:
+                self._last[who] = seen
+                names |= self._lookup.discover(seen, given)
+            self._moved = self._moved or bool(self._lookup.moved(names, self.begun))
+            if self._moved:
+                return
+            if names != self.names:
+                self.names, self.parts = names, self._lookup.parts(names)
+            if names != self._kept:  # also where an edit brought nothing new: its key is another
+                self._known.add(names)
+                self._kept = names
+
+    @property
+    def moved(self) -> bool:
+        """Whether an input was written to while programs were at work."""
+        return self._moved
+
+    def hold(self) -> bool:
+        """Whether all inputs are still as they were when the programs were loaded."""
+        with self._lock:
+            return not self._moved and self._lookup.parts(self.names) == self.parts
+
+
+@dataclass(frozen=True)
+class WireSubject:
+    """A subject and what it was made from.
+
+    Attributes
+    ----------
+    subject : Subject
+    key : str
+        Subjects that share it can share warm programs.
+    base : str
+        Digest of what decides a verdict and is known before a program runs: code, configuration,
+        environment.
+    seen : WireInputs
+        What the programs were seen to use besides.
+    """
+
+    subject: Subject
+    key: str
+    base: str
+    seen: WireInputs
+
+    @property
+    def judged_by(self) -> str:
+        """Digest of all that decides a verdict beside the case, as far as it is known by now.
+
+        What was judged while an input was written to is nothing's verdict: the input may be as
+        before by now, and the program have seen another.
+        """
+        if self.seen.moved:
+            return digest_json([self.base, "moved", self.seen.begun])
+        return digest_json([self.base, self.seen.parts])
+
+    def learn(self, observed: Mapping[str, Observation]) -> None:
+        """Add what the programs were seen to use, by ``op`` and ``reference``."""
+        for who, seen in observed.items():
+            self.seen.learn(who, seen, getattr(self.subject, who).env)
+
+    @property
+    def output_name(self) -> str:
+        """Name of the output that protocol v1 leaves unnamed."""
+        names = self.subject.reference.output_names
+        return names[0] if names else DEFAULT_OUTPUT
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """One op in one dtype, compiled from the configuration, and the state of its files then."""
+
+    op: Program
+    reference: Program
+    compare: Mapping[str, Json]
+    reference_dtype: str | None
+    stamps: tuple[tuple[str, Stamp | None], ...]
+    digests: tuple[str, ...]
+    seen: WireInputs
+    samples: Sequence[Case]
+    made: dict[tuple[object, ...], WireSubject] = field(default_factory=dict)
+
+
+class Subjects:
+    """Makes subjects of one configuration; compiles an op anew when one of its files changed.
+
+    Parameters
+    ----------
+    workspace : Workspace
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._config = workspace.config
+        self._cache = workspace.cache
+        self._root = workspace.root
+        self._lookup = workspace.inputs
+        self._environment = dict(workspace.environment)
+        self._version = workspace.snapshot.basis.own_code
+        self._compiled: dict[tuple[str, str], _Compiled] = {}
+        self._lock = threading.Lock()
+
+    def op(self, name: str) -> OpConfig:
+        """The configuration of an op; UsageError ``unknown-op``."""
+        return self._config.op(name)
+
+    def judged_by_table(self, name: str) -> bool:
+        """Whether an op is judged by the documented table, not by what its inputs make of it."""
+        return self._config.op(name).tolerance != "auto"
+
+    def make(self, asked: Asked, case: Case) -> WireSubject:
+        """The subject of a request.
+
+        Parameters
+        ----------
+        case : Case
+            What is asked about. Where the op's own cases cannot stand for it, the op's nature and
+            the dtypes of its outputs are found out on its shapes.
+        """
+        compiled = self._current(asked.op, asked.dtype)
+        key = asked.key()
+        samples = compiled.samples
+        plain = not asked.kwargs and not asked.input_names
+        if not (plain and stand_for(self._config.op(asked.op).schema, samples, case)):
+            key = (*key, tuple(spec.shape for spec in case.inputs))
+            samples = [case]
+        known = compiled.made.get(key)
+        if known is None:
+            if len(compiled.made) >= MAX_MADE:
+                compiled.made.clear()
+            known = compiled.made[key] = self._make(asked, compiled, key, samples)
+        return known
+
+    def judged_by(self, asked: Asked) -> str:
+        """See `WireSubject`."""
+        compiled = self._current(asked.op, asked.dtype)
+        return digest_json(
+            [self._base(asked, self._as_asked(asked, compiled)), compiled.seen.parts]
+        )
+
+    def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
+        """The files that `judged_by` depends on, and their state when it was last computed."""
+        compiled = self._current(op, dtype)
+        names, lookup = compiled.seen.names, self._lookup
+        paths = [lookup.path(member) for member in (*names.files, *names.missed)]
+        return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
+
+    def _base(self, asked: Asked, compiled: _Compiled) -> str:
+        parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
+        samples = [case.identity() for case in compiled.samples]
+        made_of = [compiled.digests, self._environment, self._version, samples]
+        return digest_json([repr(asked.key()), *parts, *made_of])
+
+    def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
+        """An op with what a request changes of it."""
+        op = self._config.op(asked.op)
+        kwargs = _typed(asked.kwargs, op.kwargs, compiled.reference.kind)
+        names = asked.input_names or compiled.reference.input_names
+        compare = dict(compiled.compare)
+        reference_dtype = compiled.reference_dtype
+        if asked.tolerance is not None:
+            atol, rtol = asked.tolerance
+            compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
+            reference_dtype = compare["reference_dtype"] = op.reference_dtype
+        if asked.precision:
+            compare["precision"] = asked.precision
+
+        def changed(program: Program) -> Program:
+            return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
+
+        return replace(
+            compiled,
+            op=changed(compiled.op),
+            reference=changed(compiled.reference),
+            compare=compare,
+            reference_dtype=reference_dtype,
+        )
+
+    def _make(
+        self,
+        asked: Asked,
+        compiled: _Compiled,
+        key: tuple[object, ...],
+        samples: Sequence[Case],
+    ) -> WireSubject:
+        changed = self._as_asked(asked, compiled)
+        subject = Subject(
+            asked.op,
+            asked.dtype,
+            changed.op,
+            changed.reference,
+            changed.compare,
+            samples,
+            changed.reference_dtype,
+        )
+        base = self._base(asked, changed)
+        # Programs that were loaded before something was edited are not used again, whatever it is
+        # edited to: hence the time.
+        loaded = digest_json([repr(key), base, compiled.seen.begun])
+        return WireSubject(subject, loaded, base, compiled.seen)
+
+    def _current(self, name: str, dtype: str) -> _Compiled:
+        with self._lock:
+            known = self._compiled.get((name, dtype))
+            if (
+                known is None
+                or any(stamp_of(path) != stamp for path, stamp in known.stamps)
+                or not known.seen.hold()
+            ):
+                known = self._compiled[name, dtype] = self._compile(self._config.op(name), dtype)
+            return known
+
+    def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
+        """By way of the graph's compiler, so that programs are made in one place."""
+        stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
+        config = replace(self._config, ops=(stand_in,), targets={})
+        graph = Compiler(config, self._cache, Overrides(), self._version).graph()
+        tasks = graph.tasks
+        program, reference, compare = (
+            tasks[f"{stage}:{op.name}:{dtype}"] for stage in ("op", "reference", "compare")
+        )
+        made = program_of(program.settings)
+        if op.op is None:
+            made = Program(SUBMITTED, root=made.root, input_names=made.input_names)
+        code = self._compiled_code(graph, (program, reference))
+        files = sorted({*program.sources, *reference.sources, *code})
+        table = FileTable(self._root)
+        digests = tuple(table.digest(path) for path in files)
+        static = digest_json(["wire", op.name, dtype, files, digests, self._version])
+        inputs = KnownInputs(self._cache.actions, static, self._lookup)
+        earlier = self._compiled.get((op.name, dtype))
+        names = Discovered() if earlier is None else earlier.seen.names
+        for known in inputs.sets()[:1]:
+            names |= known
+        return _Compiled(
+            made,
+            program_of(reference.settings),
+            compare.params,
+            reference.params["dtype"],
+            tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
+            digests,
+            WireInputs(inputs, self._lookup, names),
+            own_samples(op, dtype, self._config.validation.seed),
+        )
+
+    def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
+        """Build what programs consist of that is compiled; the sources of the builds, and PTX."""
+        found: set[str] = set()
+        for spec in specs:
+            build_code(self._workspace, spec, graph)
+            for source in spec.inputs:
+                if source.role == stages.CODE:
+                    for name in graph.upstream([source.task]):
+                        found.update(graph.tasks[name].sources)
+                    found.add(spec.settings["path"])
+        return found
+
+
+def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
+    """Keyword arguments of the wire, which all are strings, with types where these are sure.
+
+    A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
+    becomes of it on the way.
+    """
+    typed = {}
+    for name, value in given.items():
+        typed[name] = value
+        if isinstance(value, str) and not isinstance(configured.get(name), str):
+            parsed = _parse(value)
+            if kind in ("callable", "triton") or kwarg_text(parsed) == value:
+                typed[name] = parsed
+    return typed
+
+
+_WORDS: Mapping[str, Json] = {"True": True, "False": False, "None": None}
+
+
+def _parse(text: str) -> Json:
+    if text in _WORDS:
+        return _WORDS[text]
+    for kind in (int, float):
+        try:
+            value = kind(text)
+        except ValueError:
+            continue
+        return value if value - value == 0 else text
+    return text
+
+
+def results_folder(config: Config, cache: WorkspaceCache) -> Path:
+    """Where the results of submissions lie: the cache, or below ``[storage] db_path``.
+
+    Several workspaces may name one `db_path`; each has a folder of its own there.
+    """
+    path = config.storage.db_path
+    return cache.folder if path is None else path / workspace_stem(config.root)
+
+
+def tolerance_of(
+    kwargs: dict[str, Json], op: OpConfig
+) -> tuple[tuple[float, float] | None, dict[str, Json]]:
+    """Take ``atol`` and ``rtol`` out of a request's kwargs, where the op has none of that name.
+
+    The published client's adapters send them so; upstream hands them to the script, which breaks.
+    """
+    rest = dict(kwargs)
+    found = {}
+    for name in ("atol", "rtol"):
+        if name in rest and name not in op.kwargs:
+            value = rest.pop(name)
+            parsed = _parse(value) if isinstance(value, str) else value
+            if isinstance(parsed, (int, float)) and not isinstance(parsed, bool) and parsed >= 0:
+                found[name] = float(parsed)
+    if not found:
+        return None, rest
+    default = Tolerance(0.0, 0.0)
+    return (found.get("atol", default.atol), found.get("rtol", default.rtol)), rest
+
+
+def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
+    """Take ``precision`` out of a request's kwargs, where it is one of ours and not the op's own.
+
+    Empty where it is not given, or is the configured one. Any other value is for the reference:
+    some have an argument of this name.
+    """
+    rest = dict(kwargs)
+    if "precision" in op.kwargs or rest.get("precision") not in PRECISIONS:
+        return "", rest
+    precision = str(rest.pop("precision"))
+    return ("" if precision == op.precision else precision), rest

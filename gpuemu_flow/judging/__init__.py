@@ -1,0 +1,1 @@
+"""The only evaluator of a case: inputs, op, reference, comparison, checks, verdict."""

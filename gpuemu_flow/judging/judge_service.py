@@ -1,0 +1,238 @@
+"""Judging beside the reference: a service in its worker, so that hardly a tensor travels.
+
+For each case it makes the inputs, puts a copy where the op's worker finds them, runs the reference
+meanwhile, and judges the op's outputs in the memory that the op left them in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
+from gpuemu_flow.judging.judge import Judge, Nature
+from gpuemu_flow.judging.reference_dtypes import WIDE, expected_dtypes
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.runners.api import OpError, Outcome, OutputInfo, RunError
+from gpuemu_flow.runners.arena import Arena, Slot, end_of
+from gpuemu_flow.runners.blobs import BlobError
+from gpuemu_flow.runners.execute import converted
+from gpuemu_flow.runners.jobs import Desk
+from gpuemu_flow.runners.tensors import element_type
+from gpuemu_flow.types import Case, Json
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass
+class _Item:
+    """One case at hand, and what the reference gave or raised; see `questions.CasesAtHand`."""
+
+    case: Case
+    inputs: Arrays
+    known: str | None = None
+    stage: str | None = None
+    digest: str = ""
+    expected: Arrays | None = None
+    failed: BaseException | None = None
+
+
+class JudgeService:
+    """Judges the cases of one op and dtype; see `runners.jobs.Service`.
+
+    Parameters
+    ----------
+    setup : mapping
+        See `questions.Setup`. Facts that are given need not be found out again.
+    """
+
+    def __init__(self, setup: Mapping[str, Json]) -> None:
+        self._dtype = str(setup["dtype"])
+        self._widens = bool(setup["widens"])
+        self._compare = setup["compare"]
+        self._samples = [Case.from_json(case) for case in setup["samples"]]
+        self._facts = setup["facts"]
+        self._judge: Judge | None = None
+        self._items: list[_Item] = []
+
+    def answer(self, method: str, payload: Mapping[str, Json], desk: Desk) -> Json:
+        """``prepare`` cases, then ``judge`` outputs or give what is ``expected``, again and again;
+        ``evaluate`` the reference on other inputs.
+
+        Raises
+        ------
+        BaseException
+            What the reference raised on the only case.
+        """
+        if method == "prepare":
+            return self._prepare(payload, desk)
+        if method == "evaluate":
+            inputs = _copies(desk.own, payload["slots"])
+            rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
+            outputs = desk.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
+            return _to_json(desk.own.write(outputs))
+        if method == "expected":
+            return self._give_expected(desk, bring=bool(payload["bring"]))
+        return self._judge_all(payload, desk)
+
+    def _prepare(self, payload: Mapping[str, Json], desk: Desk) -> Json:
+        """Make or take the inputs; where they lie for the op when it is to have them."""
+        cases = [Case.from_json(case) for case in payload["cases"]]
+        if payload["by_seed"]:
+            files = zip(cases, payload["known"], payload["stage"], strict=True)
+            self._items = [
+                _Item(case, materialise(case), known=known, stage=stage)
+                for case, known, stage in files
+            ]
+        else:
+            self._items = [_Item(cases[0], _copies(desk.own, payload["slots"]))]
+        if not payload["give"] or desk.peer is None:
+            return None
+        given = []
+        start = 0
+        for item in self._items:
+            slots = desk.peer.write(item.inputs, start=start, keep_layout=True)
+            start = end_of(slots)
+            given.append(_to_json(slots))
+        return given
+
+    def go_on(self, desk: Desk) -> None:
+        """Run the reference, while the op runs in its own process.
+
+        Of several cases each one's turn comes when it is judged, its tensors still in the cache.
+        """
+        if len(self._items) == 1:
+            self._settle(self._items[0], desk)
+
+    def _settle(self, item: _Item, desk: Desk) -> None:
+        if item.expected is None and item.failed is None:
+            try:
+                item.expected = _kept(item) or self._run_reference(item, desk)
+            except BaseException as error:  # told when it is asked for
+                item.failed = error
+
+    def _run_reference(self, item: _Item, desk: Desk) -> Arrays:
+        """In float64 where it can; the inputs stay as they are."""
+        begin = time.perf_counter()
+        outputs: Arrays = {}
+        if self._widens:
+            with suppress(Exception):  # it may be made for its own dtype only
+                outputs = _in_order(desk.run(self._own_inputs(item, WIDE), item.case.seed))
+        if not outputs:
+            begin = time.perf_counter()
+            outputs = _in_order(desk.run(self._own_inputs(item, None), item.case.seed))
+        nbytes = sum(array.nbytes for array in outputs.values())
+        if item.stage and worth_keeping(time.perf_counter() - begin, nbytes):
+            item.digest = stage(outputs, Path(item.stage))
+        return outputs
+
+    def _only_expected(self) -> Arrays:
+        (item,) = self._items
+        if item.failed is not None:
+            raise item.failed
+        if item.expected is None:
+            raise ValueError("the case was not prepared")
+        return item.expected
+
+    def _give_expected(self, desk: Desk, *, bring: bool) -> Json:
+        expected = self._only_expected()
+        if not bring:
+            return {}
+        allowed = self._made_judge(desk, expected).allowed_dtypes(expected)
+        return {"slots": _to_json(desk.own.write(expected)), "dtypes": allowed}
+
+    def _judge_all(self, payload: Mapping[str, Json], desk: Desk) -> Json:
+        """Verdicts on the outputs that there are; none on a case that is better asked for alone."""
+        places, arena = payload["places"], desk.peer
+        if places is None or arena is None:
+            places, arena = [payload["slots"]], desk.own
+        if len(self._items) == 1:
+            self._only_expected()
+        results: list[Json] = []
+        for item, place in zip(self._items, places, strict=False):
+            self._settle(item, desk)
+            if item.expected is None:
+                results.append(None)
+                continue
+            judge = self._made_judge(desk, item.expected)
+            actual = arena.read(_slots(place))
+            try:
+                result = judge.check(
+                    item.case, actual, item.expected, item.inputs, explain=bool(payload["explain"])
+                )
+            except Exception as error:
+                text = f"while comparing: {error}"
+                raise OpError(RunError("reference-failed", text)) from None
+            results.append(result.to_json())
+            if len(self._items) > 1:
+                item.expected = None
+        nature = self._judge.nature if self._judge is not None else None
+        if nature is not None:
+            self._facts = {**self._facts, "nature": vars(nature)}
+        staged = [item.digest for item in self._items]
+        return {"results": results, "facts": self._facts, "staged": staged}
+
+    def _own_inputs(self, item: _Item, input_dtype: str | None) -> Arrays:
+        """Copies of the inputs, those of the case's float type converted."""
+        wide = converted(item.inputs, self._dtype, input_dtype)
+        return {
+            name: array.copy(order="K") if array is item.inputs[name] else array
+            for name, array in wide.items()
+        }
+
+    def _made_judge(self, desk: Desk, expected: Arrays) -> Judge:
+        if self._judge is None:
+            allowed: dict[str, list[str]] = self._facts["allowed"] or {}
+            if self._widens and not allowed:
+                smallest = min(self._samples, key=lambda case: case.numel)
+                try:
+                    native = _outcome(desk.run(materialise(smallest), smallest.seed))
+                except Exception as error:
+                    native = Outcome(0, ok=False, error=RunError("op-exception", str(error)))
+                allowed = expected_dtypes(native, [_outcome(expected)], self._dtype)
+            self._facts = {**self._facts, "allowed": allowed}
+            known = self._facts["nature"]
+            nature = None if known is None else Nature(**known)
+            self._judge = Judge(self._compare, allowed, self._samples, desk.evaluate, nature=nature)
+        return self._judge
+
+
+def _kept(item: _Item) -> Arrays:
+    """What the reference gave for the case at an earlier time, if that is kept."""
+    if item.known:
+        with suppress(OSError, BlobError):  # gone in the meantime: it runs
+            return load(Path(item.known))
+    return {}
+
+
+def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    """In C order; OpError when an output is of no known dtype."""
+    for array in outputs.values():
+        element_type(array)
+    return {name: np.asarray(array, order="C") for name, array in outputs.items()}
+
+
+def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:
+    infos = tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))
+    return Outcome(0, ok=True, outputs=infos)
+
+
+def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
+    return {name: Slot.from_json(slot) for name, slot in data.items()}
+
+
+def _to_json(slots: Mapping[str, Slot]) -> dict[str, Json]:
+    return {name: slot.to_json() for name, slot in slots.items()}
+
+
+def _copies(arena: Arena, data: Mapping[str, Json]) -> Arrays:
+    """Tensors in their layouts, in memory that nobody else can write to."""
+    return {name: array.copy(order="K") for name, array in arena.views(_slots(data)).items()}

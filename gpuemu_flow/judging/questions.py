@@ -1,0 +1,299 @@
+"""Questions to the judge beside the reference, as work that a supervisor can try again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.runners.answers import MALFORMED
+from gpuemu_flow.runners.api import Checks, Outcome
+from gpuemu_flow.runners.arena import Arena, Slot
+from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.types import Case, CheckResult, Json
+
+Arrays = Mapping[str, NDArray[Any]]
+
+SERVICE = "gpuemu_flow.judging.judge_service:JudgeService"
+EVALUATIONS = 36  # of the reference for one case at most
+_PLAIN = Checks(inputs_unchanged=False)
+
+
+@dataclass
+class Setup:
+    """What the service is made with; see `judge_service.JudgeService`.
+
+    Attributes
+    ----------
+    dtype : str
+    widens : bool
+        The reference is asked for float64 outputs.
+    compare : mapping
+    samples : sequence of JSON
+    facts : dict
+        What a service found out about the reference by evaluating it: ``nature`` and ``allowed``
+        (see `Judge`), each null until then.
+    """
+
+    dtype: str
+    widens: bool
+    compare: Mapping[str, Json]
+    samples: list[dict[str, Json]]
+    facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return dict(vars(self))
+
+
+@dataclass
+class _Held:
+    """What the service behind a conversation has."""
+
+    peer: Arena | None = None
+    about: CasesAtHand | None = None
+
+
+@dataclass(eq=False)
+class CasesAtHand:
+    """What the service is asked about.
+
+    Attributes
+    ----------
+    cases : sequence of Case
+    arrays : mapping of str to ndarray or None
+        The inputs of the only case; None when they follow from the cases.
+    peer : Arena or None
+        The op's memory.
+    give : bool
+        Put the inputs there; no longer once the op has them, for its outputs lie beside them.
+    known : sequence of str or None
+        Per case: the file with what the reference gives; None when it has to be run.
+    stage : sequence of str
+        Per case: where it may leave what it gives, if that is worth keeping.
+    slots : list of dict of str to Slot
+        Where each case's are then; empty until then, and when that failed.
+    """
+
+    cases: Sequence[Case]
+    arrays: Arrays | None = None
+    peer: Arena | None = None
+    give: bool = False
+    known: Sequence[str | None] = ()
+    stage: Sequence[str] = ()
+    slots: list[dict[str, Slot]] = field(default_factory=list, init=False)
+
+    @property
+    def index(self) -> int:
+        """What an attempt is known by."""
+        return self.cases[0].index
+
+
+def _post(
+    conversation: Conversation,
+    message: dict[str, Json],
+    setup: Setup,
+    arrays: Arrays,
+    fds: Sequence[int] = (),
+) -> Attempt | None:
+    """Send a question, and with a worker's first one what the service is to be made with."""
+    if conversation.cases == 0:
+        message.update(target=SERVICE, setup=setup.to_json())
+    return conversation.post(
+        {"type": "serve", **message},
+        message["index"],
+        checks=_PLAIN,
+        arrays=arrays,
+        fds=fds,
+        calls=EVALUATIONS,
+        idle=message["method"] == "prepare",
+    )
+
+
+def _slots(data: Mapping[str, Json]) -> dict[str, Slot]:
+    return {str(name): Slot.from_json(slot) for name, slot in data.items()}
+
+
+class Evaluation:
+    """The reference's outputs on other inputs, as written or as its float32 shadow.
+
+    Attributes
+    ----------
+    outputs : dict of str to ndarray
+        After `finish`, when the attempt is good: views until the next question.
+    """
+
+    def __init__(
+        self, setup: Setup, inputs: Arrays, *, shadow: bool, rounding: Rounding | None = None
+    ) -> None:
+        self.outputs: dict[str, NDArray[Any]] = {}
+        self._setup = setup
+        self._inputs = inputs
+        self._shadow = shadow
+        self._rounding = None if rounding is None else vars(rounding)
+
+    def begin(self, conversation: Conversation) -> Attempt | None:
+        """See `Work`."""
+        message = {
+            "method": "evaluate",
+            "index": 0,
+            "shadow": self._shadow,
+            "rounding": self._rounding,
+        }
+        return _post(conversation, message, self._setup, self._inputs)
+
+    def finish(self, conversation: Conversation) -> Attempt:
+        """See `Work`."""
+        attempt, answer = conversation.collect(0)
+        if attempt.outcome.ok:
+            try:
+                self.outputs = conversation.shared().read(_slots(answer["result"]))
+            except MALFORMED:
+                return conversation.broken(0)
+        return attempt
+
+
+class Question:
+    """A question on cases; the service is made ready for them first where it is not.
+
+    Parameters
+    ----------
+    setup : Setup
+    about : CasesAtHand
+
+    Attributes
+    ----------
+    method : str
+        ``judge``, or ``expected`` for what the reference gives on an only case.
+    bring : bool
+        Whether the tensors that are ``expected`` are wanted, or only that there are some.
+    explain : bool
+        Whether ``judge`` is to look for what wrong elements have in common.
+    actual : mapping of str to ndarray
+        What ``judge`` is to judge, on an only case.
+    places : sequence of mapping of str to Slot, or None
+        Where it lies in ``about.peer``, if it does; of the first cases at least.
+    results : list of CheckResult or None
+        What ``judge`` said, per case that there were outputs of; None on a case that has to be
+        asked for alone.
+    facts : dict
+        See `Setup`; as far as they are known by then.
+    staged : list of str
+        Per case: sha256 of the file that lies where `CasesAtHand.stage` says, empty when none does.
+    answer : mapping
+        After `finish`, when the attempt is good.
+    outputs : dict of str to ndarray
+        What ``expected`` gave: views until the next question.
+    """
+
+    def __init__(self, setup: Setup, about: CasesAtHand, *, method: str = "judge") -> None:
+        self.about = about
+        self.method = method
+        self.bring = True
+        self.explain = True
+        self.actual: Arrays = {}
+        self.places: Sequence[Mapping[str, Slot]] | None = None
+        self.results: list[CheckResult | None] = []
+        self.facts: dict[str, Json] = {}
+        self.staged: list[str] = []
+        self.answer: Mapping[str, Json] = {}
+        self.outputs: dict[str, NDArray[Any]] = {}
+        self._setup = setup
+        self._begun_in: Conversation | None = None
+        self._waiting = False
+        self._failed: Attempt | None = None
+
+    def begin(self, conversation: Conversation) -> Attempt | None:
+        """Make the service ready; see `Work`."""
+        self._begun_in = conversation
+        self._waiting = False
+        self._failed = None
+        held, about = _held(conversation), self.about
+        if held.about is about:
+            return None
+        has_peer = about.peer is not None and about.peer.fd >= 0
+        none = [None] * len(about.cases)
+        message = {
+            "method": "prepare",
+            "index": about.index,
+            "cases": [case.to_json() for case in about.cases],
+            "by_seed": about.arrays is None,
+            "give": about.give and has_peer,
+            "known": list(about.known) or none,
+            "stage": list(about.stage) or none,
+        }
+        fds = []
+        if about.peer is not None and has_peer and about.peer is not held.peer:
+            fds.append(about.peer.fd)
+            held.peer = about.peer
+        failed = _post(conversation, message, self._setup, about.arrays or {}, fds)
+        if failed is None:
+            held.about = about
+            self._waiting = True
+        return failed
+
+    def wait_prepared(self) -> None:
+        """Wait until the inputs lie where `CasesAtHand.slots` then says; failures show later."""
+        conversation = self._begun_in
+        if not self._waiting or conversation is None:
+            return
+        self._waiting = False
+        attempt, answer = conversation.collect(self.about.index)
+        if not attempt.outcome.ok:
+            _held(conversation).about = None
+            self._failed = attempt
+            return
+        try:
+            self.about.slots = [_slots(slots) for slots in answer["result"] or ()]
+        except MALFORMED:
+            self._failed = conversation.broken(self.about.index)
+
+    def finish(self, conversation: Conversation) -> Attempt:
+        """Ask, and take the answer; see `Work`."""
+        self.wait_prepared()
+        if self._failed is not None:
+            return self._failed
+        places = self.places if _held(conversation).peer is self.about.peer else None
+        if places is None and len(self.about.cases) > 1:  # the outputs are out of reach
+            return Attempt(Outcome(self.about.index, ok=True))
+        message = {
+            "method": self.method,
+            "index": self.about.index,
+            "bring": self.bring,
+            "explain": self.explain,
+            "places": None
+            if places is None
+            else [{n: slot.to_json() for n, slot in place.items()} for place in places],
+        }
+        arrays = self.actual if places is None and self.method == "judge" else {}
+        failed = _post(conversation, message, self._setup, arrays)
+        if failed is not None:
+            return failed
+        attempt, answer = conversation.collect(self.about.index)
+        if attempt.outcome.ok:
+            try:
+                self._take(answer["result"], conversation)
+            except MALFORMED:
+                return conversation.broken(self.about.index)
+        return attempt
+
+    def _take(self, answer: Mapping[str, Json], conversation: Conversation) -> None:
+        if self.method == "judge":
+            self.facts = {key: answer["facts"][key] for key in self._setup.facts}
+            self.staged = [str(digest) for digest in answer["staged"]]
+            self.results = [
+                None if result is None else CheckResult.from_json(result)
+                for result in answer["results"]
+            ]
+        elif self.bring:
+            self.outputs = conversation.shared().read(_slots(answer["slots"]))
+        self.answer = answer
+
+
+def _held(conversation: Conversation) -> _Held:
+    if not isinstance(conversation.held, _Held):
+        conversation.held = _Held()
+    return conversation.held

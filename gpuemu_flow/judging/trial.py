@@ -1,0 +1,441 @@
+"""One op and its reference, kept warm, judging case after case: nothing is stored on the way.
+
+``run`` works in stages, so that each can be cached. Fuzzing, reproducing, minimising and the
+daemon judge one case at a time and want it fast: the reference's worker makes the inputs, leaves
+them where the op finds them, and judges the outputs where the op left them. The verdict is
+`judge`'s, as in ``run``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.judging.expected_store import ExpectedStore
+from gpuemu_flow.judging.questions import CasesAtHand, Evaluation, Question, Setup
+from gpuemu_flow.judging.reference_dtypes import widens
+from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.runners.tensors import as_plain_array
+from gpuemu_flow.runners.work import CallMany, Laid
+from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.judging.judge import Judge
+
+Arrays = Mapping[str, NDArray[Any]]
+PLAIN = Checks(inputs_unchanged=False)
+SESSIONS_PER_TRIAL = 2  # op and reference
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one case.
+
+    Attributes
+    ----------
+    case : Case
+    result : CheckResult
+    actual : mapping of str to ndarray
+        Views that are valid until the next trial; empty where the op gave no outputs.
+    """
+
+    case: Case
+    result: CheckResult
+    actual: Arrays = field(default_factory=dict)
+    given: Arrays | None = None
+    bring_expected: Callable[[], Arrays] = dict
+
+    @cached_property
+    def inputs(self) -> Arrays:
+        """As they were given to the op, in their layouts."""
+        return materialise(self.case) if self.given is None else self.given
+
+    @cached_property
+    def expected(self) -> Arrays:
+        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
+        return self.bring_expected()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with its expected outputs.
+
+    Attributes
+    ----------
+    case : Case
+    inputs, expected : mapping of str to ndarray
+    allowed : mapping of str to list of str
+        Dtypes that each output may have, the likeliest first.
+    check : callable
+        The verdict on outputs (mapping of str to ndarray), not explained.
+    """
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    allowed: Mapping[str, list[str]]
+    check: Callable[[Arrays], CheckResult]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The likeliest dtype of each output."""
+        return {name: names[0] for name, names in self.allowed.items()}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An op to be tried: its programs and how outputs are judged.
+
+    Attributes
+    ----------
+    name, dtype : str
+    op, reference : Program
+    compare : mapping
+        The op's ``compare`` slice of the configuration.
+    reference_dtype : str or None
+        The dtype that the reference is asked for; None means float64 where it can.
+    samples : sequence of Case
+        The op's first cases; see `Judge`.
+    """
+
+    name: str
+    dtype: str
+    op: Program
+    reference: Program
+    compare: Mapping[str, Json]
+    samples: Sequence[Case]
+    reference_dtype: str | None = None
+
+
+class BatchSize:
+    """How many cases go to the programs in one message: as many as take no time to speak of.
+
+    A message costs as much as a small case, but what is under way can neither be interrupted nor
+    shown, and tensors of many cases at once fit no cache.
+    """
+
+    MAX_CASES = 32
+    MAX_BYTES = 16 << 20
+    MAX_SECONDS = 0.05
+
+    def __init__(self) -> None:
+        self._allowed = 1
+
+    def admits(self, count: int, nbytes: int) -> bool:
+        """Whether a batch may be of so many cases, with so many bytes of inputs together."""
+        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
+
+    def took(self, count: int, seconds: float) -> None:
+        """Learn how long a batch of `count` cases took."""
+        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
+        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
+
+
+def input_bytes(case: Case) -> int:
+    """Bytes of a case's inputs, without gaps."""
+    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
+
+
+class Trials:
+    """Judges cases of one subject with warm programs. Not thread-safe; use `open_trials`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        subject: Subject,
+        stack: ExitStack,
+        cancel: Event | None,
+        *,
+        kept: ExpectedStore | None = None,
+    ) -> None:
+        self.subject = subject
+        self._pool = pool
+        self._stack = stack
+        self._cancel = cancel
+        self._reference = self._session(subject.reference)
+        self._opened_op: ProgramSession | None = None
+        self.batch_size = BatchSize()
+        self._setup = Setup(
+            dtype=subject.dtype,
+            widens=widens(subject.dtype, subject.reference_dtype),
+            compare=subject.compare,
+            samples=[case.to_json() for case in subject.samples],
+        )
+        self._kept = kept
+        if kept is not None:
+            self._setup.facts.update(kept.fact("facts") or {})
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the reference has a float32 shadow."""
+        reference = self.subject.reference
+        return reference.kind != "command" and not reference.python
+
+    @property
+    def _op(self) -> ProgramSession:
+        """The op's session; outputs that someone else computed are judged without one."""
+        if self._opened_op is None:
+            self._opened_op = self._session(self.subject.op)
+        return self._opened_op
+
+    def observed(self) -> dict[str, Observation]:
+        """Return all that each program was seen to use so far, by ``op`` and ``reference``."""
+        found = {"reference": self._reference.observed()}
+        if self._opened_op is not None:
+            found["op"] = self._opened_op.observed()
+        return found
+
+    def _session(self, program: Program) -> ProgramSession:
+        return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
+
+    def judge(self, case: Case, checks: Checks = PLAIN) -> Trial:
+        """Make a case's inputs, run both programs on them, and judge."""
+        return self._try(case, None, checks)
+
+    def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> Trial:
+        """Judge given inputs; `case` says which dtype, seed and strategy they stand for.
+
+        With `decoy` or `guards` among the checks, their shapes and layouts too.
+        """
+        return self._try(case, inputs, checks)
+
+    def judge_all(self, cases: Sequence[Case]) -> Iterator[Trial]:
+        """`judge` on one case after the other, with `PLAIN` checks and fewer messages.
+
+        A case that something is wrong with is judged again alone. `batch_size` says how many
+        cases are to be given.
+        """
+        begin = time.perf_counter()
+        results = self._try_all(cases) if len(cases) > 1 else []
+        if results:
+            self.batch_size.took(len(results), time.perf_counter() - begin)
+        for number, case in enumerate(cases):
+            result = results[number] if number < len(results) else None
+            if result is not None:
+                yield Trial(case, result)
+                continue
+            begin = time.perf_counter()
+            trial = self._try(case, None, PLAIN)
+            self.batch_size.took(1, time.perf_counter() - begin)
+            yield trial
+
+    def _try_all(self, cases: Sequence[Case]) -> list[CheckResult | None]:
+        """Verdicts on the first cases, as far as all went well."""
+        arena = self._op.arena()
+        if arena is None:
+            return []
+        about = CasesAtHand(cases, None, arena, give=True, **self._files(cases))
+        question = Question(self._setup, about)
+        try:
+            self._reference.begin_work(question)
+            question.wait_prepared()
+            if not about.slots:
+                self._reference.abandon()
+                return []
+            about.give = False
+            work = CallMany(arena, cases, about.slots, PLAIN)
+            self._op.ask(work)
+            question.places = [called.slots for called in work.done]
+            attempt = self._reference.finish_work(question)
+        except BaseException:
+            self._reference.abandon()
+            raise
+        if not attempt.outcome.ok:
+            return []
+        self._learn(question)
+        return [
+            None if result is None else with_violations(result, called.violations)
+            for result, called in zip(question.results, work.done, strict=False)
+        ]
+
+    def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> Trial:
+        """Run both programs beside each other, then judge where the reference is."""
+        arena = self._op.arena()
+        files = self._files([case]) if inputs is None else {}
+        about = CasesAtHand([case], inputs, arena, give=inputs is None, **files)
+        question = Question(self._setup, about)
+        try:
+            self._reference.begin_work(question)
+            if inputs is None:
+                question.wait_prepared()
+                about.give = False
+            given = self._given_by(about) if inputs is None else inputs
+            # Guards and decoys need the op's own process to lay the inputs out.
+            stands_for = case if checks.decoy or checks.guards else None
+            self._op.begin(given, checks=checks, index=case.index, seed=case.seed, case=stands_for)
+            actual, outcome = self._op.finish()
+            result = self._settle(question, actual, outcome)
+        except BaseException:
+            self._reference.abandon()
+            raise
+        return Trial(case, result, actual, inputs, lambda: self._expected(about))
+
+    def _expected(self, about: CasesAtHand) -> Arrays:
+        question = Question(self._setup, about, method="expected")
+        return question.outputs if self._reference.ask(question).outcome.ok else {}
+
+    @staticmethod
+    def _given_by(about: CasesAtHand) -> Arrays | Laid:
+        (case,) = about.cases
+        if about.peer is None or not about.slots:
+            return materialise(case)
+        return Laid(about.peer, about.slots[0], lambda: materialise(case))
+
+    def _settle(self, question: Question, actual: Arrays, outcome: Outcome) -> CheckResult:
+        """The verdict, once the op is done."""
+        call = self._op.done
+        if outcome.error is not None:
+            question.method, question.bring = "expected", False
+        elif call is not None and call.arena is question.about.peer:
+            question.places = [call.slots]
+        question.actual = actual
+        attempt = self._reference.finish_work(question)
+        error = attempt.outcome.error
+        if error is not None:
+            return run_error_result(FailureKind.REFERENCE, error)
+        if outcome.error is not None:
+            return run_error_result(FailureKind.EXECUTION, outcome.error)
+        self._learn(question)
+        return with_violations(_only(question), outcome.violations)
+
+    def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
+        """Where the reference's outputs lie, or may be left."""
+        if self._kept is None:
+            return {}
+        found = [self._kept.find(case) for case in cases]
+        stage = [] if self._kept.full else [self._kept.staging_path() for _ in cases]
+        return {"known": [None if path is None else str(path) for path in found], "stage": stage}
+
+    def _learn(self, question: Question) -> None:
+        """Keep what will spare another run of the reference."""
+        news = self._setup.facts != question.facts
+        self._setup.facts = question.facts
+        if self._kept is None:
+            return
+        self._kept.learn(self._reference.observed(), self.subject.reference.env)
+        if news:
+            self._kept.remember("facts", question.facts)
+        about = question.about
+        for case, path, digest in zip(about.cases, about.stage, question.staged, strict=False):
+            if digest:
+                self._kept.keep(case, Path(path), digest)
+
+    def prepare(self, case: Case, inputs: Arrays | None = None) -> Prepared:
+        """A case's inputs and what the reference makes of them, to judge outputs that were not run.
+
+        Parameters
+        ----------
+        case : Case
+        inputs : mapping of str to ndarray, optional
+            Those that follow from the case by default.
+
+        Raises
+        ------
+        RunnerError
+            ``reference-failed``.
+        """
+        if inputs is None:
+            inputs = materialise(case)
+        about = CasesAtHand([case], inputs)
+        question = Question(self._setup, about, method="expected")
+        self._demand(question)
+        return Prepared(
+            case,
+            inputs,
+            {name: array.copy() for name, array in question.outputs.items()},
+            question.answer["dtypes"],
+            lambda actual: self._judged(about, actual, explain=False),
+        )
+
+    def judge_of(self, prepared: Prepared) -> Judge:
+        """A judge in this process, for what needs more of it than verdicts."""
+        from gpuemu_flow.judging.judge import Judge, Nature  # noqa: PLC0415 - else in workers only
+
+        samples, known = self.subject.samples, self._setup.facts["nature"]
+        nature = None if known is None else Nature(**known)
+        return Judge(self.subject.compare, prepared.allowed, samples, self, nature=nature)
+
+    def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
+        """Judge outputs that someone else computed.
+
+        Outputs of a dtype that no op can have end in the verdict ``error``.
+        """
+        return self._judged(CasesAtHand([case], inputs), actual)
+
+    def _judged(self, about: CasesAtHand, actual: Arrays, *, explain: bool = True) -> CheckResult:
+        question = Question(self._setup, about)
+        question.explain = explain
+        try:
+            question.actual = {
+                name: np.asarray(as_plain_array(array, name), order="C")
+                for name, array in actual.items()
+            }
+        except OpError as refused:
+            return run_error_result(FailureKind.EXECUTION, refused.error)
+        error = self._reference.ask(question).outcome.error
+        return _only(question) if error is None else run_error_result(FailureKind.REFERENCE, error)
+
+    def __call__(
+        self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Evaluate the reference on given inputs, as the ``auto`` tolerance does.
+
+        Raises
+        ------
+        RunnerError
+            ``reference-failed``.
+        """
+        question = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
+        self._demand(question)
+        return {name: array.copy() for name, array in question.outputs.items()}
+
+    def _demand(self, question: Question | Evaluation) -> None:
+        error = self._reference.ask(question).outcome.error
+        if error is not None:
+            raise RunnerError(Problem("reference-failed", error.message))
+
+
+def _only(question: Question) -> CheckResult:
+    (result,) = question.results
+    if result is None:
+        raise RuntimeError("the judge has to have a verdict on an only case")
+    return result
+
+
+@contextmanager
+def open_trials(
+    pool: Pool,
+    subject: Subject,
+    cancel: Event | None = None,
+    *,
+    kept: ExpectedStore | None = None,
+) -> Iterator[Trials]:
+    """Warm sessions for one subject; closed on leaving.
+
+    Parameters
+    ----------
+    pool : Pool
+    subject : Subject
+    cancel : threading.Event, optional
+    kept : ExpectedStore, optional
+        Where outputs of the reference are kept, when it is slow.
+    """
+    with ExitStack() as stack:
+        yield Trials(pool, subject, stack, cancel, kept=kept)

@@ -1,0 +1,297 @@
+"""Baselines of a workspace: storing what is true now, and comparing with what was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuemu_flow import __version__
+from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
+from gpuemu_flow.artifacts.metrics import KernelMetrics
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.compile_kernels import kernel_policy
+from gpuemu_flow.engine.events import Listener
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.reporting.client_baselines import of_clients
+from gpuemu_flow.reporting.report import run_and_report
+from gpuemu_flow.reporting.submissions import submitted_summaries
+from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.store import baselines
+from gpuemu_flow.store.baselines import Baseline, BaselineStore
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import read_manifest
+from gpuemu_flow.tasks.diff import compare_summaries, read_summary
+from gpuemu_flow.types import Json, Verdict
+
+NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
+REGRESSION, IMPROVEMENT = "regression", "improvement"
+
+
+@dataclass(frozen=True)
+class ResultDiff:
+    """One op and dtype against its baseline.
+
+    Attributes
+    ----------
+    op, dtype : str
+    status : str
+        ``new``, ``missing``, ``unchanged``, ``changed``, ``regression`` or ``improvement``.
+    what : str
+        ``verdict`` or ``max_abs``; empty when nothing changed.
+    old, new : JSON
+    """
+
+    op: str
+    dtype: str
+    status: str
+    what: str = ""
+    old: Json = None
+    new: Json = None
+
+
+@dataclass
+class BaselineDiff:
+    """A workspace against one baseline.
+
+    Attributes
+    ----------
+    baseline : Baseline
+    report : RunReport
+        Of the run that brought the workspace up to date.
+    kernels : list of (str, KernelDiff)
+        Configured kernel, and one of its entries.
+    results : list of ResultDiff
+    """
+
+    baseline: Baseline
+    report: RunReport
+    kernels: list[tuple[str, KernelDiff]] = field(default_factory=list)
+    results: list[ResultDiff] = field(default_factory=list)
+
+    @property
+    def has_regressions(self) -> bool:
+        """Whether anything got worse."""
+        return any(diff.is_regression for _, diff in self.kernels) or any(
+            result.status == REGRESSION for result in self.results
+        )
+
+    def regressions(self) -> list[Regression]:
+        """List what got worse: first ops, then kernels."""
+        tag = self.baseline.tag
+        worse = [
+            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
+            for r in self.results
+            if r.status == REGRESSION
+        ]
+        for kernel, diff in self.kernels:
+            for judgement in diff.judgements:
+                if judgement.kind == REGRESSION:
+                    old, new = diff.figures(judgement.metric)
+                    worse.append(
+                        Regression(
+                            kernel=kernel,
+                            arch=diff.arch,
+                            entry=diff.name,
+                            what=judgement.metric,
+                            old=old,
+                            new=new,
+                            message=judgement.message,
+                            baseline=tag,
+                        )
+                    )
+        return worse
+
+    def to_json(self) -> dict[str, Json]:
+        """What ``diff --format json`` prints."""
+        return {
+            "schema_version": 1,
+            "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},
+            "has_regressions": self.has_regressions,
+            "kernels": [{"kernel": name, **diff.to_json()} for name, diff in self.kernels],
+            "results": [vars(result) for result in self.results],
+        }
+
+
+def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> RunReport:
+    """Run what changed, so that a baseline holds, and a diff sees, what is true now.
+
+    Raises
+    ------
+    UsageError
+        ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
+    """
+    _, report = run_and_report(workspace, session.RunOptions(), listener)
+    if not workspace.graph.tasks and not any(result.cases for result in report.results):
+        message = "the configuration has no op or kernel that can be run here"
+        raise UsageError(Problem("nothing-to-compare", message))
+    return report
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What storing a baseline did.
+
+    Attributes
+    ----------
+    baseline : Baseline
+    replaced : bool
+        There was one of that name.
+    dropped : tuple of str
+        The oldest, which ``storage.max_baselines`` leaves no room for.
+    """
+
+    baseline: Baseline
+    replaced: bool
+    dropped: tuple[str, ...]
+
+
+def _put(workspace: Workspace, baseline: Baseline) -> Stored:
+    known = BaselineStore(workspace.cache)
+    replaced = known.put(baseline)
+    keep = workspace.config.storage.max_baselines
+    return Stored(baseline, replaced, known.trim(keep, baseline.tag))
+
+
+def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
+    """Keep what is true now under a name, in place of an older baseline of that name.
+
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-tag``.
+    """
+    kernels, results = _current(workspace, report)
+    submitted, artifacts = of_clients(workspace)
+    baseline = Baseline(
+        tag=baselines.check_tag(tag),
+        created=baselines.now(),
+        tool=__version__,
+        environment=dict(workspace.environment),
+        kernels=kernels,
+        results=results,
+        submitted=submitted,
+        artifacts=artifacts,
+    )
+    return _put(workspace, baseline)
+
+
+def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
+    """Take an exported baseline in, under its own name or `tag`.
+
+    Raises
+    ------
+    UsageError
+        ``baseline-bad-file``, ``baseline-bad-tag``.
+    """
+    found = baselines.read_file(path)
+    try:
+        for entries in found.kernels.values():
+            for entry in entries:
+                _metrics(entry)
+        for dtypes in found.results.values():
+            for summary in dtypes.values():
+                Verdict(summary["verdict"])
+                float(summary["max_abs"])
+                str(summary["cases_digest"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = f"its figures have another form ({type(error).__name__}: {error})"
+        raise UsageError(Problem("baseline-bad-file", reason, "", str(path))) from None
+    values = {**found.to_json(), "tag": baselines.check_tag(tag or found.tag)}
+    baseline = Baseline.from_json(values)
+    workspace.cache.create()
+    return _put(workspace, baseline)
+
+
+def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
+    """Compare what is true now with a baseline."""
+    kernels, results = _current(workspace, report)
+    found = BaselineDiff(baseline, report)
+    policies = {
+        kernel.name: kernel_policy(workspace.config.policies, kernel)
+        for kernel in workspace.config.kernels
+    }
+    for name in dict.fromkeys((*kernels, *baseline.kernels)):
+        policy = policies.get(name)
+        diffs = diff_kernels(
+            [_metrics(entry) for entry in baseline.kernels.get(name, ())],
+            [_metrics(entry) for entry in kernels.get(name, ())],
+            forbidden=policy.forbidden_instructions if policy is not None else (),
+        )
+        found.kernels += [(name, one) for one in diffs]
+    threshold = workspace.config.policies.regression_threshold
+    for op in dict.fromkeys((*results, *baseline.results)):
+        old, new = baseline.results.get(op, {}), results.get(op, {})
+        for dtype in dict.fromkeys((*new, *old)):
+            found.results.append(_result(op, dtype, old.get(dtype), new.get(dtype), threshold))
+    return found
+
+
+def _result(
+    op: str,
+    dtype: str,
+    old: Mapping[str, Json] | None,
+    new: Mapping[str, Json] | None,
+    threshold: float,
+) -> ResultDiff:
+    if old is None or new is None:
+        before = None if old is None else old["verdict"]
+        after = None if new is None else new["verdict"]
+        return ResultDiff(op, dtype, MISSING if new is None else NEW, "verdict", before, after)
+    changes = compare_summaries(dtype, old, new, threshold)
+    if not changes:
+        same_cases = old.get("cases_digest") == new["cases_digest"]
+        return ResultDiff(op, dtype, UNCHANGED if same_cases else CHANGED)
+    (change,) = changes
+    kind = str(change["kind"])
+    status = {"growth": REGRESSION, "change": CHANGED}.get(kind, kind)
+    return ResultDiff(op, dtype, status, change["what"], change["old"], change["new"])
+
+
+def _current(
+    workspace: Workspace, report: RunReport
+) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
+    """Figures and summaries of all that this run brought up to date."""
+    folder = workspace.cache.folder
+    kernels: dict[str, list[Json]] = {}
+    results: dict[str, dict[str, Json]] = {}
+    judged = {(r.op, r.dtype) for r in report.results if r.cases}
+    linted = {(k.kernel, k.arch) for k in report.kernels if k.entries}
+    for spec in workspace.graph.tasks.values():
+        path = folder / spec.target
+        if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
+            results.setdefault(spec.subject, {})[spec.dtype] = read_summary(path)
+        elif spec.stage == stages.LINT and (spec.subject, spec.params["arch"]) in linted:
+            metrics = read_manifest(path, stages.LINT)["metrics"]
+            kernels.setdefault(spec.subject, []).extend(metrics)
+    for (op, dtype), summary in submitted_summaries(workspace, report.results).items():
+        results.setdefault(op, {})[dtype] = summary
+    return kernels, results
+
+
+def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
+    """Figures of a stored entry.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        When they are not of that form.
+    """
+    metrics = KernelMetrics.from_json(entry)
+    numbers: Sequence[object] = (
+        metrics.registers, metrics.spill_instructions, metrics.spill_bytes, metrics.stack_bytes,
+        metrics.local_bytes, metrics.shared_bytes, metrics.instructions, metrics.max_live,
+        metrics.dynamic_shared_bytes, metrics.barriers, metrics.predicated_instructions,
+        *metrics.families.values(), *metrics.opcodes.values(), *metrics.calls.values(),
+        *(metrics.sass_opcodes or {}).values(),
+    )  # fmt: skip
+    if not all(value is None or (isinstance(value, int) and value >= 0) for value in numbers):
+        raise ValueError("a figure is no count")
+    words = (metrics.name, metrics.arch, metrics.metric_source, metrics.tool_version,
+             metrics.ptx_target, metrics.sass_tool)  # fmt: skip
+    if not all(isinstance(word, str) for word in words):
+        raise ValueError("a name is no text")
+    return metrics

@@ -1,0 +1,243 @@
+"""A whole check in one process: select, run within a time limit, compare with a baseline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuemu_flow.engine import session
+from gpuemu_flow.engine.events import Listener
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.fuzz.causes import cause_budget, with_causes
+from gpuemu_flow.fuzz.failures import record_run
+from gpuemu_flow.reporting import baselines, history
+from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.report import run_and_report
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Json, Verdict
+
+QUICK = "quick"
+THOROUGH = "thorough"
+WORSE = ("regression", "growth")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks for.
+
+    Attributes
+    ----------
+    words : tuple of str
+        Ops, tasks, groups and targets; none means everything.
+    quick : bool
+        Of these, only comparisons in ``ci.quick_dtypes``, and lints.
+    baseline : str or None
+        Tag of a baseline, or a file that one was exported to.
+    jobs : int or None
+        Tasks at a time; None takes ``ci.parallel_jobs``, 0 means one per processor.
+    fail_on_regression : bool or None
+        None: as in ``[policies]``, when there is a baseline.
+    limited : bool
+        ``ci.thorough_timeout`` holds, but for a quick run.
+    pictures : bool
+        Failing cases are run again, to draw them.
+    require_all : bool
+        What was asked for and got no verdict makes the report no success.
+    confirm : bool
+        New cases are run, to confirm the causes of failures.
+    """
+
+    words: tuple[str, ...] = ()
+    quick: bool = False
+    baseline: str | None = None
+    jobs: int | None = None
+    fail_on_regression: bool | None = None
+    limited: bool = True
+    pictures: bool = False
+    require_all: bool = False
+    confirm: bool = True
+
+    @property
+    def mode(self) -> str:
+        """Name of what is checked."""
+        return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
+
+
+def check(
+    workspace: Workspace,
+    request: Request,
+    listener: Listener | None = None,
+    environ: Mapping[str, str] = os.environ,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Bring what was asked for up to date and say what was found.
+
+    Failing cases and the history are recorded. `announce` is called with an op's name before new
+    cases are run to find the cause of its failures.
+
+    Raises
+    ------
+    UsageError
+        For words that name nothing, and for a baseline that does not exist.
+    """
+    baseline = _baseline(workspace, request.baseline)
+    ci = workspace.config.ci
+    limit = ci.thorough_timeout if request.limited and not request.quick else None
+    options = session.RunOptions(
+        words=() if request.words == (THOROUGH,) else request.words,
+        jobs=ci.parallel_jobs if request.jobs is None else request.jobs,
+        time_limit=limit,
+    )
+    if request.quick:
+        run, status, timed_out = _quick(workspace, options, listener)
+    else:
+        outcome, run = run_and_report(workspace, options, listener)
+        status, timed_out = outcome.ordered_status(), outcome.timed_out
+        if timed_out and limit is not None:
+            run = _cut_off(run, outcome, limit)
+    if not timed_out:
+        budget = cause_budget(workspace, confirm=request.confirm)
+        run = with_causes(workspace, run, budget=budget, announce=announce)
+    run = replace(run, problems=(*run.problems, *record_run(workspace, run)))
+    history.append(workspace.cache, run)
+    partial = bool(options.words) or request.quick
+    worse, shown = against(workspace, baseline, run, partial=partial)
+    extras = Extras(
+        mode=request.mode,
+        baseline=shown,
+        regressions=tuple(worse),
+        fail_on_regression=_gate(workspace, request),
+        timed_out=timed_out,
+        require_all=request.require_all,
+    )
+    report = gather(workspace, run, extras, status, environ)
+    if request.pictures and not run.interrupted:
+        from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
+
+        report = with_pictures(workspace, report)
+    workspace.cache.close()
+    return report
+
+
+def _quick(
+    workspace: Workspace, options: session.RunOptions, listener: Listener | None
+) -> tuple[RunReport, dict[str, str], bool]:
+    """Comparisons in the quick dtypes and lints, and a word on each op that is left out."""
+    graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
+    chosen = graph.select(options.words)
+    names = tuple(
+        name
+        for name, spec in graph.tasks.items()
+        if name in chosen
+        and (spec.stage == stages.LINT or (spec.stage == stages.COMPARE and spec.dtype in dtypes))
+    )
+    run, status, timed_out = RunReport(TaskCounts(), (), ()), dict[str, str](), False
+    if names:
+        # Kernels have no dtype, and are not left out.
+        words = replace(options, dtypes=(*dtypes, ""))
+        quick = replace(options, words=names)
+        outcome, run = run_and_report(workspace, quick, listener, asked=words)
+        status, timed_out = outcome.ordered_status(), outcome.timed_out
+    subjects = {graph.tasks[name].subject for name in chosen} | set(options.words)
+    known = {result.op for result in run.results}
+    reason = f"not in the quick run, which checks {', '.join(dtypes)} only"
+    left_out = tuple(
+        OpResult(op.name, dtype, Verdict.SKIPPED, reason=reason, absence=Absence.LEFT_OUT)
+        for op in workspace.config.ops
+        if op.name not in known and (not options.words or op.name in subjects)
+        for dtype in op.dtypes
+    )
+    return replace(run, results=(*run.results, *left_out)), status, timed_out
+
+
+def _baseline(workspace: Workspace, wanted: str | None) -> Baseline | None:
+    if wanted is None:
+        return None
+    if wanted.endswith(".json") and Path(wanted).is_file():
+        return read_file(Path(wanted))
+    return BaselineStore(workspace.cache).comparable(wanted)
+
+
+def _gate(workspace: Workspace, request: Request) -> bool:
+    if request.fail_on_regression is not None:
+        return request.fail_on_regression
+    return request.baseline is not None and workspace.settings.fail_on_regression
+
+
+def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
+    """Results of tasks that the time limit ended, or kept from beginning, as skipped."""
+    ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
+    reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
+    arches = {
+        (spec.subject, spec.params["arch"])
+        for name, spec in outcome.graph.tasks.items()
+        if name in ended and spec.stage == stages.LINT
+    }
+    results = tuple(
+        OpResult(r.op, r.dtype, Verdict.SKIPPED, reason=reason, absence=Absence.CUT_OFF)
+        if f"{stages.COMPARE}:{r.op}:{r.dtype}" in ended
+        else r
+        for r in run.results
+    )
+    kernels = tuple(
+        KernelResult(k.kernel, k.arch, Verdict.SKIPPED, reason=reason, absence=Absence.CUT_OFF)
+        if (k.kernel, k.arch) in arches
+        else k
+        for k in run.kernels
+    )
+    absences = [r.absence for r in results] + [k.absence for k in kernels]
+    count = absences.count(Absence.CUT_OFF)
+    message = f"{count} results are missing: the run took longer than {limit:g} s"
+    hint = "run again to go on where it ended, or raise ci.thorough_timeout"
+    problem = Problem("ci-time-limit", message, hint, warning=True)
+    return replace(run, results=results, kernels=kernels, problems=(*run.problems, problem))
+
+
+def against(
+    workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
+) -> tuple[list[Regression], dict[str, Json] | None]:
+    """Find what got worse since the last run, or against a baseline.
+
+    Returns
+    -------
+    list of Regression
+    dict or None
+        The whole comparison with a baseline; None without one.
+    """
+    if baseline is None:
+        return _since_last_run(run), None
+    found = baselines.diff(workspace, baseline, run)
+    if partial:  # what was not asked for is not missing
+        found.kernels = [(n, d) for n, d in found.kernels if d.status != baselines.MISSING]
+        found.results = [r for r in found.results if r.status != baselines.MISSING]
+    return found.regressions(), found.to_json()
+
+
+def _since_last_run(run: RunReport) -> list[Regression]:
+    worse = [
+        Regression(op=c["op"], dtype=c["dtype"], what=c["what"], old=c["old"], new=c["new"])
+        for c in run.changes
+        if c["kind"] in WORSE
+    ]
+    worse += [
+        Regression(
+            kernel=kernel.kernel,
+            arch=c["arch"],
+            entry=c["kernel"],
+            what=c["metric"],
+            old=c.get("old"),  # an older version's manifest has no figures
+            new=c.get("new"),
+            message=c["message"],
+        )
+        for kernel in run.kernels
+        for c in kernel.changes
+        if c["kind"] in WORSE
+    ]
+    return worse

@@ -1,0 +1,88 @@
+"""The parts of a baseline that clients of the daemon store: submitted results, kernels' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuemu_flow import __version__
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.wire_ops import results_folder
+from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
+from gpuemu_flow.store.artifacts import ArtifactStore
+from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult, now
+from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
+from gpuemu_flow.types import Json, Verdict
+
+
+def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResult]) -> int:
+    """Store the newest results of clients under a name; its other parts stay as they are.
+
+    The ops that only clients run get their summaries too, so that ``diff`` sees them.
+
+    Returns
+    -------
+    int
+        Number of results.
+    """
+    submitted = as_submitted(latest)
+    counted = submitted_results(workspace, workspace.graph.skips)
+    results: dict[str, dict[str, Json]] = {}
+    for (op, dtype), summary in submitted_summaries(workspace, counted.values()).items():
+        results.setdefault(op, {})[dtype] = summary
+    before = _baseline(workspace, tag)
+    _put(workspace, replace(before, submitted=submitted, results={**before.results, **results}))
+    return len(submitted)
+
+
+def store_artifacts(
+    workspace: Workspace, tag: str, figures: Mapping[str, Mapping[str, Json]]
+) -> None:
+    """Store the figures of kernels under a name; its other parts stay as they are."""
+    _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
+
+
+def of_clients(
+    workspace: Workspace,
+) -> tuple[tuple[SubmittedResult, ...], dict[str, dict[str, Json]]]:
+    """Return the newest results and figures that clients left, for a baseline of everything."""
+    folder = results_folder(workspace.config, workspace.cache)
+    submitted: tuple[SubmittedResult, ...] = ()
+    if (folder / FOLDER).exists():
+        results = ResultStore(workspace.cache, folder, max_results=0)
+        try:
+            submitted = as_submitted(results.latest().values())
+        finally:
+            results.close()
+    artifacts = ArtifactStore(workspace.cache)
+    try:
+        return submitted, artifacts.everything()
+    finally:
+        artifacts.close()
+
+
+def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
+    """Return results in the form that a baseline keeps."""
+    return tuple(
+        SubmittedResult(
+            stored.op, stored.seed, stored.judged.verdict is Verdict.PASSED, stored.judged.max_abs
+        )
+        for stored in latest
+    )
+
+
+def _baseline(workspace: Workspace, tag: str) -> Baseline:
+    """Return the baseline of a name as of now, or an empty one."""
+    environment = dict(workspace.environment)
+    try:
+        known = BaselineStore(workspace.cache).get(tag)
+    except UsageError:
+        return Baseline(tag, now(), __version__, environment, of_run=False)
+    return replace(known, created=now(), tool=__version__, environment=environment)
+
+
+def _put(workspace: Workspace, baseline: Baseline) -> None:
+    known = BaselineStore(workspace.cache)
+    known.put(baseline)
+    known.trim(workspace.config.storage.max_baselines, baseline.tag)

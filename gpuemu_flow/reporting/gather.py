@@ -1,0 +1,201 @@
+"""From a run's result to the whole document that a report shows."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from gpuemu_flow import __version__
+from gpuemu_flow.config.model_ops import OpConfig
+from gpuemu_flow.engine.relocate import Relocator
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.reporting import history
+from gpuemu_flow.results.document import CheckedCase, KnownFailure, Place, Report, TaskState
+from gpuemu_flow.results.model import RunReport
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.syntax import parse_python
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+
+MAX_SOURCE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a report shows beside the run's own results; see `Report`."""
+
+    mode: str = "all"
+    baseline: Mapping[str, Json] | None = None
+    regressions: tuple[Regression, ...] = ()
+    fail_on_regression: bool = False
+    timed_out: bool = False
+    require_all: bool = False
+
+
+def gather(
+    workspace: Workspace,
+    run: RunReport,
+    extras: Extras,
+    status: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+) -> Report:
+    """Add to a run's result every case, where each failure stands, and what is known of it.
+
+    Parameters
+    ----------
+    status : mapping of task name to str
+        What the run did with each task.
+    """
+    graph = workspace.graph
+    base = repository(workspace.root, environ)
+    prefix = workspace.root.relative_to(base).as_posix()
+    shown = {name: spec for name, spec in graph.tasks.items() if not status or name in status}
+    return Report(
+        run=run,
+        project=workspace.config.project.name,
+        project_version=workspace.config.project.version,
+        mode=extras.mode,
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        version=__version__,
+        cases=tuple(checked_cases(workspace, run)),
+        places=op_places(workspace, run, extras.regressions, base),
+        kernel_places=kernel_places(workspace, base),
+        prefix="" if prefix == "." else prefix,
+        known=known_failures(workspace, run),
+        baseline=extras.baseline,
+        regressions=extras.regressions,
+        fail_on_regression=extras.fail_on_regression,
+        timed_out=extras.timed_out,
+        require_all=extras.require_all,
+        tasks=tuple(_state(spec, status.get(name, "")) for name, spec in shown.items()),
+        edges=tuple((i.task, s.name) for s in shown.values() for i in s.inputs if i.task in shown),
+        history=tuple(history.read(workspace.cache)),
+    )
+
+
+def _state(spec: TaskSpec, status: str) -> TaskState:
+    part = spec.name.removeprefix(f"{spec.stage}:{spec.subject}").removeprefix(":")
+    return TaskState(spec.name, spec.stage, spec.subject, part, status)
+
+
+def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
+    """Every case of the ops of a report, in its order; of submitted results the failing ones."""
+    tasks, relocate = workspace.graph.tasks, Relocator(workspace)
+    found = []
+    for result in run.results:
+        spec = tasks.get(f"{stages.COMPARE}:{result.op}:{result.dtype}")
+        cases: list[Json] = []
+        if spec is not None and result.cases:
+            try:
+                manifest = read_manifest(workspace.cache.folder / spec.target, stages.COMPARE)
+                cases = manifest["cases"]
+            except StoreError:
+                cases = []
+        for c in cases:
+            checked = CheckResult.from_json(c["result"])
+            checked = checked if spec is None else relocate(spec, checked)
+            found.append(CheckedCase(result.op, Case.from_json(c["case"]), checked))
+        if not cases:
+            found += [CheckedCase(f.op, f.case, f.result) for f in result.failures]
+    return found
+
+
+def known_failures(
+    workspace: Workspace, run: RunReport
+) -> dict[tuple[str, int, str], KnownFailure]:
+    """What the store of failures knows of the failing cases of a report."""
+    wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
+    if not wanted:
+        return {}
+    records = {record.id: record for record in FailureStore(workspace.cache)}
+    found = {}
+    for record in records.values():
+        key = (record.op, record.seed, record.dtype)
+        if key in wanted and not record.minimized_from:
+            found[key] = _known(record, records.get(record.minimized or ""))
+    return found
+
+
+def _known(record: FailureRecord, minimized: FailureRecord | None) -> KnownFailure:
+    smallest = minimized.to_public_json() if minimized is not None else None
+    return KnownFailure(record.id, record.time, smallest)
+
+
+def repository(root: Path, environ: Mapping[str, str]) -> Path:
+    """The folder that code review services name files from: the workspace's, or one above it."""
+    checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
+    if checkout and root.is_relative_to(Path(checkout).resolve()):
+        return Path(checkout).resolve()
+    for folder in (root, *root.parents):
+        if (folder / ".git").exists():
+            return folder
+    return root
+
+
+def op_places(
+    workspace: Workspace, run: RunReport, worse: Iterable[Regression], base: Path
+) -> dict[str, Place]:
+    """Find the source, or else the table, of each op that did not pass or got worse."""
+    wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
+    wanted |= {str(change["op"]) for change in run.changes}
+    wanted |= {regression.op for regression in worse}
+    return {
+        op.name: _op_place(op, workspace.config_path, base)
+        for op in workspace.config.ops
+        if op.name in wanted
+    }
+
+
+def kernel_places(workspace: Workspace, base: Path) -> dict[str, Place]:
+    """Find the source or artifact of each configured kernel."""
+    found = {}
+    for kernel in workspace.config.kernels:
+        source = next((p for p in (kernel.source, kernel.ptx, kernel.cubin) if p), None)
+        if source is not None:
+            found[kernel.name] = Place(_relative(source, base))
+    return found
+
+
+def _op_place(op: OpConfig, config: Path, base: Path) -> Place:
+    program = op.op
+    if program is not None and program.path is not None:
+        line = _definition(program.path, program.function) if program.function else 1
+        if line:
+            return Place(_relative(program.path, base), line)
+    file = config.parent / op.file if op.file else config
+    return Place(_relative(file, base), max(op.line, 1))
+
+
+def _definition(path: Path, function: str) -> int:
+    """The line of ``def function``; 0 when it cannot be told."""
+    try:
+        if path.stat().st_size > MAX_SOURCE_BYTES:
+            return 0
+        tree = parse_python(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    return next(_lines_of(tree, function), 0)
+
+
+def _lines_of(tree: ast.Module, function: str) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+            and node.name == function
+        ):
+            yield node.lineno
+
+
+def _relative(path: Path, base: Path) -> str:
+    resolved = path if path.is_absolute() else base / path
+    try:
+        return resolved.relative_to(base).as_posix()
+    except ValueError:
+        return resolved.as_posix()

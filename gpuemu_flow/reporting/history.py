@@ -1,0 +1,111 @@
+"""What earlier runs found, in short: one line per run, for the trend of each op's worst error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuemu_flow.results.document import HistoryPoint
+from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
+
+NAME = "history.jsonl"
+KEPT_RUNS = 100
+SLACK_RUNS = 25  # lines beyond the limit before the file is written anew
+MAX_BYTES = 32 << 20
+VERSION = 1
+
+
+def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
+    """Keep what a run found; ops that were skipped leave nothing.
+
+    Parameters
+    ----------
+    when : float, optional
+        Unix time in s; None for now.
+
+    Raises
+    ------
+    StoreError
+        When the disk refuses.
+    """
+    results = [_short(r) for r in report.results if r.verdict is not Verdict.SKIPPED]
+    if not results or report.interrupted:
+        return
+    line = {"version": VERSION, "time": round(when or time.time(), 3), "results": results}
+    path = cache.folder / NAME
+    data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+    with disk_errors(path):
+        torn = _ends_torn(path)
+        with path.open("ab") as file:
+            file.write(b"\n" + data if torn else data)
+    _prune(path)
+
+
+def read(cache: WorkspaceCache) -> list[HistoryPoint]:
+    """All that is known, oldest first; lines that are torn or of another version are left out."""
+    points = [point for line in _lines(cache.folder / NAME) for point in _points(line)]
+    return sorted(points, key=lambda point: point.time)
+
+
+def _ends_torn(path: Path) -> bool:
+    """Whether a process died while it wrote the last line."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return False
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) != b"\n"
+    except FileNotFoundError:
+        return False
+
+
+def _short(result: OpResult) -> list[Json]:
+    return [
+        result.op,
+        result.dtype,
+        result.verdict.value,
+        number_to_json(result.max_abs),
+        number_to_json(result.tolerance_used),
+    ]
+
+
+def _lines(path: Path) -> Iterable[bytes]:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= MAX_BYTES:
+            return path.read_bytes().splitlines()[-KEPT_RUNS:]
+    return []
+
+
+def _points(line: bytes) -> list[HistoryPoint]:
+    try:
+        data = json.loads(line)
+        if data["version"] != VERSION:
+            return []
+        moment = float(data["time"])
+        return [
+            HistoryPoint(
+                moment,
+                str(op),
+                str(dtype),
+                Verdict(verdict).value,
+                float(number_from_json(max_abs)),
+                float(number_from_json(used)),
+            )
+            for op, dtype, verdict, max_abs, used in data["results"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _prune(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        lines = path.read_bytes().splitlines(keepends=True)
+        if len(lines) > KEPT_RUNS + SLACK_RUNS:
+            write_atomic(path, b"".join(lines[-KEPT_RUNS:]))

@@ -1,0 +1,189 @@
+"""Looking at a workspace without running it: states, explanations, cleaning."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.reporting.report import known_report
+from gpuemu_flow.reporting.submissions import forget_submissions
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.lock import RunLock
+from gpuemu_flow.tasks.base import TaskSpec
+from gpuemu_flow.tasks.stages import COMPARE
+from gpuemu_flow.types import Json
+
+_SYSTEM = ("<", "/usr/", "/lib")
+
+
+def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, Json]]:
+    """Why each of the named tasks would run, or that it is current.
+
+    Returns
+    -------
+    list of dict
+        ``task``, ``current``, ``key`` (now), ``changes`` ({what, old, new}), ``because`` (tasks
+        before it that changed themselves: {task, changes}), ``reads``.
+    """
+    states = workspace.states()
+    chosen = workspace.graph.select(words)
+    stale = workspace.stale(workspace.graph.upstream(chosen))
+    found = []
+    for name in (n for n in workspace.graph.tasks if n in chosen):
+        spec = workspace.graph.tasks[name]
+        parts = states.parts(spec)
+        changes = [
+            {"what": what, "old": old, "new": new} for what, old, new in states.reasons(spec, parts)
+        ]
+        found.append(
+            {
+                "task": name,
+                "current": name not in stale,
+                "key": parts.key(),
+                "changes": changes,
+                "because": _roots(workspace, states, name, stale),
+                "reads": [
+                    *spec.sources,
+                    *_observed(workspace, spec),
+                    *(states.manifest(i.path) for i in spec.inputs),
+                ],
+            }
+        )
+    workspace.cache.close()
+    return found
+
+
+def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
+    """What the task's program was seen to use besides its sources, but for the system's libraries.
+
+    These count, too, and are alike for all programs.
+    """
+    names = workspace.snapshot.observed.names([spec.name])
+    files = [path for path in names.files - set(spec.sources) if not path.startswith(_SYSTEM)]
+    packages = [f"package {package.rpartition('|')[2]}" for package in names.packages]
+    variables = [f"environment variable {name}" for name in names.variables]
+    return [*sorted(files), *sorted(packages), *sorted(variables)]
+
+
+def _roots(
+    workspace: Workspace, states: TaskStates, name: str, stale: set[str]
+) -> list[dict[str, Json]]:
+    """Tasks before `name` that would run for reasons of their own, each with what changed."""
+    tasks = workspace.graph.tasks
+    found = []
+    for before in workspace.graph.upstream([name]) - {name}:
+        reasons = states.reasons(tasks[before], states.parts(tasks[before]))
+        if before in stale and reasons:
+            found.append({"task": before, "changes": [what for what, _, _ in reasons]})
+    return sorted(found, key=lambda root: str(root["task"]))
+
+
+def list_workspace(
+    workspace: Workspace, words: Iterable[str], *, with_status: bool
+) -> dict[str, Json]:
+    """Tasks, groups and skipped ops; with `with_status`, which tasks are current."""
+    graph = workspace.graph
+    chosen = graph.select(words)
+    stale = workspace.stale(chosen) if with_status else set()
+    tasks = []
+    for name, spec in graph.tasks.items():
+        if name in chosen:
+            entry: dict[str, Json] = {"task": name, "stage": spec.stage, "subject": spec.subject}
+            if with_status:
+                entry["status"] = "stale" if name in stale else "current"
+            tasks.append(entry)
+    workspace.cache.close()
+    return {
+        "tasks": tasks,
+        "groups": {name: len(graph.groups[name]) for name in graph.names()},
+        "skipped": [{"op": s.op, "dtype": s.dtype, "reason": s.reason} for s in graph.skips],
+    }
+
+
+def workspace_status(workspace: Workspace) -> dict[str, Json]:
+    """Counts of tasks by state, last verdicts, and the size of the cache in bytes."""
+    graph, cache = workspace.graph, workspace.cache
+    report, stale, outdated = known_report(workspace)
+    every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
+    verdicts = Counter(verdict.value for verdict in every)
+    old = sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results)
+    blobs = sum(path.stat().st_size for path in (cache.folder / "blobs").glob("*/*"))
+    found = {
+        "schema_version": 1,
+        "root": str(workspace.root),
+        "tasks": {
+            "total": len(graph.tasks),
+            "current": len(graph.tasks) - len(stale),
+            "stale": len(stale),
+            "skipped": len(graph.skips),
+        },
+        "verdicts": dict(verdicts),
+        "outdated": old,
+        "cache": {
+            "folder": str(cache.folder),
+            "blobs_bytes": blobs,
+            "actions_bytes": cache.actions.volume() if (cache.folder / "actions").exists() else 0,
+            "size_limit": workspace.settings.size_limit,
+        },
+    }
+    cache.close()
+    return found
+
+
+def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
+    """Forget what clients submitted for the named ops, or for all; how many results.
+
+    Parameters
+    ----------
+    only : bool
+        Nothing else is to be forgotten: each word must be an op.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-op``.
+    """
+    known = {op.name for op in workspace.config.ops}
+    chosen = [workspace.config.op(word).name for word in words if only or word in known]
+    if words and not chosen:
+        return 0
+    workspace.drop_plan()
+    return forget_submissions(workspace, chosen or None)
+
+
+def clean_workspace(
+    workspace: Workspace,
+    words: Iterable[str],
+    *,
+    whole_cache: bool,
+    on_wait: Callable[[str], None] | None = None,
+) -> int:
+    """Forget tasks; how many. `on_wait` is told who holds the workspace.
+
+    Raises
+    ------
+    UsageError
+        For words that name nothing.
+    """
+    chosen = workspace.graph.select(words)
+    cache = workspace.cache
+    cache.create()
+    with RunLock(cache.lock_path, on_wait):
+        workspace.drop_plan()
+        states = workspace.states()
+        known = {name for name in chosen if states.record(name) is not None}
+        for name in chosen:
+            states.forget(name)
+            (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
+        if whole_cache:
+            # Recorded failures keep their inputs: they are results, not cache.
+            cache.blobs.collect(0, FailureStore(cache).pinned())
+            cache.close()
+            for part in ("actions", "staging", "quarantine", "logs"):
+                shutil.rmtree(cache.folder / part, ignore_errors=True)
+        workspace.save(workspace.snapshot.current - chosen)
+        cache.close()
+    return len(known)

@@ -1,0 +1,122 @@
+"""What the last run found, read without compiling or running anything: for editors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuemu_flow.engine import plan, snapshot
+from gpuemu_flow.engine.discovery import Discovery
+from gpuemu_flow.engine.snapshot import Snapshot
+from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
+from gpuemu_flow.results.model import OpResult, ReportBuilder
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Verdict
+
+MAX_FAILURES = 2_000
+
+
+@dataclass(frozen=True)
+class LastResults:
+    """Results of a workspace's ops as they lie in its cache.
+
+    Attributes
+    ----------
+    results : mapping of str to tuple of OpResult
+        By op, one per dtype.
+    outdated : frozenset of str
+        Ops of which something changed since: a file, the configuration, or a task before them. One
+        that crashed, and would again, is none of them: its results say so.
+    failures : mapping of str to tuple of FailureRecord
+        By op, newest first.
+    """
+
+    results: Mapping[str, tuple[OpResult, ...]]
+    outdated: frozenset[str]
+    failures: Mapping[str, tuple[FailureRecord, ...]]
+
+
+NOTHING = LastResults({}, frozenset(), {})
+
+
+def last_results(root: Path) -> LastResults:
+    """Read what the last run of a workspace left; nothing when there was none, or it is damaged.
+
+    No program is run and no configuration is read, so that it is safe in a folder of unknown
+    origin.
+    """
+    known = snapshot.load(root / plan.CACHE_NAME / SNAPSHOT_NAME, root)
+    if known is None:
+        return NOTHING
+    folder = known.settings.cache_dir
+    cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
+    try:
+        outdated, broken = _state(known, cache)
+        return LastResults(_results(known, cache, broken), frozenset(outdated), _failures(cache))
+    finally:
+        cache.close()
+
+
+def _results(
+    known: Snapshot, cache: WorkspaceCache, broken: Mapping[str, str]
+) -> dict[str, tuple[OpResult, ...]]:
+    builder = ReportBuilder(cache, known.graph.tasks, {})
+    found: dict[str, tuple[OpResult, ...]] = {}
+    for spec in known.graph.tasks.values():
+        if spec.stage != stages.COMPARE:
+            continue
+        result = builder.op_result(spec)
+        if spec.name in broken:  # an older result says nothing of an op that made none
+            reason = broken[spec.name]
+            result = OpResult(spec.subject, spec.dtype, Verdict.ERROR, reason=reason)
+        if result is not None:
+            found[spec.subject] = (*found.get(spec.subject, ()), result)
+    return found
+
+
+def _state(known: Snapshot, cache: WorkspaceCache) -> tuple[set[str], dict[str, str]]:
+    """Say of which ops something changed, and why tasks whose op made nothing have no result.
+
+    As `engine.report.known_report` does, by what is recorded alone: a task that ended in an error
+    is tried again, but nothing changed since.
+    """
+    lookup = Discovery(known.files, ignored=[cache.folder])
+    before = dict(known.files.entries)
+    changed = known.files.refresh(sorted(before))
+    tasks, graph = known.graph.tasks, known.graph
+    if any(known.files.digest(path) != digest for path, digest in known.basis.config):
+        return {spec.subject for spec in tasks.values()}, {}
+    states = TaskStates(cache, known.files, known.basis.environment, inputs=lookup)
+    used_otherwise = known.observed.changed(lookup)
+    touched = {
+        name
+        for name, spec in tasks.items()
+        if name not in known.current
+        or states.manifest(spec.target) in changed
+        or not changed.isdisjoint(spec.sources)
+        or name in used_otherwise
+    }
+    suspects = {n for t in touched for n in (t, *graph.readers(t))}
+    moved = {name for name in suspects if states.moved(tasks[name])}
+    causes = {name: states.broken(tasks[name]) for name in moved}
+    broken: dict[str, str] = {}
+    for name, problems in causes.items():
+        if problems is not None:
+            reason = "; ".join(problem.message for problem in problems) or "made no outputs"
+            broken.update({n: reason for n in graph.downstream({name}) if n not in broken})
+    outdated = graph.downstream(moved - set(broken)) - set(broken)
+    compared = [tasks[name] for name in outdated if tasks[name].stage == stages.COMPARE]
+    return {spec.subject for spec in compared}, broken
+
+
+def _failures(cache: WorkspaceCache) -> dict[str, tuple[FailureRecord, ...]]:
+    if not (cache.folder / "failures").is_dir():
+        return {}
+    found: dict[str, tuple[FailureRecord, ...]] = {}
+    for record in FailureStore(cache).list(limit=MAX_FAILURES):
+        found[record.op] = (*found.get(record.op, ()), record)
+    return found

@@ -1,0 +1,248 @@
+"""Linting PTX and cubin files by themselves: no configuration needed, and nothing done twice."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from gpuemu_flow.artifacts.lint import unknown_rules
+from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
+from gpuemu_flow.artifacts.policy import Policy
+from gpuemu_flow.artifacts.ptxas import PtxasReport
+from gpuemu_flow.artifacts.sass import MachineCode
+from gpuemu_flow.artifacts.toolchain import Toolchain, find_tools
+from gpuemu_flow.artifacts.view import KernelView
+from gpuemu_flow.engine.compile_kernels import kernel_policy, tool_files
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem, StoreError, UsageError
+from gpuemu_flow.reporting.linting import unknown_kernels
+from gpuemu_flow.results.model import KernelResult, RunReport, TaskCounts
+from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.user_cache import open_user_cache
+from gpuemu_flow.tasks.assemble import Assembled, assemble, disassemble
+from gpuemu_flow.tasks.build_kernel import allowances
+from gpuemu_flow.tasks.lint import (
+    Linted,
+    lint_views,
+    load_measurement,
+    measure_key,
+    save_measurement,
+)
+from gpuemu_flow.types import Json, Verdict
+
+MAX_FILE_BYTES = 1 << 30
+SUFFIXES = (".ptx", ".cubin")
+
+
+@dataclass
+class _Pair:
+    """PTX and cubin of one name."""
+
+    ptx: Path | None = None
+    cubin: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What the two together are called."""
+        return str(self.ptx or self.cubin)
+
+
+def lint_files(
+    paths: Sequence[Path],
+    names: Sequence[str],
+    workspace: Workspace | None,
+    *,
+    listing: bool = False,
+) -> RunReport:
+    """Lint PTX and cubin files; those that differ only in the suffix belong together.
+
+    PTX without its cubin is assembled where a ptxas is found, for exact figures. What is measured
+    is kept: in the workspace's cache, else in the user's.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+    names : sequence of str
+        Only entries of these names.
+    workspace : Workspace or None
+        For ``[policies]`` and the cache of measurements.
+    listing : bool
+        Machine instructions are wanted, too. No rule that files are held to reads them, and
+        disassembling takes longer than all the rest.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-kernel`` when no file has an entry of one of `names`; ``lint-bad-file`` for a
+        file that cannot be read or has another suffix.
+    """
+    pairs = _pairs(paths)
+    policy = Policy() if workspace is None else kernel_policy(workspace.config.policies, None)
+    results, problems = [], dict.fromkeys(unknown_rules(policy))
+    known: set[str] = set()
+    tools = ("ptxas", "nvdisasm") if listing else ("ptxas",)
+    configured = {} if workspace is None else workspace.config.execution.tools
+    with _measurements(workspace) as store:
+        measurer = _Measurer(store, tools, configured)
+        for pair in pairs:
+            found = measurer.measure(pair)
+            here = {view.name for view in found.kernels}
+            known |= here
+            if names and here and here.isdisjoint(names):
+                continue
+            linted = _lint(found, names, policy)
+            problems.update(dict.fromkeys(linted.problems))
+            results.append(_result(pair, linted))
+    unknown = [name for name in names if name not in known]
+    if unknown and known:
+        raise unknown_kernels(unknown, known)
+    return RunReport(TaskCounts(), (), (), tuple(problems), kernels=tuple(results))
+
+
+def _lint(found: Measurement, names: Sequence[str], policy: Policy) -> Linted:
+    linted = Linted(problems=list(found.problems))
+    views = [view for view in found.kernels if not names or view.name in names]
+    lint_views(views, policy, linted, allowances(_sources(views), Path.cwd()))
+    return linted
+
+
+def _sources(views: Iterable[KernelView]) -> list[str]:
+    """Source files that the findings of some kernels point to."""
+    files = set()
+    for view in views:
+        places = [view.place]
+        places += [finding.place for found in view.findings.values() for finding in found]
+        files |= {file for place in places for file in (place.source_file, place.call_file)}
+    return sorted(filter(None, files))
+
+
+def _result(pair: _Pair, linted: Linted) -> KernelResult:
+    errors = [problem.message for problem in linted.problems if not problem.warning]
+    reason = (errors[0] if errors else "") if linted.verdict is Verdict.ERROR else ""
+    return KernelResult(pair.name, "", linted.verdict, reason, entries=tuple(linted.to_json()))
+
+
+def _pairs(paths: Sequence[Path]) -> list[_Pair]:
+    pairs: dict[Path, _Pair] = {}
+    bad = []
+    for path in dict.fromkeys(paths):
+        if path.suffix not in SUFFIXES:
+            hint = "give .ptx and .cubin files; a .cu file is built as one of [[kernels]]"
+            bad.append(Problem("lint-bad-file", "is no .ptx or .cubin file", hint, str(path)))
+        elif not path.is_file():
+            bad.append(Problem("lint-bad-file", "there is no such file", "", str(path)))
+        else:
+            pair = pairs.setdefault(path.with_suffix(""), _Pair())
+            if path.suffix == ".ptx":
+                pair.ptx = path
+            else:
+                pair.cubin = path
+    if bad:
+        raise UsageError(*bad)
+    return list(pairs.values())
+
+
+@contextlib.contextmanager
+def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
+    """Where measurements are kept; None when there is no place that can be written to."""
+    if workspace is not None:
+        workspace.cache.create()
+        try:
+            yield workspace.cache.actions
+        finally:
+            workspace.cache.close()
+        return
+    cache = open_user_cache()
+    try:
+        yield None if cache is None else cache.actions
+    finally:
+        if cache is not None:
+            cache.close()
+
+
+class _Measurer:
+    """Measures pairs, or finds in a store what was measured of the same bytes with the same tools.
+
+    Parameters
+    ----------
+    store : JsonStore or None
+    names : tuple of str
+        Tools that are asked.
+    configured : mapping of str to str
+        Paths of tools that the workspace's configuration names.
+    """
+
+    def __init__(
+        self, store: JsonStore | None, names: tuple[str, ...], configured: Mapping[str, str]
+    ) -> None:
+        self._store = store
+        self._names = names
+        self._configured = configured
+        self._tool_files = tool_files(names, configured)
+
+    @cached_property
+    def _chain(self) -> Toolchain:
+        """The tools, found when first needed: that runs each of them."""
+        return find_tools(self._configured, names=self._names)
+
+    def measure(self, pair: _Pair) -> Measurement:
+        """Figures and findings of all kernels of a pair."""
+        ptx, cubin = _bytes(pair.ptx), _bytes(pair.cubin)
+        digests = [None if data is None else digest_bytes(data) for data in (ptx, cubin)]
+        # Tools by the state of their files, so that nothing is run to find a measurement.
+        identity: Json = {"files": digests, "name": pair.name, "tools": self._tool_files}
+        key = measure_key(identity)
+        known = None if self._store is None else load_measurement(self._store, key)
+        if known is not None:
+            return known
+        found, complete = self._make(pair.name, ptx, cubin)
+        if self._store is not None and complete:
+            with contextlib.suppress(StoreError):  # a full disk costs time, not the answer
+                save_measurement(self._store, key, found)
+        return found
+
+    def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
+        """Measure, with the help of the tools that are there; whether it may be kept."""
+        never, tools = threading.Event(), self._chain.tools
+        made: Assembled | None = None
+        sass: MachineCode | Problem | None = None
+        with tempfile.TemporaryDirectory(prefix="gpuemu-lint-") as temporary:
+            folder = Path(temporary)
+            if ptx is not None and cubin is None:
+                made = assemble(ptx, name, "", tools.get("ptxas", []), folder, never)
+                cubin = None if made is None else made.cubin
+            if cubin is not None:
+                sass = disassemble(cubin, name, tools.get("nvdisasm", []), folder, never)
+        artifact = Artifact(
+            name,
+            ptx=ptx,
+            cubin=cubin,
+            ptxas=None if made is None else PtxasReport(unmet_bounds=made.unmet_bounds),
+            sass=sass if isinstance(sass, MachineCode) else None,
+        )
+        found = measure(artifact)
+        found.problems += [replace(problem, warning=True) for problem in self._chain.problems]
+        if made is not None:
+            found.problems += made.problems
+        if isinstance(sass, Problem):
+            found.problems.append(sass)
+        return found, made is None or not made.stopped
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            reason = f"is larger than {MAX_FILE_BYTES >> 20} MiB"
+            raise UsageError(Problem("lint-bad-file", reason, "", str(path)))
+        return path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(Problem("lint-bad-file", reason, "", str(path))) from None

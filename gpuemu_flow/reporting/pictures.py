@@ -1,0 +1,153 @@
+"""Drawings of a report's worst failures: their cases are run again, and made smaller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import CancelledRunError, FlowError
+from gpuemu_flow.fuzz.failures import stored_inputs
+from gpuemu_flow.fuzz.minimizing import minimise_failure
+from gpuemu_flow.fuzz.subjects import op_subject
+from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trials, open_trials
+from gpuemu_flow.reporting.drawing import draw, values_text
+from gpuemu_flow.reporting.gather import known_failures
+from gpuemu_flow.results.document import Picture, Report
+from gpuemu_flow.results.model import CaseFailure
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.types import Verdict
+
+MAX_PICTURES = 20
+MAX_MINIMIZED = 8
+MINIMIZE_RUNS = 300
+SECONDS = 60.0
+"""For all drawings together; what is not drawn by then says so."""
+
+NO_TIME = "there was no time left to draw it"
+
+Key = tuple[str, int, str]
+
+
+def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
+    """The report with drawings of its worst failures, one for each op, dtype and kind.
+
+    Ops and references are run again, as `reproduce` runs them; nothing is judged anew.
+    """
+    chosen = report.representatives()
+    if not chosen:
+        return report
+    deadline = time.monotonic() + seconds
+    with _cancel_at(seconds) as cancel:
+        # Drawing takes far less time than minimising, and is missed more.
+        pictures = dict(_draw_all(workspace, report, chosen, deadline, cancel))
+        minimise_some(workspace, report, chosen, cancel)
+        known = known_failures(workspace, report.run)
+        smallest = _smallest_inputs(workspace, replace(report, known=known), chosen)
+    pictures = {
+        key: replace(picture, inputs=smallest.get(key, {})) for key, picture in pictures.items()
+    }
+    return replace(report, pictures=pictures, known=known)
+
+
+@contextmanager
+def _cancel_at(seconds: float) -> Iterator[threading.Event]:
+    cancel = threading.Event()
+    timer = threading.Timer(seconds, cancel.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield cancel
+    finally:
+        timer.cancel()
+
+
+def minimise_some(
+    workspace: Workspace, report: Report, chosen: Iterable[CaseFailure], cancel: threading.Event
+) -> None:
+    """Shrink the worst failures that have not been; a failure that will not shrink stays."""
+    records = {r.id: r for r in FailureStore(workspace.cache)}
+    count = 0
+    for failure in chosen:
+        known = report.known.get(report.key(failure))
+        record = records.get(known.id) if known is not None else None
+        if record is None or record.minimized or failure.result.verdict is not Verdict.FAILED:
+            continue
+        if cancel.is_set() or count == MAX_MINIMIZED:
+            return
+        count += 1
+        try:
+            minimise_failure(workspace, record, strategy="all", budget=MINIMIZE_RUNS, cancel=cancel)
+        except FlowError:
+            continue
+        except CancelledRunError:
+            return
+
+
+def _draw_all(
+    workspace: Workspace,
+    report: Report,
+    chosen: list[CaseFailure],
+    deadline: float,
+    cancel: threading.Event,
+) -> Iterator[tuple[Key, Picture]]:
+    workspace.cache.create()
+    tasks = workspace.graph.tasks
+    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+        for number, failure in enumerate(chosen):
+            key = report.key(failure)
+            if failure.result.verdict is not Verdict.FAILED:
+                yield key, Picture(note="the case ended in an error: there is no output to draw")
+            elif f"op:{failure.op}:{failure.case.dtype}" not in tasks:
+                yield key, Picture(note="the op is run by clients only")
+            elif number >= MAX_PICTURES:
+                yield key, Picture(note=f"only the worst {MAX_PICTURES} failures are drawn")
+            elif time.monotonic() > deadline:
+                yield key, Picture(note=NO_TIME)
+            else:
+                subject = op_subject(workspace, failure.op, failure.case.dtype).subject
+                try:
+                    with open_trials(pool, subject, cancel) as trials:
+                        yield key, _picture(trials, failure)
+                except CancelledRunError:
+                    yield key, Picture(note=NO_TIME)
+                except FlowError as error:
+                    yield key, Picture(note=f"it could not be run again: {error.problems[0]}")
+
+
+def _picture(trials: Trials, failure: CaseFailure) -> Picture:
+    trial = trials.judge(failure.case)
+    if trial.result.verdict is not Verdict.FAILED:
+        return Picture(note=f"run again, the case {trial.result.verdict.value}")
+    actual = {name: array.copy() for name, array in trial.actual.items()}
+    wrong = [f.output for f in trial.result.failures if f.output in actual]
+    prepared = trials.prepare(failure.case)
+    inputs, expected = prepared.inputs, prepared.expected
+    terms = trials.judge_of(prepared).terms(failure.case, expected, inputs, actual)
+    name = wrong[0] if wrong else next(iter(actual))
+    return draw(name, actual, expected, inputs, terms)
+
+
+def _smallest_inputs(
+    workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
+) -> dict[Key, dict[str, str]]:
+    """The values of each failure's minimised case, else of its own."""
+    store = FailureStore(workspace.cache)
+    found = {}
+    for failure in chosen:
+        key = report.key(failure)
+        known = report.known.get(key)
+        try:
+            if known is not None and known.minimized is not None:
+                inputs = stored_inputs(store, store.get(str(known.minimized["id"])))
+            else:
+                inputs = dict(materialise(failure.case))
+        except FlowError:
+            continue
+        found[key] = {name: values_text(array) for name, array in inputs.items()}
+    return found

@@ -1,0 +1,147 @@
+"""A report on what is known of a workspace, without running anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.fuzz.causes import cause_budget, with_causes
+from gpuemu_flow.reporting import history
+from gpuemu_flow.reporting.ci import against
+from gpuemu_flow.reporting.gather import Extras, gather
+from gpuemu_flow.reporting.report import known_report
+from gpuemu_flow.results.document import Report
+from gpuemu_flow.results.model import OpResult, RunReport
+from gpuemu_flow.store.baselines import Baseline, BaselineStore
+from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Json, Verdict
+
+NEWEST = ""
+MAX_HOURS = 24 * 365 * 100.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a report is to hold.
+
+    Attributes
+    ----------
+    since_hours : float or None
+        Only what was checked in so many hours.
+    lint : bool
+        Kernels too.
+    baseline : str or None
+        Tag of the baseline to compare with, `NEWEST`, or None for none.
+    pictures : bool
+        Failing cases are run again, to draw them.
+    """
+
+    since_hours: float | None = None
+    lint: bool = False
+    baseline: str | None = None
+    pictures: bool = False
+
+
+def current(workspace: Workspace, asked: Asked, environ: Mapping[str, str] = os.environ) -> Report:
+    """What the last runs found; what changed since is marked, what was never checked is skipped.
+
+    Raises
+    ------
+    UsageError
+        ``unknown-baseline``.
+    """
+    baseline = _baseline(workspace, asked.baseline)
+    graph = workspace.graph
+    run, stale, outdated = known_report(workspace)
+    run = _with_gaps(workspace, run, outdated)
+    run = with_causes(workspace, run, budget=cause_budget(workspace), known_only=True)
+    if asked.since_hours is not None:
+        run = _recent(workspace, run, asked.since_hours)
+    if not asked.lint and asked.baseline is None:
+        run = replace(run, kernels=())
+    worse, shown = against(workspace, baseline, run, partial=True)
+    extras = Extras(
+        mode="report" if asked.since_hours is None else f"last {asked.since_hours:g} hours",
+        baseline=shown,
+        regressions=tuple(worse) if baseline is not None else (),
+    )
+    status = {name: "pending" if name in stale else "current" for name in graph.tasks}
+    report = gather(workspace, run, extras, status, environ)
+    report = replace(report, recorded=tuple(_recorded(workspace, report, asked.since_hours)))
+    if asked.pictures:
+        from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
+
+        report = with_pictures(workspace, report)
+    workspace.cache.close()
+    return report
+
+
+def _recorded(
+    workspace: Workspace, report: Report, hours: float | None
+) -> Iterator[dict[str, Json]]:
+    """Failures that are kept and that the report's own results do not show, newest first."""
+    begin = ""
+    if hours is not None:
+        moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))
+        begin = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    shown = {report.key(failure) for failure in report.run.failures}
+    records = sorted(FailureStore(workspace.cache), key=lambda r: r.time, reverse=True)
+    for record in records:
+        key = (record.op, record.seed, record.dtype)
+        if record.time >= begin and not record.minimized_from and key not in shown:
+            yield record.to_public_json()
+
+
+def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
+    if tag is None:
+        return None
+    known = BaselineStore(workspace.cache)
+    return known.newest() if tag == NEWEST else known.comparable(tag)
+
+
+def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
+    """Results that are missing as skipped, and a word on those that are out of date."""
+    old = {
+        (spec.subject, spec.dtype)
+        for name, spec in workspace.graph.tasks.items()
+        if spec.stage == stages.COMPARE and name in outdated
+    }
+    known = {(r.op, r.dtype) for r in run.results}
+    reason = "changed since it was checked"
+    results = [replace(r, reason=reason) if (r.op, r.dtype) in old else r for r in run.results]
+    count = sum((r.op, r.dtype) in old for r in results)
+    results += [
+        OpResult(spec.subject, spec.dtype, Verdict.SKIPPED, reason="not checked yet")
+        for spec in workspace.graph.tasks.values()
+        if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) not in known
+    ]
+    problems = run.problems
+    if count:
+        message = f"{count} of {len(run.results)} results are older than what they are about"
+        hint = "`gpuemu-flow run` checks what changed"
+        problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
+    return replace(run, results=tuple(results), problems=problems)
+
+
+def _recent(workspace: Workspace, run: RunReport, hours: float) -> RunReport:
+    """Only what was checked, or found to hold still, in the last hours; the rest as skipped."""
+    begin = time.time() - hours * 3600
+    seen = {(p.op, p.dtype) for p in history.read(workspace.cache) if p.time >= begin}
+    for spec in workspace.graph.tasks.values():
+        target = workspace.cache.folder / spec.target
+        if spec.stage == stages.COMPARE and target.exists() and target.stat().st_mtime >= begin:
+            seen.add((spec.subject, spec.dtype))
+    reason = f"not checked in the last {hours:g} hours"
+    results = tuple(
+        r
+        if (r.op, r.dtype) in seen or r.verdict is Verdict.SKIPPED
+        else OpResult(r.op, r.dtype, Verdict.SKIPPED, reason=reason)
+        for r in run.results
+    )
+    return replace(run, results=results)

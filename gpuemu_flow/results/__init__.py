@@ -1,0 +1,1 @@
+"""Results as typed data: verdicts, failures, causes, figures."""

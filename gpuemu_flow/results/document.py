@@ -1,0 +1,344 @@
+"""The whole of what a report shows, as data: one model that six writers only format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gpuemu_flow.results.causes import Explained, causes
+from gpuemu_flow.results.model import Absence, CaseFailure, OpResult, RunReport
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict
+
+REPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a reader should look: a file relative to the repository, and a 1-based line."""
+
+    file: str
+    line: int = 1
+
+
+@dataclass(frozen=True)
+class CheckedCase:
+    """One case with its verdict, whichever it is."""
+
+    op: str
+    case: Case
+    result: CheckResult
+
+    @property
+    def name(self) -> str:
+        """``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
+        case = self.case
+        shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
+        return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
+
+    @property
+    def failure(self) -> CaseFailure:
+        """The same in the form of a run's failures."""
+        return CaseFailure(self.op, self.case, self.result)
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """What the store of failures knows of a failing case.
+
+    Attributes
+    ----------
+    id : str
+    time : str
+        When it was last seen.
+    minimized : mapping or None
+        The public record of the smallest case that fails likewise.
+    """
+
+    id: str
+    time: str = ""
+    minimized: Mapping[str, Json] | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Figures of one failing output, small enough to draw.
+
+    Attributes
+    ----------
+    output : str
+    shape : tuple of int
+    rows : tuple of str
+        The error over the output, folded to two dims, one character per cell: the largest share of
+        the tolerance in it, as `LEVELS` names them.
+    fold : str
+        What a row and a column of it stand for.
+    scatter : tuple of (int, int, int, int)
+        Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
+        of elements, and how many of them fail.
+    histogram : tuple of int
+        Elements by the share of the tolerance that they use; see `SHARES`.
+    elements, failing : int
+    inputs : mapping of str to str
+        Values of the smallest inputs, as text.
+    note : str
+        Why there is no picture.
+    """
+
+    output: str = ""
+    shape: tuple[int, ...] = ()
+    rows: tuple[str, ...] = ()
+    fold: str = ""
+    scatter: tuple[tuple[int, int, int, int], ...] = ()
+    histogram: tuple[int, ...] = ()
+    elements: int = 0
+    failing: int = 0
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+SHARES = (0.0, 1e-3, 0.01, 0.1, 0.25, 0.5, 1.0, 2.0, 10.0, 100.0, 1000.0)
+"""Upper ends of the histogram's bars; a last bar holds what is beyond, NaN and Inf included."""
+
+LEVELS = {
+    "0": "exact",
+    "1": "up to 10 % of the tolerance",
+    "2": "up to 50 %",
+    "3": "up to 100 %",
+    "4": "up to 10 x the tolerance",
+    "5": "up to 1000 x",
+    "6": "beyond, NaN or Inf",
+}
+"""What a character of a heat map's row means; 4 and above fail."""
+
+
+@dataclass(frozen=True)
+class HistoryPoint:
+    """What one run found of one op and dtype: Unix time in s, verdict, worst absolute error."""
+
+    time: float
+    op: str
+    dtype: str
+    verdict: str
+    max_abs: float
+    tolerance_used: float
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """A task of the graph and what the run did with it.
+
+    Attributes
+    ----------
+    name, stage, subject : str
+    part : str
+        Dtype or architecture; empty for tasks of a whole op or kernel.
+    status : str
+        ``current``, ``ran``, ``restored``, ``failed`` or ``pending``; empty without a run.
+    """
+
+    name: str
+    stage: str
+    subject: str
+    part: str = ""
+    status: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that was asked for and has no verdict.
+
+    Attributes
+    ----------
+    what : str
+        An op and dtype, or a kernel and architecture.
+    reason : str
+    absence : Absence
+    """
+
+    what: str
+    reason: str
+    absence: Absence
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON."""
+        return {"what": self.what, "reason": self.reason, "absence": self.absence.value}
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a report shows.
+
+    Attributes
+    ----------
+    run : RunReport
+    project, project_version : str
+    mode : str
+        ``all``, ``quick``, ``thorough`` or the words that selected.
+    created : str
+        UTC, ISO 8601, to the second.
+    version : str
+        Of the tool.
+    cases : tuple of CheckedCase
+        Every case of every op that was checked.
+    places : mapping of str to Place
+        By op.
+    kernel_places : mapping of str to Place
+        By kernel as configured.
+    prefix : str
+        Path of the workspace within the repository; empty when they are one.
+    known : mapping of (str, int, str) to KnownFailure
+        By op, seed and dtype.
+    baseline : mapping or None
+        What ``diff --format json`` prints, where a baseline was asked for.
+    recorded : tuple of mapping
+        Public records of failures that the run did not see: found by fuzzing or by clients, or
+        mended since.
+    regressions : tuple of Regression
+        One for each thing that got worse.
+    fail_on_regression : bool
+    timed_out : bool
+        A time limit cut something off.
+    require_all : bool
+        What has no verdict makes the whole no success.
+    tasks : tuple of TaskState
+        In graph order.
+    edges : tuple of (str, str)
+        Which task's manifest which task reads.
+    pictures : mapping of (str, int, str) to Picture
+        By op, seed and dtype.
+    history : tuple of HistoryPoint
+        Oldest first.
+    """
+
+    run: RunReport
+    project: str = ""
+    project_version: str = ""
+    mode: str = "all"
+    created: str = ""
+    version: str = ""
+    cases: tuple[CheckedCase, ...] = ()
+    places: Mapping[str, Place] = field(default_factory=dict)
+    kernel_places: Mapping[str, Place] = field(default_factory=dict)
+    prefix: str = ""
+    known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
+    baseline: Mapping[str, Json] | None = None
+    recorded: tuple[Mapping[str, Json], ...] = ()
+    regressions: tuple[Regression, ...] = ()
+    fail_on_regression: bool = False
+    timed_out: bool = False
+    require_all: bool = False
+    tasks: tuple[TaskState, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    pictures: Mapping[tuple[str, int, str], Picture] = field(default_factory=dict)
+    history: tuple[HistoryPoint, ...] = ()
+
+    def place_of(self, failure: CaseFailure) -> Place | None:
+        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        found = failure.source
+        if found is None or found.file.startswith("/"):
+            return self.places.get(failure.op)
+        return Place(f"{self.prefix}/{found.file}" if self.prefix else found.file, found.line)
+
+    @property
+    def exit_code(self) -> int:
+        """The run's; 1 when something regressed and that is to fail; 124 when it was cut off.
+
+        What failed before the time limit came has failed for good: that outranks the limit.
+        """
+        code = self.run.exit_code
+        if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
+            return 1
+        if self.timed_out and code in (0, 4):
+            return 124
+        return 4 if code == 0 and self.require_all and self.missing else code
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What was asked for and has no verdict; what a time limit cut off comes first."""
+        every = [
+            *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
+            *(
+                Missing(f"kernel {k.kernel} {k.arch}".strip(), k.reason, k.absent)
+                for k in self.run.kernels
+            ),
+        ]
+        found = [one for one in every if one.absence in (Absence.UNABLE, Absence.CUT_OFF)]
+        return tuple(sorted(found, key=lambda missing: missing.absence is not Absence.CUT_OFF))
+
+    @property
+    def verdict(self) -> str:
+        """One word for a heading."""
+        if self.exit_code == 4:
+            return "not all validated" if self.run.exit_code == 0 else "nothing validated"
+        words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
+        return words.get(self.exit_code, "error")
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Cases and lints by verdict; an op or kernel that was skipped counts as one."""
+        found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
+        plural = {Verdict.ERROR: "errors"}
+        for result in self.run.results:
+            if not result.cases:
+                found[plural.get(result.verdict, result.verdict.value)] += 1
+                continue
+            for name in found:
+                found[name] += getattr(result, name)
+        for kernel in self.run.kernels:
+            found[plural.get(kernel.verdict, kernel.verdict.value)] += 1
+        return {"total": sum(found.values()), **found}
+
+    def place_of_regression(self, worse: Regression) -> Place | None:
+        """Return the place of the op or kernel that a regression is about, if it is known."""
+        places = self.kernel_places if worse.kernel else self.places
+        return places.get(worse.kernel or worse.op)
+
+    def key(self, failure: CaseFailure) -> tuple[str, int, str]:
+        """By what `known` and `pictures` know a failing case."""
+        return failure.op, failure.case.seed, failure.case.dtype
+
+    def worst_first(self) -> list[CaseFailure]:
+        """Failing cases: wrong ones by how far beyond the tolerance, then errors, then the rest."""
+        order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
+
+        def rank(failure: CaseFailure) -> tuple[int, float, int]:
+            used = failure.result.stats.tolerance_used
+            wrong = math.inf if math.isnan(used) else used
+            return order.get(failure.result.verdict, 2), -wrong, failure.case.numel
+
+        return sorted(self.run.failures, key=rank)
+
+    @cached_property
+    def causes(self) -> Mapping[tuple[str, int, str], str]:
+        """The stated cause of each failing case that has one, for people."""
+        return {key: found.text for key, found in self.explained.items() if found.cause is not None}
+
+    @cached_property
+    def explained(self) -> Mapping[tuple[str, int, str], Explained]:
+        """What each failing case has in common with others of its op."""
+        by_op: dict[str, list[OpResult]] = {}
+        for result in self.run.results:
+            if result.failures:
+                by_op.setdefault(result.op, []).append(result)
+        return {
+            self.key(failure): found
+            for same in by_op.values()
+            for found in causes(same)
+            for failure in found.members
+        }
+
+    def representatives(self) -> list[CaseFailure]:
+        """The worst case of each op, dtype and kind of failure, worst first."""
+        found: dict[tuple[str, str, str], CaseFailure] = {}
+        for failure in self.worst_first():
+            found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
+        return list(found.values())
+
+
+def kind_of(failure: CaseFailure) -> str:
+    """The kind of a failing case's first failure, else its verdict."""
+    first = failure.result.failures[0] if failure.result.failures else None
+    return first.kind.value if first is not None else failure.result.verdict.value
