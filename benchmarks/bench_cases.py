@@ -2,8 +2,9 @@
 
 The cases are softmax in float32 on (8, 128, 512). "The numerical work alone" makes the same
 inputs, runs op and float64 reference on them and compares, in one plain process with the same
-allocator settings. Beside it stand `tasks.trial`, which ``fuzz``, ``reproduce``, ``minimize`` and
-the daemon use, with op and reference as callables and as protocol scripts; the ``fuzz`` command as
+allocator settings. Beside it stand `tasks.case_evaluator`, which ``fuzz``, ``reproduce``,
+``minimize`` and the daemon use, with op and reference as callables and as protocol scripts;
+the ``fuzz`` command as
 a whole; and what scripts cost without this tool: a fresh interpreter per case for op and reference
 each, with everything else as fast as here, and done plainly (numbers drawn one by one, the standard
 library's JSON and base64, float64 statistics).
@@ -117,7 +118,7 @@ BOUNDS = (
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """What is to be measured: cases of some strategies, by an interpreter, below a folder."""
 
     python: str
@@ -129,10 +130,10 @@ class Asked:
 class Server:
     """One candidate's process."""
 
-    def __init__(self, name: str, asked: Asked, count: int) -> None:
+    def __init__(self, name: str, query: Query, count: int) -> None:
         program = str(Path(__file__).with_name("case_servers.py"))
         self._process = subprocess.Popen(
-            [asked.python, program, name, str(asked.folder), str(count), *asked.strategies],
+            [query.python, program, name, str(query.folder), str(count), *query.strategies],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -170,30 +171,30 @@ class Server:
         return Run(self._count, self._cpu_s, self._wall_s, life - self._cpu_s)
 
 
-def command(op: str, asked: Asked) -> list[str]:
+def command(op: str, query: Query) -> list[str]:
     """The ``fuzz`` command on the same cases."""
-    program = str(Path(asked.python).with_name("gpuemu-flow"))
-    words = [program, "fuzz", op, "-n", str(asked.count), "--force"]
-    for strategy in asked.strategies:
+    program = str(Path(query.python).with_name("gpuemu-flow"))
+    words = [program, "fuzz", op, "-n", str(query.count), "--force"]
+    for strategy in query.strategies:
         words += ["--strategy", strategy]
     return [*words, "--layout", "contiguous", "--format", "json"]
 
 
-def measure(asked: Asked, names: Sequence[str]) -> Repeat:
+def measure(query: Query, names: Sequence[str]) -> Repeat:
     """All candidates once, those that are served taking turns."""
-    counts = dict.fromkeys((INTERPRETERS, PRACTICE), min(asked.count, INTERPRETER_CASES))
+    counts = dict.fromkeys((INTERPRETERS, PRACTICE), min(query.count, INTERPRETER_CASES))
     servers = [
-        Server(name, asked, counts.get(name, asked.count)) for name in SERVED if name in names
+        Server(name, query, counts.get(name, query.count)) for name in SERVED if name in names
     ]
-    turns = -(-asked.count // TURN)
+    turns = -(-query.count // TURN)
     for _ in range(turns):
         for server in servers:
-            server.turn(-(-counts.get(server.name, asked.count) // turns))
+            server.turn(-(-counts.get(server.name, query.count) // turns))
     runs = {server.name: server.close() for server in servers}
     for name, op in COMMANDS.items():
         if name in names:
-            cost = timed(command(op, asked), asked.folder, plain_environment())
-            runs[name] = Run(asked.count, cost.cpu_s, cost.wall_s, 0.0)
+            cost = timed(command(op, query), query.folder, plain_environment())
+            runs[name] = Run(query.count, cost.cpu_s, cost.wall_s, 0.0)
     return runs
 
 
@@ -284,8 +285,8 @@ def main(argv: list[str] | None = None) -> int:
             workspaces.write_softmax(Path(temporary))
             programs = install((options.folder or Path(temporary)).resolve() / "installed")
             python = str(programs / "python")
-            asked = Asked(python, Path(temporary), options.cases, options.strategies)
-            repeats = [measure(asked, names) for _ in range(options.repeats)]
+            query = Query(python, Path(temporary), options.cases, options.strategies)
+            repeats = [measure(query, names) for _ in range(options.repeats)]
     except CommandFailedError as error:
         print(error, file=sys.stderr)
         return 2

@@ -30,7 +30,13 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.fuzz.fuzzing import checks_for
-from gpuemu_flow.judging.trial import PLAIN, SESSIONS_PER_TRIAL, Subject, input_bytes, open_trials
+from gpuemu_flow.judging.case_evaluator import (
+    PLAIN,
+    SESSIONS_PER_EVALUATOR,
+    Subject,
+    input_bytes,
+    open_evaluator,
+)
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners import malloc
@@ -207,8 +213,8 @@ def practice(setting: Setting) -> Iterator[Judge]:
     yield one_by_one(judge_one)
 
 
-def trials(kind: str, *, auto: bool) -> Candidate:
-    """Judging by `tasks.trial`; under the auto tolerance with the checks that ``fuzz`` makes."""
+def evaluator(kind: str, *, auto: bool) -> Candidate:
+    """Judging by `tasks.case_evaluator`, as ``fuzz`` does under the auto tolerance."""
     compare_settings: dict[str, Json] = {
         "tolerance": "auto" if auto else "explicit",
         "tolerances": {} if auto else {"float32": {"atol": TOLERANCE.atol, "rtol": TOLERANCE.rtol}},
@@ -240,7 +246,10 @@ def trials(kind: str, *, auto: bool) -> Candidate:
         )
         staging = setting.folder / f"staging-{os.getpid()}"
         staging.mkdir()
-        with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool, open_trials(pool, subject) as warm:
+        with (
+            Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool,
+            open_evaluator(pool, subject) as warm,
+        ):
             pool.start()
 
             def judge(numbers: Sequence[int]) -> None:
@@ -260,8 +269,8 @@ def trials(kind: str, *, auto: bool) -> Candidate:
                 judge_all(waiting)
 
             def judge_all(cases: Sequence[Case]) -> None:
-                for trial in warm.judge_all(cases):
-                    expect_passed(trial.result)
+                for evaluated in warm.judge_all(cases):
+                    expect_passed(evaluated.result)
 
             yield judge
 
@@ -270,9 +279,9 @@ def trials(kind: str, *, auto: bool) -> Candidate:
 
 CANDIDATES: dict[str, Candidate] = {
     "alone": alone,
-    "callables-explicit": trials("callable", auto=False),
-    "callables-auto": trials("callable", auto=True),
-    "scripts": trials("script", auto=False),
+    "callables-explicit": evaluator("callable", auto=False),
+    "callables-auto": evaluator("callable", auto=True),
+    "scripts": evaluator("script", auto=False),
     "interpreters": interpreters,
     "practice": practice,
 }

@@ -59,7 +59,7 @@ def report(
     if context.invoked_subcommand is not None:
         return
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
-    from gpuemu_flow.reporting.reporting import Asked, current  # noqa: PLC0415
+    from gpuemu_flow.reporting.reporting import Query, current  # noqa: PLC0415
 
     check_outputs(outputs)
     signer = _Signer(key_file, outputs, output_format) if key_file is not None else None
@@ -67,7 +67,7 @@ def report(
     if show and not any(format_of(path, output_format) == "html" for path in outputs):
         outputs = (*outputs, workspace.cache.folder / "report.html")
     pictures = wants_pictures(outputs, output_format)
-    found = current(workspace, Asked(since_hours, include_lint, tag, pictures))
+    found = current(workspace, Query(since_hours, include_lint, tag, pictures))
     warn = workspace.settings.warn_threshold
     if signer is not None:
         signer.write(found, outputs, output_format)

@@ -113,14 +113,14 @@ def _find(service: Service, seed: int) -> FailureRecord:
 
 def _as_result(record: FailureRecord) -> dict[str, Json]:
     case = Case.from_json(record.case)
-    maker = record.maker or {}
+    provenance = record.provenance or {}
     strides = wire_strides(record.shape, case.layout)
-    info = reproduction_info(case, record.shape, strides, maker.get("fuzz_config"))
+    info = reproduction_info(case, record.shape, strides, provenance.get("fuzz_config"))
     reply = validation_result(
         record.op,
         wire_seed(record),
         CheckResult.from_json(record.result),
-        output_shapes={n: tuple(shape) for n, shape in maker.get("output_shapes", {}).items()},
+        output_shapes={n: tuple(shape) for n, shape in provenance.get("output_shapes", {}).items()},
         repro_info=info,
         timestamp=_unix(record.time),
     )

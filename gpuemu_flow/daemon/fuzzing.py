@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.reload import Configured
 from gpuemu_flow.daemon.replies import reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.fuzz.fuzzing import checks_for
-from gpuemu_flow.fuzz.wire_ops import Asked, WireSubject
+from gpuemu_flow.fuzz.wire_ops import Query, WireSubject
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import BAD, Case, CheckResult, Json, Shape, Verdict
@@ -109,7 +109,7 @@ class _Run:
         case = self._maker.case(number)
         if case_bytes(case) > MAX_CASE_BYTES:
             raise invalid(f"case {number} takes over {MAX_CASE_BYTES} bytes of inputs")
-        subject = self._configured.subjects.make(Asked(self._op.name, case.dtype, {}), case)
+        subject = self._configured.subjects.make(Query(self._op.name, case.dtype, {}), case)
         checks = checks_for(number)
         result = self._known(_key(subject, checks, case))
         shapes: dict[str, Shape] = {}

@@ -154,7 +154,7 @@ class JobTable:
             job.cancel()
 
 
-class Lane:
+class WorkerPool:
     """Threads that do work of one kind, so that slow kinds never hold up quick ones.
 
     Parameters

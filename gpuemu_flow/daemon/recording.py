@@ -38,7 +38,7 @@ def record_failure(
         case,
         result,
         source="daemon",
-        maker={
+        provenance={
             "op": programs.op.to_json(),
             "reference": programs.reference.to_json(),
             "reference_dtype": programs.reference_dtype,

@@ -12,7 +12,7 @@ from itertools import count
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Job
 from gpuemu_flow.fuzz.wire_ops import WireSubject
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator
 from gpuemu_flow.runners.pool import Pool
 
 IDLE_SECONDS = 600.0
@@ -24,7 +24,7 @@ class _Warm:
     """Trials with a life of their own; discarded after trouble."""
 
     key: str
-    trials: Trials
+    evaluator: CaseEvaluator
     stack: ExitStack
     cancel: threading.Event
     used: float = field(default_factory=time.monotonic)
@@ -57,10 +57,10 @@ class References:
     @staticmethod
     def sessions_for(limit: int) -> int:
         """Sessions that `limit` trials at work and as many idle ones may have open."""
-        return 2 * limit * SESSIONS_PER_TRIAL
+        return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
-    def checkout(self, subject: WireSubject, job: Job) -> Iterator[Trials]:
+    def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
         """Trials of a subject for one request.
 
         Raises
@@ -72,8 +72,8 @@ class References:
         healthy = False
         try:
             with job.linked(warm.cancel):
-                yield warm.trials
-            subject.learn(warm.trials.observed())
+                yield warm.evaluator
+            subject.learn(warm.evaluator.observed())
             healthy = not warm.cancel.is_set()
         finally:
             self._give_back(warm, healthy)
@@ -91,7 +91,10 @@ class References:
         try:
             stack = ExitStack()
             return _Warm(
-                subject.key, Trials(self._pool, subject.subject, stack, cancel), stack, cancel
+                subject.key,
+                CaseEvaluator(self._pool, subject.subject, stack, cancel),
+                stack,
+                cancel,
             )
         except BaseException:
             with self._changed:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pynng
 
-from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, Lane
+from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
@@ -80,8 +80,8 @@ class Server:
         self._route = route
         self._ping = ping
         self._handle = handle
-        self._lanes = {name: Lane(name, threads) for name, threads in lanes.items()}
-        self._parse_lane = Lane("parse", PARSING_THREADS)
+        self._pools = {name: WorkerPool(name, threads) for name, threads in lanes.items()}
+        self._parse_pool = WorkerPool("parse", PARSING_THREADS)
         self._jobs = JobTable()
         self._contexts: list[Context] = []
         self._free: list[Context] = []
@@ -121,8 +121,8 @@ class Server:
         """Take in nothing more, cancel what is at work, and wait up to `seconds` for it."""
         self._closing = True
         self._jobs.cancel_all()
-        for lane in (*self._lanes.values(), self._parse_lane):
-            lane.close(seconds)
+        for pool in (*self._pools.values(), self._parse_pool):
+            pool.close(seconds)
         # What was sent last is still on its way, and closing the socket would drop it.
         self._alone.wait(self._delivered + LINGER_SECONDS - time.monotonic())
         self._socket.close()
@@ -197,7 +197,7 @@ class Server:
         if size > PING_BYTES or pipe in self._stuck:
             # Copying a large message, or sending to one who does not read, would keep the next
             # ping waiting.
-            self._parse_lane.submit(lambda: self._admit(context, message.bytes, pipe))
+            self._parse_pool.submit(lambda: self._admit(context, message.bytes, pipe))
         else:
             self._admit(context, message.bytes, pipe)
 
@@ -233,8 +233,8 @@ class Server:
             text = "the daemon is busy: too many requests wait; try again later"
             self._finish(job, error_reply("InternalError", text))
             return
-        lane = self._lanes[self._route(kind if isinstance(kind, str) else "")]
-        lane.submit(lambda: self._work(job, envelope))
+        pool = self._pools[self._route(kind if isinstance(kind, str) else "")]
+        pool.submit(lambda: self._work(job, envelope))
 
     def _about(self, kind: str, request_id: str) -> Reply:
         """Answer a question about another request; these two are not of protocol v1."""

@@ -19,7 +19,7 @@ from gpuemu_flow.daemon.making import wire_strides
 from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
-from gpuemu_flow.fuzz.wire_ops import Asked, precision_of, tolerance_of
+from gpuemu_flow.fuzz.wire_ops import Query, precision_of, tolerance_of
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.store.results import Judged
 from gpuemu_flow.types import (
@@ -84,8 +84,8 @@ def _judge(
         dtype = _leading_dtype(outputs.values())
     names = tuple(inputs) if set(inputs) != set(op.input_names) else ()
     case = _case(issued, inputs, dtype, seed)
-    asked = Asked(name, dtype, kwargs, tolerance, names, precision)
-    subject = configured.subjects.make(asked, case)
+    query = Query(name, dtype, kwargs, tolerance, names, precision)
+    subject = configured.subjects.make(query, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
     with service.references.checkout(subject, job) as trials:
         result = trials.judge_outputs(case, inputs, outputs)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.experiment import Budget
     from gpuemu_flow.fuzz.relating import Tried
     from gpuemu_flow.fuzz.subjects import OpSubject
-    from gpuemu_flow.judging.trial import Trials
+    from gpuemu_flow.judging.case_evaluator import CaseEvaluator
 
 VERSION = 1
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
@@ -257,7 +257,7 @@ def _found(
     from gpuemu_flow.cases.variants import Variants  # noqa: PLC0415
     from gpuemu_flow.fuzz.experiment import Experiment  # noqa: PLC0415
     from gpuemu_flow.fuzz.relating import Relater  # noqa: PLC0415
-    from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials  # noqa: PLC0415
+    from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator  # noqa: PLC0415
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
     smallest = min(_largest(case) for case in failing)
@@ -271,11 +271,11 @@ def _found(
     )
     watched = any(r.failures[0].kind not in WRONG_VALUES for _, r in members)
     with (
-        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
-        open_trials(pool, subject.subject, cancel) as trials,
+        Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool,
+        open_evaluator(pool, subject.subject, cancel) as evaluator,
     ):
-        judge = _Judge(trials, kind, watched=watched)
-        relater = Relater(subject.schema, _Reference(trials, budget).ask)
+        judge = _Judge(evaluator, kind, watched=watched)
+        relater = Relater(subject.schema, _Reference(evaluator, budget).ask)
         experiment = Experiment(variants, judge.run, relater, budget, failing, passing)
         cause = experiment.cause()
         return [cause] if cause is not None else experiment.seen_with()
@@ -294,11 +294,11 @@ def _largest(case: Case) -> int:
 class _Judge:
     """Runs and judges the cases of an experiment."""
 
-    def __init__(self, trials: Trials, kind: str, *, watched: bool) -> None:
+    def __init__(self, evaluator: CaseEvaluator, kind: str, *, watched: bool) -> None:
         from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS  # noqa: PLC0415
-        from gpuemu_flow.judging.trial import PLAIN  # noqa: PLC0415
+        from gpuemu_flow.judging.case_evaluator import PLAIN  # noqa: PLC0415
 
-        self._trials = trials
+        self._evaluator = evaluator
         self._kind = kind
         self._checks = FULL_CHECKS if watched else PLAIN
 
@@ -306,24 +306,24 @@ class _Judge:
         """Judge one case."""
         from gpuemu_flow.fuzz.relating import Tried  # noqa: PLC0415
 
-        trial = self._trials.judge(case, self._checks)
-        verdict = trial.result.verdict
+        evaluated = self._evaluator.judge(case, self._checks)
+        verdict = evaluated.result.verdict
         failed: bool | None = None
         if verdict is Verdict.PASSED:
             failed = False
-        elif verdict in BAD and family(trial.result) == self._kind:
+        elif verdict in BAD and family(evaluated.result) == self._kind:
             failed = True
         plain = failed is not None and self._kind == "values"
-        actual = {name: array.copy() for name, array in trial.actual.items()} if plain else {}
-        expected = {n: a.copy() for n, a in trial.expected.items()} if plain else {}
-        return Tried(case, failed, trial.inputs, actual, expected)
+        actual = {name: array.copy() for name, array in evaluated.actual.items()} if plain else {}
+        expected = {n: a.copy() for n, a in evaluated.expected.items()} if plain else {}
+        return Tried(case, failed, evaluated.inputs, actual, expected)
 
 
 class _Reference:
     """The reference on other inputs, so many times and so long."""
 
-    def __init__(self, trials: Trials, budget: Budget) -> None:
-        self._trials = trials
+    def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
+        self._evaluator = evaluator
         self._budget = budget
         self._left = RERUNS * budget.left
 
@@ -335,7 +335,7 @@ class _Reference:
             return None
         self._left -= 1
         try:
-            given = self._trials(inputs)
+            given = self._evaluator(inputs)
         except FlowError:
             return None
         return {name: to_float64(array) for name, array in given.items()}

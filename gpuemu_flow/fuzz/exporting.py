@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import stored_inputs, subject_for
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.reports.export_outputs import Expectation
 from gpuemu_flow.reports.pytest_export import render
 from gpuemu_flow.runners.pool import Pool
@@ -33,15 +33,15 @@ def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | No
     inputs = stored_inputs(store, record)
     case = Case.from_json(record.case)
     with (
-        Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool,
-        open_trials(pool, subject) as trials,
+        Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool,
+        open_evaluator(pool, subject) as evaluator,
     ):
-        prepared = trials.prepare(case, inputs)
-        terms = trials.judge_of(prepared).terms(case, prepared.expected, inputs)
+        prepared = evaluator.prepare(case, inputs)
+        criteria = evaluator.judge_of(prepared).criteria(case, prepared.expected, inputs)
         expectation = Expectation(
             prepared.expected,
-            terms.tolerance,
-            terms.policy,
+            criteria.tolerance,
+            criteria.policy,
             prepared.allowed,
         )
         # Rendering measures the envelope, for which the reference is still needed.

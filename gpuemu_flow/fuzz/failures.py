@@ -18,7 +18,7 @@ from gpuemu_flow.fuzz.named_case import records_from_words
 from gpuemu_flow.fuzz.retrial import Setting, judge_in
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, Subject, open_evaluator
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.runners import blobs
@@ -99,7 +99,7 @@ class FailureLog:
             case,
             result,
             source=source,
-            maker={
+            provenance={
                 "op": subject.op.to_json(),
                 "reference": subject.reference.to_json(),
                 "reference_dtype": subject.reference_dtype,
@@ -233,8 +233,8 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
     UsageError
         ``failure-not-runnable``: the outputs came from a process of the user's own.
     """
-    maker = record.maker or {}
-    if maker.get("op", {}).get("kind") == SUBMITTED:
+    provenance = record.provenance or {}
+    if provenance.get("op", {}).get("kind") == SUBMITTED:
         raise _not_runnable(record)
     schema = None
     if record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
@@ -247,11 +247,11 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         Subject(
             record.op,
             record.dtype,
-            program_of(maker["op"]),
-            program_of(maker["reference"]),
-            maker["compare"],
+            program_of(provenance["op"]),
+            program_of(provenance["reference"]),
+            provenance["compare"],
             [case],
-            maker["reference_dtype"],
+            provenance["reference_dtype"],
         ),
         schema,
     )
@@ -270,7 +270,7 @@ def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
 
 
 def _not_runnable(record: FailureRecord) -> UsageError:
-    test = (record.maker or {}).get("test")
+    test = (record.provenance or {}).get("test")
     if test:
         whence = f"the test {test['id']}"
         hint = f"run `{test['command']}`"
@@ -291,15 +291,21 @@ def reproduce(
     store = FailureStore(workspace.cache)
     workspace.cache.create()
     found = []
-    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
         for record in records:
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
             for setting in Setting:
-                with open_trials(pool, subject, cancel) as trials:
-                    trial = judge_in(setting, trials, Case.from_json(record.case), inputs, record)
+                with open_evaluator(pool, subject, cancel) as evaluator:
+                    evaluated = judge_in(
+                        setting, evaluator, Case.from_json(record.case), inputs, record
+                    )
                     again = Reproduction(
-                        record, trial.result, inputs, _copied(trial.actual), _copied(trial.expected)
+                        record,
+                        evaluated.result,
+                        inputs,
+                        _copied(evaluated.actual),
+                        _copied(evaluated.expected),
                     )
                 if again.still_fails:
                     break

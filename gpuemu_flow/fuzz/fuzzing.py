@@ -15,15 +15,15 @@ from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.judging.trial import (
+from gpuemu_flow.judging.case_evaluator import (
     PLAIN,
-    SESSIONS_PER_TRIAL,
-    Trial,
-    Trials,
+    SESSIONS_PER_EVALUATOR,
+    CaseEvaluator,
+    EvaluatedCase,
     input_bytes,
-    open_trials,
+    open_evaluator,
 )
+from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.discovered import SeenInputs
@@ -93,7 +93,7 @@ def verdict_key(subject: OpSubject) -> str:
     return digest_json(["fuzz", VERSION, *keys])
 
 
-class _Lane:
+class _FuzzWorker:
     """One thread's programs of one subject, and the cases that wait to go to them together."""
 
     def __init__(
@@ -102,29 +102,29 @@ class _Lane:
         pool: Pool,
         stack: ExitStack,
         cancel: threading.Event,
-        kept: ExpectedStore,
+        expected_cache: ExpectedStore,
         inputs: SeenInputs,
     ) -> None:
         self.subject = subject
         self.inputs = inputs
-        self._kept = kept
+        self._expected_cache = expected_cache
         self.waiting: list[tuple[int, list[Json], Case]] = []
         self.waiting_bytes = 0
         self._stack = stack
-        self._opening = open_trials(pool, subject.subject, cancel, kept=kept)
+        self._opening = open_evaluator(pool, subject.subject, cancel, expected_cache=expected_cache)
 
     @cached_property
-    def trials(self) -> Trials:
+    def evaluator(self) -> CaseEvaluator:
         """Opened when a verdict is not known yet."""
         return self._stack.enter_context(self._opening)
 
     def learn(self) -> None:
         """Add what the programs were seen to use to the key of the verdicts."""
-        for who, seen in self.trials.observed().items():
+        for who, seen in self.evaluator.observed().items():
             program = getattr(self.subject.subject, who)
             self.inputs.learn(f"{who} {id(self)}", seen, program.env)
-        if self._kept.inputs is not None:
-            self.inputs.join(self._kept.inputs.used)
+        if self._expected_cache.inputs is not None:
+            self.inputs.join(self._expected_cache.inputs.used)
 
 
 class Fuzzer:
@@ -139,7 +139,7 @@ class Fuzzer:
     on_case : callable
         Called with each `Judged` as it is known, from several threads, one at a time.
     on_failure : callable
-        Called with the `Trial` of a case that failed, while its tensors are valid.
+        Called with the `EvaluatedCase` of a case that failed, while its tensors are valid.
     cancel : threading.Event
         Set to end the run; what was judged is kept.
     """
@@ -151,7 +151,7 @@ class Fuzzer:
         options: FuzzOptions,
         *,
         on_case: Callable[[Judged], None] = lambda _: None,
-        on_failure: Callable[[OpSubject, Trial], None] = lambda *_: None,
+        on_failure: Callable[[OpSubject, EvaluatedCase], None] = lambda *_: None,
         cancel: threading.Event | None = None,
     ) -> None:
         self._cache = workspace.cache
@@ -165,12 +165,12 @@ class Fuzzer:
         ]
         self._size_limit = workspace.settings.size_limit
         actions, force = self._cache.actions, options.force
-        self._inputs, self._kept = [], []
+        self._inputs, self._expected_cache = [], []
         for subject in self.subjects:
             sources = subject.op_sources | subject.reference_sources
             key, lookup = expected_key(subject), workspace.inputs
             about = SeenInputs(actions, key, lookup, subject.reference_sources, force=force)
-            self._kept.append(ExpectedStore(self._cache, key, inputs=about, force=force))
+            self._expected_cache.append(ExpectedStore(self._cache, key, inputs=about, force=force))
             about = SeenInputs(actions, verdict_key(subject), lookup, sources, force=force)
             self._inputs.append(about)
         self._seed = self.subjects[0].seed if options.seed is None else options.seed
@@ -192,7 +192,7 @@ class Fuzzer:
         outcome = FuzzOutcome(self._op, self._seed)
         source = self._source()
         jobs = max(1, self._options.jobs)
-        sessions = jobs * SESSIONS_PER_TRIAL * len(self.subjects)
+        sessions = jobs * SESSIONS_PER_EVALUATOR * len(self.subjects)
         with Pool(sessions, staging=self._cache.staging) as pool:
             threads = [
                 threading.Thread(target=self._work, args=(pool, source, outcome), daemon=True)
@@ -204,7 +204,7 @@ class Fuzzer:
                 while thread.is_alive():
                     thread.join(WAKE_SECONDS)  # else a signal might wait with it
         self._write(force=True)
-        if self._size_limit and any(kept.kept for kept in self._kept):
+        if self._size_limit and any(expected_cache.kept for expected_cache in self._expected_cache):
             self._cache.blobs.collect(self._size_limit, FailureStore(self._cache).pinned())
         if self._errors:
             raise self._errors[0]
@@ -229,24 +229,24 @@ class Fuzzer:
     def _work(self, pool: Pool, source: CaseSource, outcome: FuzzOutcome) -> None:
         """One thread's share of the cases."""
         with ExitStack() as stack:
-            lanes: dict[int, _Lane] = {}
+            lanes: dict[int, _FuzzWorker] = {}
             try:
                 while not self._cancel.is_set() and (item := source.next()) is not None:
                     number, which, case = item
                     if which not in lanes:
-                        kept = self._kept[which]
-                        lanes[which] = _Lane(
+                        expected_cache = self._expected_cache[which]
+                        lanes[which] = _FuzzWorker(
                             self.subjects[which],
                             pool,
                             stack,
                             self._cancel,
-                            kept,
+                            expected_cache,
                             self._inputs[which],
                         )
                     for judged in self._judged(lanes[which], number, case):
                         self._tell(judged, source, outcome)
-                for lane in lanes.values():
-                    for judged in self._judge_waiting(lane):
+                for fuzz_worker in lanes.values():
+                    for judged in self._judge_waiting(fuzz_worker):
                         self._tell(judged, source, outcome)
             except CancelledRunError:
                 pass
@@ -261,40 +261,46 @@ class Fuzzer:
         if self._options.fail_fast and judged.result.verdict in BAD:
             source.stop()
 
-    def _judged(self, lane: _Lane, number: int, case: Case) -> Iterator[Judged]:
+    def _judged(self, fuzz_worker: _FuzzWorker, number: int, case: Case) -> Iterator[Judged]:
         """What is known once a case has been taken up: nothing while it waits for others."""
         key: list[Json] = [checks_for(number) is FULL_CHECKS, case.identity()]
-        known = lane.inputs.find(lambda b: cached_verdict(self._cache, digest_json([b, *key])))
+        known = fuzz_worker.inputs.find(
+            lambda b: cached_verdict(self._cache, digest_json([b, *key]))
+        )
         if known is not None:
             yield Judged(number, case, known, cached=True)
             return
         checks = checks_for(number)
         if checks is not PLAIN or self._options.fail_fast:
-            yield self._keep(lane, number, key, lane.trials.judge(case, checks))
+            yield self._keep(fuzz_worker, number, key, fuzz_worker.evaluator.judge(case, checks))
             return
         nbytes = input_bytes(case)
-        if not lane.trials.batch_size.admits(len(lane.waiting) + 1, lane.waiting_bytes + nbytes):
-            yield from self._judge_waiting(lane)
-        lane.waiting.append((number, key, case))
-        lane.waiting_bytes += nbytes
+        if not fuzz_worker.evaluator.batch_size.admits(
+            len(fuzz_worker.waiting) + 1, fuzz_worker.waiting_bytes + nbytes
+        ):
+            yield from self._judge_waiting(fuzz_worker)
+        fuzz_worker.waiting.append((number, key, case))
+        fuzz_worker.waiting_bytes += nbytes
 
-    def _judge_waiting(self, lane: _Lane) -> Iterator[Judged]:
-        waiting, lane.waiting, lane.waiting_bytes = lane.waiting, [], 0
+    def _judge_waiting(self, fuzz_worker: _FuzzWorker) -> Iterator[Judged]:
+        waiting, fuzz_worker.waiting, fuzz_worker.waiting_bytes = fuzz_worker.waiting, [], 0
         if waiting and not self._cancel.is_set():
-            trials = lane.trials.judge_all([case for _, _, case in waiting])
-            for (number, key, _), trial in zip(waiting, trials, strict=True):
-                yield self._keep(lane, number, key, trial)
+            evaluator = fuzz_worker.evaluator.judge_all([case for _, _, case in waiting])
+            for (number, key, _), evaluated in zip(waiting, evaluator, strict=True):
+                yield self._keep(fuzz_worker, number, key, evaluated)
 
-    def _keep(self, lane: _Lane, number: int, key: list[Json], trial: Trial) -> Judged:
+    def _keep(
+        self, fuzz_worker: _FuzzWorker, number: int, key: list[Json], evaluated: EvaluatedCase
+    ) -> Judged:
         """Record a failure while its tensors are valid, and the verdict."""
-        verdict = trial.result.verdict
+        verdict = evaluated.result.verdict
         if verdict in BAD:
             with self._lock:
-                self._on_failure(lane.subject, trial)
-        lane.learn()
+                self._on_failure(fuzz_worker.subject, evaluated)
+        fuzz_worker.learn()
         if verdict is not Verdict.ERROR:
-            self._write((lane.inputs, key, trial.result.to_json()))
-        return Judged(number, trial.case, trial.result)
+            self._write((fuzz_worker.inputs, key, evaluated.result.to_json()))
+        return Judged(number, evaluated.case, evaluated.result)
 
     def _write(self, *records: tuple[SeenInputs, list[Json], Json], force: bool = False) -> None:
         """Keep verdicts, some at a time: one transaction costs more than judging a tiny case.

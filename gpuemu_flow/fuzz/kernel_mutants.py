@@ -13,7 +13,7 @@ from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.numerics.output_mutants import MutantResult
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.pool import Pool
@@ -77,11 +77,11 @@ def _try_one(
 ) -> Iterator[MutantResult]:  # fmt: skip
     program = replace(subject.subject.op, path=str(file))
     changed = replace(subject.subject, op=program)
-    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool, open_trials(
+    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool, open_evaluator(
         pool, changed, cancel
-    ) as trials:  # fmt: skip
+    ) as evaluator:  # fmt: skip
         for case in cases:
-            killed = trials.judge(case).result.verdict in BAD
+            killed = evaluator.judge(case).result.verdict in BAD
             yield MutantResult(mutant.name, case.seed, killed)
             if killed:
                 return

@@ -14,7 +14,12 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Prepared, Trials, open_trials
+from gpuemu_flow.judging.case_evaluator import (
+    SESSIONS_PER_EVALUATOR,
+    CaseEvaluator,
+    Prepared,
+    open_evaluator,
+)
 from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
@@ -73,19 +78,19 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 
 
 @contextlib.contextmanager
-def _all_trials(
+def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None
-) -> Iterator[Iterator[tuple[OpSubject, Trials]]]:
+) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
     """Warm trials of an op, one dtype after the other."""
     workspace.cache.create()
 
-    def each() -> Iterator[tuple[OpSubject, Trials]]:
+    def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
         for dtype in dtypes_of(workspace, op):
             subject = op_subject(workspace, op, dtype)
-            with open_trials(pool, subject.subject, cancel) as trials:
-                yield subject, trials
+            with open_evaluator(pool, subject.subject, cancel) as evaluator:
+                yield subject, evaluator
 
-    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
         yield each()
 
 
@@ -102,20 +107,20 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
     trivial: list[TrivialResult] = []
     count = 0
     tried: dict[str, list[Case]] = {}
-    with _all_trials(workspace, op, cancel) as each:
-        for subject, trials in each:
+    with _all_evaluators(workspace, op, cancel) as each:
+        for subject, evaluator in each:
             judged = tried.setdefault(subject.subject.dtype, [])
             previous: Arrays | None = None
             for case in _cases(workspace, subject):
                 try:
-                    prepared = trials.prepare(case)
+                    prepared = evaluator.prepare(case)
                 except RunnerError:
                     continue
                 if not has_finite(prepared.expected):
                     continue
                 count += 1
                 judged.append(case)
-                results += _mutant_results(prepared, trials)
+                results += _mutant_results(prepared, evaluator)
                 trivial += _trivial_results(prepared, previous)
                 previous = prepared.expected
     planted, found = try_kernel_mutants(workspace, op, tried, cancel)
@@ -123,7 +128,7 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
     return Mutation(op, mutation_score(results), assess(trivial), count, kernel)
 
 
-def _mutant_results(prepared: Prepared, trials: Trials) -> Iterator[MutantResult]:
+def _mutant_results(prepared: Prepared, evaluator: CaseEvaluator) -> Iterator[MutantResult]:
     for mutant in OUTPUT_MUTANTS:
         outputs = plant(
             mutant,
@@ -131,7 +136,7 @@ def _mutant_results(prepared: Prepared, trials: Trials) -> Iterator[MutantResult
             prepared.expected,
             seed=prepared.case.seed,
             dtypes=prepared.dtypes,
-            evaluate=trials,
+            evaluate=evaluator,
         )
         if outputs is not None:
             killed = prepared.check(outputs).verdict in BAD
@@ -162,16 +167,16 @@ def calibrate_op(
     """
     select_ops(workspace, [op])
     observations: list[Observation] = []
-    with _all_trials(workspace, op, cancel) as each:
-        for subject, trials in each:
+    with _all_evaluators(workspace, op, cancel) as each:
+        for subject, evaluator in each:
             for case in _cases(workspace, subject, cases):
                 if case.strategy in ("special", "extremes"):
                     continue  # no tolerance is meant to cover overflow
-                trial = trials.judge(case)
-                if trial.result.verdict is Verdict.ERROR:
-                    message = trial.result.failures[0].message
+                evaluated = evaluator.judge(case)
+                if evaluated.result.verdict is Verdict.ERROR:
+                    message = evaluated.result.failures[0].message
                     raise RunnerError(Problem("calibration-failed", f"{op}: {message}"))
-                observations += observe(trial.actual, trial.expected)
+                observations += observe(evaluated.actual, evaluated.expected)
     return calibrate(observations)
 
 

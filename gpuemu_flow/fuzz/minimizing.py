@@ -24,7 +24,13 @@ from gpuemu_flow.fuzz.retrial import (
     judge_in,
     recorded_reason,
 )
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, Trial, Trials, open_trials
+from gpuemu_flow.judging.case_evaluator import (
+    SESSIONS_PER_EVALUATOR,
+    CaseEvaluator,
+    EvaluatedCase,
+    Subject,
+    open_evaluator,
+)
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind
@@ -88,7 +94,7 @@ def minimise_failure(
         "failing": _failing_position(schema, record),
         "strategy": strategy,
     }
-    with Pool(2 * SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+    with Pool(2 * SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
         shrinker = _Shrinker(pool, subject, record, cancel)
         found = shrinker.search(inputs, ask)
         if not found.reproduced:
@@ -152,8 +158,8 @@ class _Shrinker:
         """The smallest case, in the first setting in which the original fails."""
         for setting in Setting:
             self._setting = setting
-            with self._trials() as trials:
-                found = minimise(inputs, still_fails=partial(self._fails, trials), **ask)
+            with self._evaluator() as evaluator:
+                found = minimise(inputs, still_fails=partial(self._fails, evaluator), **ask)
             if found.reproduced and not self.fails_alone(
                 Candidate(found.inputs, found.layouts, found.dims)
             ):
@@ -163,22 +169,22 @@ class _Shrinker:
                 break
         return found
 
-    def _trials(self, subject: Subject | None = None) -> Any:
-        return open_trials(self._pool, subject or self._subject, self._cancel)
+    def _evaluator(self, subject: Subject | None = None) -> Any:
+        return open_evaluator(self._pool, subject or self._subject, self._cancel)
 
-    def _judge(self, trials: Trials, candidate: Candidate) -> Trial:
+    def _judge(self, evaluator: CaseEvaluator, candidate: Candidate) -> EvaluatedCase:
         case = minimised_case(self._case, candidate)
-        return judge_in(self._setting, trials, case, candidate.laid_out(), self._record)
+        return judge_in(self._setting, evaluator, case, candidate.laid_out(), self._record)
 
-    def _fails(self, trials: Trials, candidate: Candidate) -> bool:
-        return fails_alike(self._record, self._judge(trials, candidate).result)
+    def _fails(self, evaluator: CaseEvaluator, candidate: Candidate) -> bool:
+        return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
-    def judge_patiently(self, candidate: Candidate) -> Trial:
+    def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
         """One trial in a process of its own, with the op's whole time."""
-        with self._trials(self._patient) as trials:
-            return self._judge(trials, candidate)
+        with self._evaluator(self._patient) as evaluator:
+            return self._judge(evaluator, candidate)
 
     def fails_alone(self, candidate: Candidate) -> bool:
         """Whether it fails in a process of its own."""
-        with self._trials() as trials:
-            return self._fails(trials, candidate)
+        with self._evaluator() as evaluator:
+            return self._fails(evaluator, candidate)

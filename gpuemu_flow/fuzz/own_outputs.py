@@ -20,8 +20,13 @@ from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
-from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Asked, Subjects
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Subject, Trials, open_trials
+from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects
+from gpuemu_flow.judging.case_evaluator import (
+    SESSIONS_PER_EVALUATOR,
+    CaseEvaluator,
+    Subject,
+    open_evaluator,
+)
 from gpuemu_flow.judging.verdicts import with_violations
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.pool import Pool
@@ -53,9 +58,9 @@ class OwnOutputs:
         self._subjects = Subjects(self.workspace)
         self._planned = PlannedCases()
         self._samples: dict[tuple[str, str], list[Case]] = {}
-        self._warm: OrderedDict[object, tuple[AbstractContextManager[Trials], Trials]] = (
-            OrderedDict()
-        )
+        self._warm: OrderedDict[
+            object, tuple[AbstractContextManager[CaseEvaluator], CaseEvaluator]
+        ] = OrderedDict()
         self._pool: Pool | None = None
         self._lock = threading.RLock()
 
@@ -92,8 +97,8 @@ class OwnOutputs:
             subject = self._subject(op, case.dtype, tolerance)
             name = output_names(subject)[0]
             named = {key or name: array for key, array in outputs.items()}
-            trials = self._trials(subject, tolerance)
-            result = trials.judge_outputs(case, pristine, named)
+            evaluator = self._evaluator(subject, tolerance)
+            result = evaluator.judge_outputs(case, pristine, named)
         allowed = self.op(op).mutates
         return with_violations(
             result,
@@ -147,10 +152,10 @@ class OwnOutputs:
                 layouts=op.layouts,
             )
             samples = self._samples[name, dtype] = sample_cases(cases)
-        made = self._subjects.make(Asked(name, dtype, {}, tolerance), samples[0])
+        made = self._subjects.make(Query(name, dtype, {}, tolerance), samples[0])
         return replace(made.subject, samples=samples)
 
-    def _trials(self, subject: Subject, tolerance: object) -> Trials:
+    def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
         """Warm programs; those that were not used for longest make room."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
@@ -158,11 +163,11 @@ class OwnOutputs:
             return self._warm[key][1]
         if self._pool is None:
             self.workspace.cache.create()
-            self._pool = Pool(WARM * SESSIONS_PER_TRIAL, staging=self.workspace.cache.staging)
+            self._pool = Pool(WARM * SESSIONS_PER_EVALUATOR, staging=self.workspace.cache.staging)
         while len(self._warm) >= WARM:
             _, (oldest, _) = self._warm.popitem(last=False)
             oldest.__exit__(None, None, None)
-        manager = open_trials(self._pool, subject)
+        manager = open_evaluator(self._pool, subject)
         self._warm[key] = manager, manager.__enter__()
         return self._warm[key][1]
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS
-from gpuemu_flow.judging.trial import Trial, Trials
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator, EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.failures import FailureRecord
@@ -42,15 +42,15 @@ class Setting(enum.Enum):
 
 
 def judge_in(
-    setting: Setting, trials: Trials, case: Case, inputs: Arrays, record: FailureRecord
-) -> Trial:
+    setting: Setting, evaluator: CaseEvaluator, case: Case, inputs: Arrays, record: FailureRecord
+) -> EvaluatedCase:
     """Judge inputs once.
 
     Parameters
     ----------
     setting : Setting
         Tried in their order: the plainest in which a failure shows tells most.
-    trials : Trials
+    evaluator : CaseEvaluator
         In a new process, unless what earlier calls left behind may count.
     case : Case
         What the inputs stand for, with their shapes and layouts.
@@ -66,11 +66,11 @@ def judge_in(
     else:
         decoy, guards = setting is Setting.AFTER_DECOY, setting is Setting.GUARDED
         checks = replace(checks, decoy=decoy, guards=guards)
-    trial = trials.judge_arrays(case, inputs, checks)
-    if not setting.value or not trial.result.failures:
-        return trial
-    result = trial.result
-    return replace(trial, result=replace(result, notes=(*result.notes, setting.value)))
+    evaluated = evaluator.judge_arrays(case, inputs, checks)
+    if not setting.value or not evaluated.result.failures:
+        return evaluated
+    result = evaluated.result
+    return replace(evaluated, result=replace(result, notes=(*result.notes, setting.value)))
 
 
 def recorded_reason(record: FailureRecord) -> str:

@@ -18,7 +18,7 @@ from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
-from gpuemu_flow.judging.trial import Trial
+from gpuemu_flow.judging.case_evaluator import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
@@ -88,14 +88,14 @@ def _fuzz_op(
 ) -> FuzzReport:
     log = FailureLog(workspace)
 
-    def on_failure(subject: OpSubject, trial: Trial) -> None:
+    def on_failure(subject: OpSubject, evaluated: EvaluatedCase) -> None:
         log.add(
             op,
-            trial.case,
-            trial.result,
+            evaluated.case,
+            evaluated.result,
             source="fuzz",
             subject=subject.subject,
-            inputs=trial.inputs,
+            inputs=evaluated.inputs,
         )
 
     fuzzer = Fuzzer(workspace, op, options, on_case=on_case, on_failure=on_failure, cancel=cancel)

@@ -11,7 +11,7 @@ from gpuemu_flow.cases.samples import SAMPLED, sample_cases
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.judging.trial import Subject
+from gpuemu_flow.judging.case_evaluator import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json

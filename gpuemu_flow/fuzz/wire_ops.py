@@ -14,7 +14,7 @@ from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.sampling import own_samples, stand_for
-from gpuemu_flow.judging.trial import Subject
+from gpuemu_flow.judging.case_evaluator import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
@@ -35,7 +35,7 @@ MAX_MADE = 1000
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """What a request may change of an op.
 
     Attributes
@@ -206,7 +206,7 @@ class Subjects:
         """Whether an op is judged by the documented table, not by what its inputs make of it."""
         return self._config.op(name).tolerance != "auto"
 
-    def make(self, asked: Asked, case: Case) -> WireSubject:
+    def make(self, query: Query, case: Case) -> WireSubject:
         """The subject of a request.
 
         Parameters
@@ -215,25 +215,25 @@ class Subjects:
             What is asked about. Where the op's own cases cannot stand for it, the op's nature and
             the dtypes of its outputs are found out on its shapes.
         """
-        compiled = self._current(asked.op, asked.dtype)
-        key = asked.key()
+        compiled = self._current(query.op, query.dtype)
+        key = query.key()
         samples = compiled.samples
-        plain = not asked.kwargs and not asked.input_names
-        if not (plain and stand_for(self._config.op(asked.op).schema, samples, case)):
+        plain = not query.kwargs and not query.input_names
+        if not (plain and stand_for(self._config.op(query.op).schema, samples, case)):
             key = (*key, tuple(spec.shape for spec in case.inputs))
             samples = [case]
         known = compiled.made.get(key)
         if known is None:
             if len(compiled.made) >= MAX_MADE:
                 compiled.made.clear()
-            known = compiled.made[key] = self._make(asked, compiled, key, samples)
+            known = compiled.made[key] = self._make(query, compiled, key, samples)
         return known
 
-    def judged_by(self, asked: Asked) -> str:
+    def judged_by(self, query: Query) -> str:
         """See `WireSubject`."""
-        compiled = self._current(asked.op, asked.dtype)
+        compiled = self._current(query.op, query.dtype)
         return digest_json(
-            [self._base(asked, self._as_asked(asked, compiled)), compiled.seen.parts]
+            [self._base(query, self._as_queried(query, compiled)), compiled.seen.parts]
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
@@ -243,25 +243,25 @@ class Subjects:
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
-    def _base(self, asked: Asked, compiled: _Compiled) -> str:
+    def _base(self, query: Query, compiled: _Compiled) -> str:
         parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
         samples = [case.identity() for case in compiled.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
-        return digest_json([repr(asked.key()), *parts, *made_of])
+        return digest_json([repr(query.key()), *parts, *made_of])
 
-    def _as_asked(self, asked: Asked, compiled: _Compiled) -> _Compiled:
+    def _as_queried(self, query: Query, compiled: _Compiled) -> _Compiled:
         """An op with what a request changes of it."""
-        op = self._config.op(asked.op)
-        kwargs = _typed(asked.kwargs, op.kwargs, compiled.reference.kind)
-        names = asked.input_names or compiled.reference.input_names
+        op = self._config.op(query.op)
+        kwargs = _typed(query.kwargs, op.kwargs, compiled.reference.kind)
+        names = query.input_names or compiled.reference.input_names
         compare = dict(compiled.compare)
         reference_dtype = compiled.reference_dtype
-        if asked.tolerance is not None:
-            atol, rtol = asked.tolerance
-            compare["tolerances"] = {asked.dtype: {"atol": atol, "rtol": rtol}}
+        if query.tolerance is not None:
+            atol, rtol = query.tolerance
+            compare["tolerances"] = {query.dtype: {"atol": atol, "rtol": rtol}}
             reference_dtype = compare["reference_dtype"] = op.reference_dtype
-        if asked.precision:
-            compare["precision"] = asked.precision
+        if query.precision:
+            compare["precision"] = query.precision
 
         def changed(program: Program) -> Program:
             return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
@@ -276,22 +276,22 @@ class Subjects:
 
     def _make(
         self,
-        asked: Asked,
+        query: Query,
         compiled: _Compiled,
         key: tuple[object, ...],
         samples: Sequence[Case],
     ) -> WireSubject:
-        changed = self._as_asked(asked, compiled)
+        changed = self._as_queried(query, compiled)
         subject = Subject(
-            asked.op,
-            asked.dtype,
+            query.op,
+            query.dtype,
             changed.op,
             changed.reference,
             changed.compare,
             samples,
             changed.reference_dtype,
         )
-        base = self._base(asked, changed)
+        base = self._base(query, changed)
         # Programs that were loaded before something was edited are not used again, whatever it is
         # edited to: hence the time.
         loaded = digest_json([repr(key), base, compiled.seen.begun])

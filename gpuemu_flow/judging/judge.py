@@ -45,7 +45,7 @@ class Reference(Protocol):
 
 
 @dataclass(frozen=True)
-class Nature:
+class OpTraits:
     """What kind of op the ``auto`` tolerance has to do with.
 
     Attributes
@@ -61,7 +61,7 @@ class Nature:
 
 
 @dataclass(frozen=True)
-class Terms:
+class Criteria:
     """What the outputs of one case are held against; see `numerics.compare.check_outputs`."""
 
     tolerance: Mapping[str, Tolerance] | Envelope
@@ -93,12 +93,12 @@ class Judge:
     evaluate : Reference
         Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
-    nature : Nature, optional
+    traits : OpTraits, optional
         What an equal judge found out.
 
     Attributes
     ----------
-    nature : Nature or None
+    traits : OpTraits or None
         None until a case needed it.
     """
 
@@ -109,13 +109,13 @@ class Judge:
         samples: Sequence[Case],
         evaluate: Reference,
         *,
-        nature: Nature | None = None,
+        traits: OpTraits | None = None,
     ) -> None:
         self._settings = settings
         self._expected_dtypes = expected_dtypes
         self._evaluate = evaluate
         self._samples = samples
-        self.nature = nature
+        self.traits = traits
         self._last: _Measured | None = None
         self._tolerances = {
             dtype: Tolerance(t["atol"], t["rtol"], "gpuemu.toml")
@@ -164,36 +164,36 @@ class Judge:
         self, case: Case, actual: Arrays, expected: Arrays, inputs: Arrays, *, explain: bool
     ) -> CheckResult:
         """The verdict on one set of outputs."""
-        terms = self.terms(case, expected, inputs, actual)
+        criteria = self.criteria(case, expected, inputs, actual)
         result = check_outputs(
             actual,
             expected,
-            tolerance=terms.tolerance,
-            policy=terms.policy,
-            expected_dtypes=terms.dtypes,
+            tolerance=criteria.tolerance,
+            policy=criteria.policy,
+            expected_dtypes=criteria.dtypes,
             inputs=inputs,
         )
         if result.verdict is not Verdict.FAILED or not explain:
             return result
-        findings = self._findings(result, actual, expected, inputs, terms.tolerance)
-        mend = self._policy_that_passes(actual, expected, inputs, terms)
-        return replace(result, notes=(*findings, *mend, *result.notes))
+        findings = self._findings(result, actual, expected, inputs, criteria.tolerance)
+        fix = self._policy_that_passes(actual, expected, inputs, criteria)
+        return replace(result, notes=(*findings, *fix, *result.notes))
 
     def _policy_that_passes(
-        self, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Terms
+        self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> list[str]:
         """What to write where only NaN and Inf differ, in a case that feeds them."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
             ignored: dict[str, Any] = dict.fromkeys(names, "ignore")
-            policy = replace(terms.policy, **ignored)
+            policy = replace(criteria.policy, **ignored)
             result = check_outputs(
                 actual,
                 expected,
-                tolerance=terms.tolerance,
+                tolerance=criteria.tolerance,
                 policy=policy,
-                expected_dtypes=terms.dtypes,
+                expected_dtypes=criteria.dtypes,
                 inputs=inputs,
             )
             if result.verdict is not Verdict.FAILED:
@@ -201,9 +201,9 @@ class Judge:
                 return [f"nothing but NaN and Inf differs; if that is meant, {keys} for this op"]
         return []
 
-    def terms(
+    def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
-    ) -> Terms:
+    ) -> Criteria:
         """What outputs of a case are held against; `actual` chooses among several dtypes."""
         given = actual or {}
         dtypes = {
@@ -211,7 +211,7 @@ class Judge:
         }
         automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
         tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
-        return Terms(tolerance or self._tolerances, self._policy, dtypes)
+        return Criteria(tolerance or self._tolerances, self._policy, dtypes)
 
     def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
         """Dtypes that each output may have, the likeliest first."""
@@ -259,28 +259,28 @@ class Judge:
             last = self._last = _Measured(inputs, expected)
         key = tuple(sorted(dtypes.items()))
         if key not in last.envelopes:
-            nature = self._nature()
+            traits = self._traits()
             last.envelopes[key] = build_envelope(
                 inputs,
                 expected,
                 self._evaluate,
                 dtype=dtypes,
                 seed=case.seed,
-                exact_op=nature.exact,
-                weak=nature.weak,
+                exact_op=traits.exact,
+                weak=traits.weak,
                 rounding=rounding_for(self._settings.get("precision", TENSOR_CORE), case.dtype),
             )
         return last.envelopes[key]
 
-    def _nature(self) -> Nature:
-        if self.nature is None:
+    def _traits(self) -> OpTraits:
+        if self.traits is None:
             samples = [_plain_inputs(case) for case in self._samples]
             exact = is_exact_op(self._evaluate, samples)
             shadowed = self._evaluate.has_source and (
                 exact or shadow_is_faithful(self._evaluate, samples)
             )
-            self.nature = Nature(exact, weak=not shadowed)
-        return self.nature
+            self.traits = OpTraits(exact, weak=not shadowed)
+        return self.traits
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:

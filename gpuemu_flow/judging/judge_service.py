@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
-from gpuemu_flow.judging.judge import Judge, Nature
+from gpuemu_flow.judging.judge import Judge, OpTraits
 from gpuemu_flow.judging.reference_dtypes import WIDE, expected_dtypes
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.api import OpError, Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
 from gpuemu_flow.runners.execute import converted
-from gpuemu_flow.runners.jobs import Desk
+from gpuemu_flow.runners.jobs import ServiceContext
 from gpuemu_flow.runners.tensors import element_type
 from gpuemu_flow.types import Case, Json
 
@@ -34,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass
 class _Item:
-    """One case at hand, and what the reference gave or raised; see `questions.CasesAtHand`."""
+    """One case at hand, and what the reference gave or raised; see `questions.PreparedBatch`."""
 
     case: Case
     inputs: Arrays
@@ -63,7 +63,7 @@ class JudgeService:
         self._judge: Judge | None = None
         self._items: list[_Item] = []
 
-    def answer(self, method: str, payload: Mapping[str, Json], desk: Desk) -> Json:
+    def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """``prepare`` cases, then ``judge`` outputs or give what is ``expected``, again and again;
         ``evaluate`` the reference on other inputs.
 
@@ -73,17 +73,17 @@ class JudgeService:
             What the reference raised on the only case.
         """
         if method == "prepare":
-            return self._prepare(payload, desk)
+            return self._prepare(payload, context)
         if method == "evaluate":
-            inputs = _copies(desk.own, payload["slots"])
+            inputs = _copies(context.own, payload["slots"])
             rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
-            outputs = desk.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
-            return _to_json(desk.own.write(outputs))
+            outputs = context.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
+            return _to_json(context.own.write(outputs))
         if method == "expected":
-            return self._give_expected(desk, bring=bool(payload["bring"]))
-        return self._judge_all(payload, desk)
+            return self._give_expected(context, bring=bool(payload["bring"]))
+        return self._judge_all(payload, context)
 
-    def _prepare(self, payload: Mapping[str, Json], desk: Desk) -> Json:
+    def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Make or take the inputs; where they lie for the op when it is to have them."""
         cases = [Case.from_json(case) for case in payload["cases"]]
         if payload["by_seed"]:
@@ -93,42 +93,42 @@ class JudgeService:
                 for case, known, stage in files
             ]
         else:
-            self._items = [_Item(cases[0], _copies(desk.own, payload["slots"]))]
-        if not payload["give"] or desk.peer is None:
+            self._items = [_Item(cases[0], _copies(context.own, payload["slots"]))]
+        if not payload["give"] or context.peer is None:
             return None
         given = []
         start = 0
         for item in self._items:
-            slots = desk.peer.write(item.inputs, start=start, keep_layout=True)
+            slots = context.peer.write(item.inputs, start=start, keep_layout=True)
             start = end_of(slots)
             given.append(_to_json(slots))
         return given
 
-    def go_on(self, desk: Desk) -> None:
+    def go_on(self, context: ServiceContext) -> None:
         """Run the reference, while the op runs in its own process.
 
         Of several cases each one's turn comes when it is judged, its tensors still in the cache.
         """
         if len(self._items) == 1:
-            self._settle(self._items[0], desk)
+            self._settle(self._items[0], context)
 
-    def _settle(self, item: _Item, desk: Desk) -> None:
+    def _settle(self, item: _Item, context: ServiceContext) -> None:
         if item.expected is None and item.failed is None:
             try:
-                item.expected = _kept(item) or self._run_reference(item, desk)
+                item.expected = _cached(item) or self._run_reference(item, context)
             except BaseException as error:  # told when it is asked for
                 item.failed = error
 
-    def _run_reference(self, item: _Item, desk: Desk) -> Arrays:
+    def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
         """In float64 where it can; the inputs stay as they are."""
         begin = time.perf_counter()
         outputs: Arrays = {}
         if self._widens:
             with suppress(Exception):  # it may be made for its own dtype only
-                outputs = _in_order(desk.run(self._own_inputs(item, WIDE), item.case.seed))
+                outputs = _in_order(context.run(self._own_inputs(item, WIDE), item.case.seed))
         if not outputs:
             begin = time.perf_counter()
-            outputs = _in_order(desk.run(self._own_inputs(item, None), item.case.seed))
+            outputs = _in_order(context.run(self._own_inputs(item, None), item.case.seed))
         nbytes = sum(array.nbytes for array in outputs.values())
         if item.stage and worth_keeping(time.perf_counter() - begin, nbytes):
             item.digest = stage(outputs, Path(item.stage))
@@ -142,27 +142,27 @@ class JudgeService:
             raise ValueError("the case was not prepared")
         return item.expected
 
-    def _give_expected(self, desk: Desk, *, bring: bool) -> Json:
+    def _give_expected(self, context: ServiceContext, *, bring: bool) -> Json:
         expected = self._only_expected()
         if not bring:
             return {}
-        allowed = self._made_judge(desk, expected).allowed_dtypes(expected)
-        return {"slots": _to_json(desk.own.write(expected)), "dtypes": allowed}
+        allowed = self._made_judge(context, expected).allowed_dtypes(expected)
+        return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
-    def _judge_all(self, payload: Mapping[str, Json], desk: Desk) -> Json:
+    def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Verdicts on the outputs that there are; none on a case that is better asked for alone."""
-        places, arena = payload["places"], desk.peer
+        places, arena = payload["places"], context.peer
         if places is None or arena is None:
-            places, arena = [payload["slots"]], desk.own
+            places, arena = [payload["slots"]], context.own
         if len(self._items) == 1:
             self._only_expected()
         results: list[Json] = []
         for item, place in zip(self._items, places, strict=False):
-            self._settle(item, desk)
+            self._settle(item, context)
             if item.expected is None:
                 results.append(None)
                 continue
-            judge = self._made_judge(desk, item.expected)
+            judge = self._made_judge(context, item.expected)
             actual = arena.read(_slots(place))
             try:
                 result = judge.check(
@@ -174,9 +174,9 @@ class JudgeService:
             results.append(result.to_json())
             if len(self._items) > 1:
                 item.expected = None
-        nature = self._judge.nature if self._judge is not None else None
-        if nature is not None:
-            self._facts = {**self._facts, "nature": vars(nature)}
+        traits = self._judge.traits if self._judge is not None else None
+        if traits is not None:
+            self._facts = {**self._facts, "nature": vars(traits)}
         staged = [item.digest for item in self._items]
         return {"results": results, "facts": self._facts, "staged": staged}
 
@@ -188,24 +188,26 @@ class JudgeService:
             for name, array in wide.items()
         }
 
-    def _made_judge(self, desk: Desk, expected: Arrays) -> Judge:
+    def _made_judge(self, context: ServiceContext, expected: Arrays) -> Judge:
         if self._judge is None:
             allowed: dict[str, list[str]] = self._facts["allowed"] or {}
             if self._widens and not allowed:
                 smallest = min(self._samples, key=lambda case: case.numel)
                 try:
-                    native = _outcome(desk.run(materialise(smallest), smallest.seed))
+                    native = _outcome(context.run(materialise(smallest), smallest.seed))
                 except Exception as error:
                     native = Outcome(0, ok=False, error=RunError("op-exception", str(error)))
                 allowed = expected_dtypes(native, [_outcome(expected)], self._dtype)
             self._facts = {**self._facts, "allowed": allowed}
             known = self._facts["nature"]
-            nature = None if known is None else Nature(**known)
-            self._judge = Judge(self._compare, allowed, self._samples, desk.evaluate, nature=nature)
+            traits = None if known is None else OpTraits(**known)
+            self._judge = Judge(
+                self._compare, allowed, self._samples, context.evaluate, traits=traits
+            )
         return self._judge
 
 
-def _kept(item: _Item) -> Arrays:
+def _cached(item: _Item) -> Arrays:
     """What the reference gave for the case at an earlier time, if that is kept."""
     if item.known:
         with suppress(OSError, BlobError):  # gone in the meantime: it runs

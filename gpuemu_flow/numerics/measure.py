@@ -108,8 +108,8 @@ def measure(
     floats = [fmt for fmt in formats.values() if fmt is not None]
     in_float64 = bool(floats) and all(fmt.name == "float64" for fmt in floats)
     inputs64 = widen(inputs)
-    one = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
-    session = _Session(outputs, evaluations, inputs64, seed, one)
+    unit_roundoff = unit(FLOAT_LIMITS["float64" if in_float64 else "float32"])
+    session = _Session(outputs, evaluations, inputs64, seed, unit_roundoff)
     with np.errstate(all="ignore"):
         session.plain_draws()
         if thorough:
@@ -132,7 +132,9 @@ def measure(
         safety = SECOND_LOOK_SAFETY if thorough else 1.0
         terms = max((array.size for array in inputs64.values()), default=1)
         bounds = {
-            name: output.bound(longest_dim, one, terms=terms, usual=usual, weak=weak, safety=safety)
+            name: output.bound(
+                longest_dim, unit_roundoff, terms=terms, usual=usual, weak=weak, safety=safety
+            )
             for name, output in outputs.items()
         }
     return bounds, weak and not in_float64
@@ -147,16 +149,16 @@ class _Session:
         evaluations: Evaluations,
         inputs64: Arrays,
         seed: int,
-        one: float,
+        unit_roundoff: float,
     ) -> None:
         self._outputs = outputs
         self._evaluations = evaluations
         self._inputs64 = inputs64
         self._rng = SeededRng(seed)
-        self._unit = one
+        self._unit = unit_roundoff
         self._seed = seed
         self._narrow = False
-        self._perturbation = Perturbation(inputs64, seed, one)
+        self._perturbation = Perturbation(inputs64, seed, unit_roundoff)
 
     def plain_draws(self) -> None:
         """The reference in float64 on inputs moved by one rounding, and its magnitudes."""

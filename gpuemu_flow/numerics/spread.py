@@ -144,7 +144,7 @@ class Spread:
     def bound(
         self,
         longest_dim: int,
-        one: float,
+        unit_roundoff: float,
         *,
         terms: int,
         usual: float,
@@ -156,7 +156,7 @@ class Spread:
         Parameters
         ----------
         longest_dim : int
-        one : float
+        unit_roundoff : float
             One rounding.
         terms : int
             How many numbers a sum may have at most.
@@ -171,11 +171,11 @@ class Spread:
         if self.fmt is None:
             return ElementBound(None, self.unstable if self.unstable.any() else None)
         factor = FACTOR * growth(longest_dim)
-        accounted = self._accounted(one, terms)
+        accounted = self._accounted(unit_roundoff, terms)
         # Below the smallest normal numbers it is `least` that decides.
         magnitude = np.maximum(accounted, np.minimum(self._magnitude, usual))
         scale = np.maximum(magnitude, max(self._typical(), least(self.fmt, longest_dim)))
-        own = factor * (safety * self._error + one * magnitude)
+        own = factor * (safety * self._error + unit_roundoff * magnitude)
         measured = own + ROUNDED_FACTOR * safety * self._rounded
         if self._largest > 0.0:
             # All zeros moved off zero would leave nothing to judge, and zero is what zero gives.
@@ -185,7 +185,7 @@ class Spread:
         error = _spread_over_binades(self._error, self._reference, judged)
         if weak:
             magnitude = np.maximum(magnitude, min(usual, self._largest))
-        spread = factor * (safety * error + one * magnitude)
+        spread = factor * (safety * error + unit_roundoff * magnitude)
         plain = self._finish(longest_dim, spread, own, scale, judged)
         if not self._rounded.any():
             return plain
@@ -236,7 +236,7 @@ class Spread:
         ]
         return replace(excuse, largest=max(sizes))
 
-    def _accounted(self, one: float, terms: int) -> Float64Array:
+    def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
         """S, as far as the measured error accounts for it.
 
         If rounding errors of that size were made on the way, moving the terms of a sum by a
@@ -247,7 +247,7 @@ class Spread:
         sizes = np.abs(self._reference)
         judged = self.finite & ~self.unstable
         error = np.maximum(_spread_over_binades(self._error, self._reference, judged), self._error)
-        shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / one)
+        shown = np.maximum(sizes, ACCOUNTED * math.sqrt(terms) * error / unit_roundoff)
         return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
 
     def _typical(self) -> float:

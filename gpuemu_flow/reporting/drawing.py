@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuemu_flow.judging.judge import Terms
+from gpuemu_flow.judging.judge import Criteria
 from gpuemu_flow.numerics.checked_output import CheckedOutput, SpecialInputs, compare_output
 from gpuemu_flow.numerics.dtypes import to_float64
 from gpuemu_flow.numerics.judge import AffineBound, Judgement, judge
@@ -25,7 +25,9 @@ SHOWN_VALUES = 64
 FEW_VALUES = 8
 
 
-def draw(name: str, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Terms) -> Picture:
+def draw(
+    name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
+) -> Picture:
     """The figures of one output.
 
     Parameters
@@ -33,7 +35,7 @@ def draw(name: str, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Ter
     name : str
         Of the output.
     actual, expected, inputs : mapping of str to ndarray
-    terms : Terms
+    criteria : Criteria
         What the outputs were held against.
     """
     output = actual[name]
@@ -43,7 +45,13 @@ def draw(name: str, actual: Arrays, expected: Arrays, inputs: Arrays, terms: Ter
         return Picture(name, output.shape, note="an output without elements")
     special = SpecialInputs(inputs)
     checked = compare_output(
-        name, output, expected[name], terms.dtypes[name], terms.tolerance, terms.policy, special
+        name,
+        output,
+        expected[name],
+        criteria.dtypes[name],
+        criteria.tolerance,
+        criteria.policy,
+        special,
     )
     judgement = _judge(checked)
     share = np.where(judgement.failed, np.maximum(judgement.share, np.nextafter(1.0, 2.0)),

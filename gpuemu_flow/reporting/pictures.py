@@ -14,7 +14,7 @@ from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.fuzz.failures import stored_inputs
 from gpuemu_flow.fuzz.minimizing import minimise_failure
 from gpuemu_flow.fuzz.subjects import op_subject
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trials, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
 from gpuemu_flow.reporting.drawing import draw, values_text
 from gpuemu_flow.reporting.gather import known_failures
 from gpuemu_flow.results.document import Picture, Report
@@ -98,7 +98,7 @@ def _draw_all(
 ) -> Iterator[tuple[Key, Picture]]:
     workspace.cache.create()
     tasks = workspace.graph.tasks
-    with Pool(SESSIONS_PER_TRIAL, staging=workspace.cache.staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool:
         for number, failure in enumerate(chosen):
             key = report.key(failure)
             if failure.result.verdict is not Verdict.FAILED:
@@ -112,25 +112,25 @@ def _draw_all(
             else:
                 subject = op_subject(workspace, failure.op, failure.case.dtype).subject
                 try:
-                    with open_trials(pool, subject, cancel) as trials:
-                        yield key, _picture(trials, failure)
+                    with open_evaluator(pool, subject, cancel) as evaluator:
+                        yield key, _picture(evaluator, failure)
                 except CancelledRunError:
                     yield key, Picture(note=NO_TIME)
                 except FlowError as error:
                     yield key, Picture(note=f"it could not be run again: {error.problems[0]}")
 
 
-def _picture(trials: Trials, failure: CaseFailure) -> Picture:
-    trial = trials.judge(failure.case)
-    if trial.result.verdict is not Verdict.FAILED:
-        return Picture(note=f"run again, the case {trial.result.verdict.value}")
-    actual = {name: array.copy() for name, array in trial.actual.items()}
-    wrong = [f.output for f in trial.result.failures if f.output in actual]
-    prepared = trials.prepare(failure.case)
+def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
+    evaluated = evaluator.judge(failure.case)
+    if evaluated.result.verdict is not Verdict.FAILED:
+        return Picture(note=f"run again, the case {evaluated.result.verdict.value}")
+    actual = {name: array.copy() for name, array in evaluated.actual.items()}
+    wrong = [f.output for f in evaluated.result.failures if f.output in actual]
+    prepared = evaluator.prepare(failure.case)
     inputs, expected = prepared.inputs, prepared.expected
-    terms = trials.judge_of(prepared).terms(failure.case, expected, inputs, actual)
+    criteria = evaluator.judge_of(prepared).criteria(failure.case, expected, inputs, actual)
     name = wrong[0] if wrong else next(iter(actual))
-    return draw(name, actual, expected, inputs, terms)
+    return draw(name, actual, expected, inputs, criteria)
 
 
 def _smallest_inputs(

@@ -27,7 +27,7 @@ MAX_HOURS = 24 * 365 * 100.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """What a report is to hold.
 
     Attributes
@@ -48,7 +48,7 @@ class Asked:
     pictures: bool = False
 
 
-def current(workspace: Workspace, asked: Asked, environ: Mapping[str, str] = os.environ) -> Report:
+def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.environ) -> Report:
     """What the last runs found; what changed since is marked, what was never checked is skipped.
 
     Raises
@@ -56,25 +56,25 @@ def current(workspace: Workspace, asked: Asked, environ: Mapping[str, str] = os.
     UsageError
         ``unknown-baseline``.
     """
-    baseline = _baseline(workspace, asked.baseline)
+    baseline = _baseline(workspace, query.baseline)
     graph = workspace.graph
     run, stale, outdated = known_report(workspace)
     run = _with_gaps(workspace, run, outdated)
     run = with_causes(workspace, run, budget=cause_budget(workspace), known_only=True)
-    if asked.since_hours is not None:
-        run = _recent(workspace, run, asked.since_hours)
-    if not asked.lint and asked.baseline is None:
+    if query.since_hours is not None:
+        run = _recent(workspace, run, query.since_hours)
+    if not query.lint and query.baseline is None:
         run = replace(run, kernels=())
     worse, shown = against(workspace, baseline, run, partial=True)
     extras = Extras(
-        mode="report" if asked.since_hours is None else f"last {asked.since_hours:g} hours",
+        mode="report" if query.since_hours is None else f"last {query.since_hours:g} hours",
         baseline=shown,
         regressions=tuple(worse) if baseline is not None else (),
     )
     status = {name: "pending" if name in stale else "current" for name in graph.tasks}
     report = gather(workspace, run, extras, status, environ)
-    report = replace(report, recorded=tuple(_recorded(workspace, report, asked.since_hours)))
-    if asked.pictures:
+    report = replace(report, recorded=tuple(_recorded(workspace, report, query.since_hours)))
+    if query.pictures:
         from gpuemu_flow.reporting.pictures import with_pictures  # noqa: PLC0415 - brings numpy
 
         report = with_pictures(workspace, report)

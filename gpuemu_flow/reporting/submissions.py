@@ -11,7 +11,7 @@ from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
-from gpuemu_flow.fuzz.wire_ops import Asked, Subjects, results_folder
+from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
@@ -91,7 +91,7 @@ def _submissions(
     for skip in skips:
         stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
         if stored:
-            now = subjects.judged_by(Asked(skip.op, skip.dtype, {}))
+            now = subjects.judged_by(Query(skip.op, skip.dtype, {}))
             workspace.watch(subjects.stamps(skip.op, skip.dtype))
             found.append((skip, [s for s in stored if s.judged_by == now], len(stored)))
     return found

@@ -256,7 +256,7 @@ class ReportBuilder:
         except StoreError:
             return None
         summary = manifest["summary"]
-        makers = [compare.name, *(i.task for i in compare.inputs)]
+        sources = [compare.name, *(i.task for i in compare.inputs)]
         failures, passing = [], []
         for item in manifest["cases"]:
             if item["result"]["verdict"] == Verdict.PASSED.value:
@@ -281,8 +281,8 @@ class ReportBuilder:
             tolerance_used=number_from_json(summary["tolerance_used"]),
             unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
             reason=summary.get("reason", ""),
-            duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in makers),
-            cached=not any(self.status.get(m) == "ran" for m in makers),
+            duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in sources),
+            cached=not any(self.status.get(m) == "ran" for m in sources),
             loose=tuple(summary.get("loose", ())),
             constant=tuple(sorted(summary.get("constant", {}).items())),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
@@ -301,13 +301,13 @@ class ReportBuilder:
         if verdict is Verdict.ERROR:
             errors = [problem.message for problem in problems if not problem.warning]
             reason = errors[0] if errors else "no kernel in it"
-        makers = [lint.name, *(i.task for i in lint.inputs)]
+        sources = [lint.name, *(i.task for i in lint.inputs)]
         result = KernelResult(
             kernel=lint.subject,
             arch=manifest["arch"],
             verdict=verdict,
             reason=reason,
-            cached=not any(self.status.get(m) in ("ran", "restored") for m in makers),
+            cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
             entries=tuple(manifest["kernels"]),
             changes=tuple(self._kernel_changes(lint)),
         )

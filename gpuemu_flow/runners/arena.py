@@ -18,7 +18,7 @@ from gpuemu_flow.types import DTYPES, Json, Shape
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
-_SEALED = sys.platform.startswith("linux")  # see anonfile.create
+_SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuemu_flow.errors import CancelledRunError
-from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.answers import MALFORMED, read_outcome
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError, error_from_json
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
@@ -65,7 +65,7 @@ class JobFailedError(Exception):
         self.error = error
 
 
-class Conversation:
+class WorkerClient:
     """Talks to one worker about one program. Not thread-safe.
 
     Attributes
@@ -74,7 +74,7 @@ class Conversation:
         What it was asked to do so far.
     arena : Arena or None
         Shared memory, made by the first case that needs it.
-    held : object
+    current : object
         What a service in the worker was last made ready for; the caller's to set.
     """
 
@@ -88,7 +88,7 @@ class Conversation:
         self.worker = worker
         self.arena: Arena | None = None
         self.cases = 0
-        self.held: object = None
+        self.current: object = None
         self._arena_sent = False
         self._program = program
         self._load_seconds = max(load_seconds, program.timeout)
@@ -109,7 +109,7 @@ class Conversation:
     def shared(self) -> Arena:
         """The shared memory of both processes, made now if there is none yet."""
         if self.arena is None:
-            self.arena = Arena(anonfile.create("tensors", fixed=True))
+            self.arena = Arena(memfd.create("tensors", fixed=True))
         return self.arena
 
     def _failed(self, index: int, error: RunError, **why: bool) -> Attempt:
@@ -220,7 +220,7 @@ class Conversation:
             posted["slots"] = {name: slot.to_json() for name, slot in slots.items()}
             posted.setdefault("reserved", end_of(slots))
         if idle:
-            anonfile.write_status(self.worker.status, anonfile.PREPARING)
+            memfd.write_status(self.worker.status, memfd.PREPARING)
         self.worker.send(posted, sent)
         return None
 
@@ -301,10 +301,10 @@ class Conversation:
                 return self.worker.receive(min(deadline, last), self._cancel)
             except DeadlineError:
                 now = time.monotonic()
-                phase, since = anonfile.read_status(self.worker.status)
+                phase, since = memfd.read_status(self.worker.status)
                 if not math.isfinite(since) or since > now:
                     since = begin
-                used = now - since if phase == anonfile.CALLING else 0.0
+                used = now - since if phase == memfd.CALLING else 0.0
                 if now >= last or used >= self._patience:
                     raise
                 deadline = now + self._patience - used

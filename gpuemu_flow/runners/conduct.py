@@ -38,9 +38,9 @@ class Conduct:
             with self._guard.own_work():
                 yield
 
-    def offence(self) -> RunError | None:
+    def violation(self) -> RunError | None:
         """Why nothing that this program gives can count, once that is so."""
-        return self._guard.offence() if self._guard is not None else None
+        return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:
         """The program's code has been read; OpError as `demand`."""
@@ -56,9 +56,9 @@ class Conduct:
         OpError
             ``op-reads-reference``; ``op-broke-runner`` when what `checks` rest on was replaced.
         """
-        offence = self.offence()
-        if offence is not None:
-            raise OpError(offence)
+        violation = self.violation()
+        if violation is not None:
+            raise OpError(violation)
         rests_on_us = checks.inputs_unchanged or checks.guards or checks.repeat
         replaced = self._seal.broken() if self._seal is not None and rests_on_us else ""
         if replaced:

@@ -130,7 +130,7 @@ class Guard:
         finally:
             self._exempt = 0
 
-    def offence(self) -> RunError | None:
+    def violation(self) -> RunError | None:
         """The first thing that this process, or one that it forked, did and must not."""
         if not self._record[0]:
             return None

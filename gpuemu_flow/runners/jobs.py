@@ -144,7 +144,7 @@ class Evaluator:
 
 
 @dataclass(frozen=True)
-class Desk:
+class ServiceContext:
     """What a service works with, in the worker that has loaded a program.
 
     Attributes
@@ -169,10 +169,10 @@ class Desk:
 class Service(Protocol):
     """An object of ours that lives in a worker and answers questions, one after another."""
 
-    def answer(self, method: str, payload: Mapping[str, Json], desk: Desk) -> Json:
+    def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """The answer to one question; any exception says why there is none."""
 
-    def go_on(self, desk: Desk) -> None:
+    def go_on(self, context: ServiceContext) -> None:
         """What is left to do once the answer has been sent."""
 
 

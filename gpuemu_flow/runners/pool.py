@@ -13,7 +13,7 @@ from types import TracebackType
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
-from gpuemu_flow.runners.attempt import Conversation
+from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
     ServerDiedError,
     ServerHandle,
@@ -143,18 +143,18 @@ class Pool:
     def _supervisor(
         self, program: Program, cancel: threading.Event | None, sightings: Sightings
     ) -> Supervisor:
-        def talk(worker: WorkerProcess) -> Conversation:
+        def talk(worker: WorkerProcess) -> WorkerClient:
             worker.follow_with(sightings)
-            return Conversation(worker, program, self._load_timeout, cancel)
+            return WorkerClient(worker, program, self._load_timeout, cancel)
 
         @contextlib.contextmanager
-        def open_private() -> Iterator[Conversation]:
+        def open_private() -> Iterator[WorkerClient]:
             with self._open_private(program) as worker:
-                conversation = talk(worker)
+                worker_client = talk(worker)
                 try:
-                    yield conversation
+                    yield worker_client
                 finally:
-                    conversation.close()
+                    worker_client.close()
 
         return Supervisor(program.isolation, lambda: talk(self._open(program)), open_private)
 
@@ -304,11 +304,11 @@ class Pool:
             session = self._open(program)
             sightings = Sightings()
             session.follow_with(sightings)
-            conversation = Conversation(session, program, self._load_timeout, cancel)
+            worker_client = WorkerClient(session, program, self._load_timeout, cancel)
             try:
-                return conversation.run_job(target, payload, seconds)
+                return worker_client.run_job(target, payload, seconds)
             finally:
-                conversation.close()
+                worker_client.close()
                 if on_observed is not None:
                     on_observed(sightings.observation())
 

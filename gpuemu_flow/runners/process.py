@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
-from gpuemu_flow.runners import anonfile, channel
+from gpuemu_flow.runners import channel, memfd
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
 
@@ -81,10 +81,10 @@ class WorkerProcess:
         self._server = server
         self.sock, self._child_end = socket.socketpair()
         self._lifeline, self._server_end = socket.socketpair()
-        self.status = anonfile.create("status")
+        self.status = memfd.create("status")
         os.ftruncate(self.status, 64)
-        self.stderr = anonfile.append_only(anonfile.create("stderr"))
-        self.report = anonfile.append_only(anonfile.create("report"))
+        self.stderr = memfd.append_only(memfd.create("stderr"))
+        self.report = memfd.append_only(memfd.create("report"))
         self.sightings: Sightings | None = None
         # A stopped worker must not block whoever asks it something.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _SEND_SECONDS)
@@ -221,7 +221,7 @@ class WorkerProcess:
 
     def stderr_tail(self) -> str:
         """The end of what the program wrote to standard error since the case began."""
-        return anonfile.tail(self.stderr)
+        return memfd.tail(self.stderr)
 
     def close(self, grace: float = 1.0) -> None:
         """End the process: when idle it leaves by itself, else it is killed."""
@@ -264,7 +264,7 @@ class ServerHandle:
         environment = {**one_thread, "PYTHONHASHSEED": "0", **os.environ, **env}
         self._control, peer = socket.socketpair()
         self._lock = threading.Lock()
-        self._stderr = anonfile.create("forkserver-stderr")
+        self._stderr = memfd.create("forkserver-stderr")
         with peer:
             # From the package's own root, so that -m finds this package and no workspace module.
             self._process = subprocess.Popen(
@@ -317,7 +317,7 @@ class ServerHandle:
 
     def stderr_tail(self) -> str:
         """What the server complained about."""
-        return anonfile.tail(self._stderr)
+        return memfd.tail(self._stderr)
 
     def close(self) -> None:
         """End the server and every process below it."""

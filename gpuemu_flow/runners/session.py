@@ -13,7 +13,7 @@ from gpuemu_flow.runners.arena import Arena
 from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
-from gpuemu_flow.runners.work import CallInMemory, Laid, Work
+from gpuemu_flow.runners.work import CallInMemory, SharedInputs, Work
 from gpuemu_flow.types import Case
 
 
@@ -81,9 +81,9 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """The memory of the worker that the next call goes to, for `Laid`; None when none waits."""
-        conversation = self._supervisor.kept()
-        return None if conversation is None else conversation.shared()
+        """The memory of the worker of the next call, for `SharedInputs`; None when none waits."""
+        worker_client = self._supervisor.kept()
+        return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
         """Work of another kind, with the same care for the worker."""
@@ -104,7 +104,7 @@ class ProgramSession:
 
     def begin(
         self,
-        inputs: Case | Mapping[str, np.ndarray] | Laid,
+        inputs: Case | Mapping[str, np.ndarray] | SharedInputs,
         *,
         checks: Checks | None = None,
         input_dtype: str | None = None,

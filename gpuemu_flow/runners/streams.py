@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners import memfd
 
 _HIGH = 200  # ops that close or count low descriptors do not meet ours
 
@@ -39,8 +39,8 @@ class StandardStreams:
     def files(self) -> tuple[int, int]:
         """Descriptors of the stdin and stdout files, made at first use."""
         if self._in is None or self._out is None:
-            self._in = keep_high(anonfile.create("stdin"))
-            self._out = keep_high(anonfile.create("stdout"))
+            self._in = keep_high(memfd.create("stdin"))
+            self._out = keep_high(memfd.create("stdout"))
         return self._in, self._out
 
     def quiet(self) -> None:
@@ -56,7 +56,7 @@ class StandardStreams:
         """
         stdin, stdout = self.files()
         os.lseek(stdin, 0, os.SEEK_SET)
-        anonfile.write_all(stdin, request)
+        memfd.write_all(stdin, request)
         os.ftruncate(stdin, len(request))
         os.lseek(stdin, 0, os.SEEK_SET)
         os.lseek(stdout, 0, os.SEEK_SET)
@@ -78,7 +78,7 @@ class StandardStreams:
 
     def written(self) -> bytes:
         """All that went to stdout since `connect` or `load`."""
-        return anonfile.read_all(self.files()[1], self.written_size())
+        return memfd.read_all(self.files()[1], self.written_size())
 
     def written_size(self) -> int:
         """Bytes that went to stdout: all who write share the descriptor's position."""
@@ -86,4 +86,4 @@ class StandardStreams:
 
     def stderr_tail(self) -> str:
         """The end of what went to stderr."""
-        return anonfile.tail(self._stderr)
+        return memfd.tail(self._stderr)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.work import Work
 
 
-def _perform(work: Work, conversation: Conversation) -> Attempt:
-    return work.begin(conversation) or work.finish(conversation)
+def _perform(work: Work, worker_client: WorkerClient) -> Attempt:
+    return work.begin(worker_client) or work.finish(worker_client)
 
 
 class Supervisor:
@@ -33,15 +33,15 @@ class Supervisor:
     def __init__(
         self,
         isolation: str,
-        open_worker: Callable[[], Conversation],
-        open_private: Callable[[], AbstractContextManager[Conversation]],
+        open_worker: Callable[[], WorkerClient],
+        open_private: Callable[[], AbstractContextManager[WorkerClient]],
     ) -> None:
         self._isolation = isolation
         self._open_worker = open_worker
         self._open_private = open_private
         self._each_alone = isolation == "spawn"
         self._kills_servers = False
-        self._current: Conversation | None = None
+        self._current: WorkerClient | None = None
         self._unloadable: Attempt | None = None
         self._begun = False
         self._was_alone = True
@@ -53,7 +53,7 @@ class Supervisor:
             self._current.close()
             self._current = None
 
-    def kept(self) -> Conversation | None:
+    def kept(self) -> WorkerClient | None:
         """The worker that the next case will run in; None when it will have one of its own."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
@@ -69,11 +69,11 @@ class Supervisor:
 
     def begin(self, work: Work) -> None:
         """Let the worker that is kept start with a case; `finish` must follow with the same one."""
-        conversation = self.kept()
-        if conversation is not None:
-            self._was_alone = conversation.cases == 0
+        worker_client = self.kept()
+        if worker_client is not None:
+            self._was_alone = worker_client.cases == 0
             self._begun = True
-            self._failed_early = work.begin(conversation)
+            self._failed_early = work.begin(worker_client)
 
     def finish(self, work: Work) -> Attempt:
         """The final attempt at one case.
@@ -125,12 +125,12 @@ class Supervisor:
         return self._failed_early or work.finish(self._current), self._was_alone
 
     def _alone(self, work: Work) -> Attempt:
-        conversation = self._open_worker()
+        worker_client = self._open_worker()
         try:
-            return _perform(work, conversation)
+            return _perform(work, worker_client)
         finally:
-            conversation.close()
+            worker_client.close()
 
     def _privately(self, work: Work) -> Attempt:
-        with self._open_private() as conversation:
-            return _perform(work, conversation)
+        with self._open_private() as worker_client:
+            return _perform(work, worker_client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners import memfd
 
 
 class Watch:
@@ -25,12 +25,12 @@ class Watch:
     def _tell(self, phase: int) -> None:
         if self._status_fd is not None:
             try:
-                anonfile.write_status(self._status_fd, phase)
+                memfd.write_status(self._status_fd, phase)
             except OSError:  # the program closed it; the coordinator then uses its outer limit
                 self._status_fd = None
 
     def __enter__(self) -> Watch:
-        self._tell(anonfile.CALLING)
+        self._tell(memfd.CALLING)
         self._start = time.perf_counter()
         return self
 
@@ -41,8 +41,8 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         self.seconds = time.perf_counter() - self._start
-        self._tell(anonfile.FINISHING)
+        self._tell(memfd.FINISHING)
 
     def preparing(self) -> None:
         """Inputs are being made; the program's own time does not run."""
-        self._tell(anonfile.PREPARING)
+        self._tell(memfd.PREPARING)

@@ -13,7 +13,7 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import Checks, Request
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
-from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
@@ -22,10 +22,10 @@ Arrays = Mapping[str, np.ndarray]
 class Work(Protocol):
     """One case, in two steps, so that the caller may do something else between them."""
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Ask for it; an Attempt when that has already failed."""
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for what came of it; CancelledRunError."""
 
 
@@ -45,7 +45,7 @@ class CaseToFile:
         self._checks = checks
         self._staged = staged
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
         case = self._request.case
         message = {
@@ -54,24 +54,24 @@ class CaseToFile:
             "input_dtype": self._request.input_dtype,
             "out": str(self._staged),
         }
-        return conversation.post(message, case.index, checks=self._checks)
+        return worker_client.post(message, case.index, checks=self._checks)
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`; RunnerError ``staging-failed`` when the file cannot be written."""
         index = self._request.case.index
-        attempt, answer = conversation.collect(index)
+        attempt, answer = worker_client.collect(index)
         if "staging" in answer:
-            conversation.worker.kill()
+            worker_client.worker.kill()
             problem = f"outputs cannot be written: {answer['staging']!s:.200}"
             folder = str(self._staged.parent)
             raise RunnerError(Problem("staging-failed", problem, file=folder))
         if attempt.outcome.ok and not is_staged(self._staged, attempt.outcome):
-            return conversation.broken(index)
+            return worker_client.broken(index)
         return attempt
 
 
 @dataclass(frozen=True)
-class Laid:
+class SharedInputs:
     """Inputs that someone has put into a worker's shared memory.
 
     Attributes
@@ -101,7 +101,7 @@ class CallInMemory:
 
     def __init__(
         self,
-        inputs: Case | Arrays | Laid,
+        inputs: Case | Arrays | SharedInputs,
         checks: Checks,
         *,
         input_dtype: str | None = None,
@@ -115,7 +115,7 @@ class CallInMemory:
         self.slots: dict[str, Slot] = {}
         self._checks = checks
         self._arrays: Arrays = {}
-        self._laid: Laid | None = None
+        self._shared: SharedInputs | None = None
         self._message: dict[str, Json] = {
             "type": "call",
             "case": None if case is None else case.to_json(),
@@ -126,36 +126,36 @@ class CallInMemory:
         if isinstance(inputs, Case):
             index = inputs.index
             self._message["case"] = inputs.to_json()
-        elif isinstance(inputs, Laid):
-            self._laid = inputs
+        elif isinstance(inputs, SharedInputs):
+            self._shared = inputs
         else:
             self._arrays = {name: np.asarray(array) for name, array in inputs.items()}
         self._message["index"] = self._index = index
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
         message, index, checks = self._message, self._index, self._checks
-        laid = self._laid
-        if laid is None:
-            return conversation.post(message, index, checks=checks, arrays=self._arrays)
-        if conversation.arena is laid.arena:
-            return conversation.post(message, index, checks=checks, slots=laid.slots)
-        return conversation.post(message, index, checks=checks, arrays=laid.again())
+        shared = self._shared
+        if shared is None:
+            return worker_client.post(message, index, checks=checks, arrays=self._arrays)
+        if worker_client.arena is shared.arena:
+            return worker_client.post(message, index, checks=checks, slots=shared.slots)
+        return worker_client.post(message, index, checks=checks, arrays=shared.again())
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
-        attempt, answer = conversation.collect(self._index)
-        if attempt.outcome.ok and conversation.arena is not None:
+        attempt, answer = worker_client.collect(self._index)
+        if attempt.outcome.ok and worker_client.arena is not None:
             try:
-                self.arena, self.slots = conversation.arena, read_slots(answer)
+                self.arena, self.slots = worker_client.arena, read_slots(answer)
                 self.outputs = self.arena.read(self.slots)
             except ValueError:  # they lie outside the shared memory
-                return conversation.broken(self._index)
+                return worker_client.broken(self._index)
         return attempt
 
 
 @dataclass(frozen=True)
-class Called:
+class CallResult:
     """One of several calls: where its outputs lie, and what `Outcome` says of it."""
 
     slots: Mapping[str, Slot]
@@ -179,15 +179,15 @@ class CallMany:
         slots: Sequence[Mapping[str, Slot]],
         checks: Checks,
     ) -> None:
-        self.done: list[Called] = []
+        self.done: list[CallResult] = []
         self._arena = arena
         self._cases = cases
         self._slots = slots
         self._checks = checks
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`; another worker than the one with the inputs is asked for nothing."""
-        here = conversation.arena is self._arena
+        here = worker_client.arena is self._arena
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {
             "type": "calls",
@@ -201,18 +201,18 @@ class CallMany:
             ],
         }
         message["reserved"] = max((end_of(slots) for _, slots in pairs), default=0)
-        return conversation.post(
+        return worker_client.post(
             message, self._cases[0].index, checks=self._checks, slots={}, calls=len(self._cases)
         )
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
         index = self._cases[0].index
-        attempt, answer = conversation.collect(index)
+        attempt, answer = worker_client.collect(index)
         if attempt.outcome.ok:
             try:
                 self.done = [
-                    Called(
+                    CallResult(
                         read_slots(item),
                         tuple(failure_from_json(f) for f in item["violations"]),
                         float(item["seconds"]),
@@ -220,5 +220,5 @@ class CallMany:
                     for item in answer["items"]
                 ]
             except MALFORMED:
-                return conversation.broken(index)
+                return worker_client.broken(index)
         return attempt

@@ -120,7 +120,7 @@ class Worker:
         self._arena: Arena | None = None
         self._peer: Arena | None = None
         self._service: jobs.Service | None = None
-        self._desk: jobs.Desk | None = None
+        self._service_context: jobs.ServiceContext | None = None
         self._conduct = Conduct()
         self._observer = Observer(keep_high(given.report), keep_high(given.notices))
         self._pid = os.getpid()
@@ -145,8 +145,8 @@ class Worker:
                 except ChannelClosedError:
                     code = CUT_OFF
                     break
-                if self._service is not None and self._desk is not None:
-                    self._service.go_on(self._desk)
+                if self._service is not None and self._service_context is not None:
+                    self._service.go_on(self._service_context)
         except ChannelClosedError:
             pass
         except BaseException as error:  # the program broke our own machinery
@@ -173,7 +173,7 @@ class Worker:
         with self._conduct.own_work():  # a traceback shows lines of source files
             if not isinstance(error, OpError):
                 print_traceback(error, self._program.root)
-            explained = self._conduct.offence() or explain(
+            explained = self._conduct.violation() or explain(
                 error,
                 self._program,
                 doing=doing,
@@ -237,27 +237,27 @@ class Worker:
         self._take_arenas(message)
         assert self._arena is not None  # noqa: S101 - comes with the first question
         try:
-            if self._desk is None or self._desk.peer is not self._peer:
-                self._desk = self._make_desk(self._program, self._arena)
+            if self._service_context is None or self._service_context.peer is not self._peer:
+                self._service_context = self._make_service_context(self._program, self._arena)
             if self._service is None:
                 self._service = jobs.make_service(message["target"], message["setup"])
-            result = self._service.answer(message["method"], message, self._desk)
+            result = self._service.answer(message["method"], message, self._service_context)
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
         return {"type": "served", "serial": serial, "result": result}
 
-    def _make_desk(self, program: Program, own: Arena) -> jobs.Desk:
+    def _make_service_context(self, program: Program, own: Arena) -> jobs.ServiceContext:
         evaluate = (
-            self._desk.evaluate
-            if self._desk is not None
+            self._service_context.evaluate
+            if self._service_context is not None
             else jobs.Evaluator(
                 program, lambda p: _runner(p, self._streams), self._watch, self._runner
             )
         )
-        return jobs.Desk(self._run, evaluate, own, self._peer)
+        return jobs.ServiceContext(self._run, evaluate, own, self._peer)
 
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-        """The program's outputs; see `jobs.Desk`."""
+        """The program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         os.ftruncate(self._stderr, 0)
         outputs = self._executor.call(InputBuffers(arrays), seed, _PLAIN).outputs
@@ -318,7 +318,7 @@ class Worker:
         """Several calls; the first that goes wrong ends them, and is asked for again alone."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
-        done: list[_Called] = []
+        done: list[_CallRecord] = []
         position = int(message["reserved"])
         like = {"dtype": "", "input_dtype": None}
         with suppress(BaseException):  # programs may raise anything
@@ -344,7 +344,7 @@ class Worker:
 
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
-    ) -> _Called:
+    ) -> _CallRecord:
         """One call on tensors in shared memory; its outputs go where `start` says or after it."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
@@ -355,15 +355,15 @@ class Worker:
         buffers = InputBuffers(wide, memories)
         return self._leave(self._executor.call(buffers, int(item["seed"]), checks), checks, start)
 
-    def _leave(self, executed: Executed, checks: Checks, start: int) -> _Called:
+    def _leave(self, executed: Executed, checks: Checks, start: int) -> _CallRecord:
         assert self._arena is not None  # noqa: S101 - comes with the first call
         self._conduct.demand(checks)
         written = self._arena.write(executed.outputs, start=start)
-        return _Called(written, executed.violations, executed.seconds)
+        return _CallRecord(written, executed.violations, executed.seconds)
 
 
 @dataclass(frozen=True)
-class _Called:
+class _CallRecord:
     """A call whose outputs lie in shared memory."""
 
     slots: dict[str, Slot]

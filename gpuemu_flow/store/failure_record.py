@@ -61,7 +61,7 @@ class FailureRecord:
         sha256 of the safetensors blob with the inputs' values in C order; filled in by the store.
     layouts : mapping of str to str
         How each input lies in memory, in the op's order of inputs.
-    maker : JSON
+    provenance : JSON
         What made the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
         configuration).
     environment : mapping of str to str
@@ -98,7 +98,7 @@ class FailureRecord:
     layouts: Mapping[str, str]
     cause: str = ""
     inputs: str = ""
-    maker: Json = None
+    provenance: Json = None
     environment: Mapping[str, str] = field(default_factory=dict)
     time: str = ""
     minimized: str | None = None
@@ -114,7 +114,7 @@ class FailureRecord:
         result: CheckResult,
         *,
         source: str,
-        maker: Json = None,
+        provenance: Json = None,
         environment: Mapping[str, str] | None = None,
         cause: str = "",
         minimized_from: str | None = None,
@@ -154,7 +154,7 @@ class FailureRecord:
             result=result.to_json(),
             layouts={spec.name: spec.layout for spec in case.inputs},
             cause=cause,
-            maker=maker,
+            provenance=provenance,
             environment=dict(environment or {}),
             time=now(),
             minimized_from=minimized_from,
@@ -193,6 +193,8 @@ class FailureRecord:
         values = dict(data)
         if values.pop("version") != VERSION:
             raise ValueError("a failure record of another version")
+        if "maker" in values:  # its name in records of earlier versions
+            values["provenance"] = values.pop("maker")
         values["shape"] = tuple(values["shape"])
         values["shapes"] = {name: tuple(shape) for name, shape in values["shapes"].items()}
         values["index"] = None if values["index"] is None else tuple(values["index"])
@@ -202,7 +204,7 @@ class FailureRecord:
     def to_public_json(self) -> dict[str, Json]:
         """A failure as commands print it: no inputs, no configuration, no paths."""
         inner = (
-            "version", "case", "result", "inputs", "inputs_dropped", "maker", "environment",
+            "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
         )  # fmt: skip
         out = {name: value for name, value in self.to_json().items() if name not in inner}
         return {**out, "seed_str": str(self.seed), "reproduce": self.reproduce}

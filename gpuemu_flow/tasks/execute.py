@@ -119,7 +119,7 @@ class _Batch:
         self._known = known
         sources = frozenset(str(context.root / path) for path in spec.sources)
         self._static = context.inputs.discover(Observation(files=sources), {})
-        self._kept_under: dict[int, Discovered] = {}
+        self._cached_under: dict[int, Discovered] = {}
         self.found: dict[int, Outcome] = {}
         self.used = Discovered()
 
@@ -132,7 +132,7 @@ class _Batch:
                 outcome = _cached(self._context, _case_key(shared, request), request)
                 if outcome is not None:
                     self.found[n] = outcome
-                    self._kept_under[n] = names
+                    self._cached_under[n] = names
                     self.used |= names
             if len(self.found) == len(self._requests):
                 return
@@ -173,12 +173,12 @@ class _Batch:
         self.used |= names
         if any(n not in self.found for n in missing):
             raise Interrupted
-        if self._kept_under and any(kept != self.used for kept in self._kept_under.values()):
+        if self._cached_under and any(kept != self.used for kept in self._cached_under.values()):
             self._join(begun)
 
     def _keep(self, n: int, outcome: Outcome, names: Discovered, shared: str) -> None:
         self._context.cache.actions.put(_case_key(shared, self._requests[n]), outcome.to_json())
-        self._kept_under[n] = names
+        self._cached_under[n] = names
 
     def _join(self, begun: int) -> None:
         """Keep all results under the one set that holds whatever any of the cases used."""
@@ -188,7 +188,7 @@ class _Batch:
         shared = self._known.add(self.used)
         context.cache.actions.put_many(
             (_case_key(shared, self._requests[n]), self.found[n].to_json())
-            for n, names in self._kept_under.items()
+            for n, names in self._cached_under.items()
             if names != self.used
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.judging.trial import Subject, open_trials
+from gpuemu_flow.judging.case_evaluator import Subject, open_evaluator
 from gpuemu_flow.types import CheckResult, Verdict
 
 COMPARE: dict[str, Any] = {
@@ -71,8 +71,8 @@ def results(
         {**COMPARE, "precision": precision},
         [make_case(0, SHAPE, dtype=dtype)],
     )
-    with open_trials(ws.pool, subject) as trials:
-        return [trials.judge(make_case(n, SHAPE, dtype=dtype)).result for n in range(4)]
+    with open_evaluator(ws.pool, subject) as evaluator:
+        return [evaluator.judge(make_case(n, SHAPE, dtype=dtype)).result for n in range(4)]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

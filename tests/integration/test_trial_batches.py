@@ -11,7 +11,7 @@ import pytest
 from runner_workspace import Workspace, make_case, marked_case
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.judging.trial import BatchSize, Subject, Trials, open_trials
+from gpuemu_flow.judging.case_evaluator import BatchSize, CaseEvaluator, Subject, open_evaluator
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
 
 REFERENCE = "def reference(x): return x * 2"
@@ -19,9 +19,9 @@ EXPLICIT = {name: {"atol": 1e-6, "rtol": 1e-6} for name in DTYPES}
 
 
 @contextmanager
-def trials(
+def evaluator(
     ws: Workspace, op: str, reference: str = REFERENCE, *, auto: bool = False, **more: Any
-) -> Iterator[Trials]:
+) -> Iterator[CaseEvaluator]:
     """Trials of two functions; `marked_case` is what sets hostile ones off."""
     compare = {
         "tolerance": "auto" if auto else "explicit",
@@ -39,7 +39,7 @@ def trials(
         compare,
         [make_case(0)],
     )
-    with open_trials(ws.pool, subject) as opened:
+    with open_evaluator(ws.pool, subject) as opened:
         yield opened
 
 
@@ -54,8 +54,8 @@ def cases(count: int, *marked: int) -> list[Case]:
     ]
 
 
-def together(opened: Trials, given: Sequence[Case]) -> list[CheckResult]:
-    return [trial.result for trial in opened.judge_all(given)]
+def together(opened: CaseEvaluator, given: Sequence[Case]) -> list[CheckResult]:
+    return [evaluated.result for evaluated in opened.judge_all(given)]
 
 
 @pytest.mark.parametrize("auto", [False, True])
@@ -68,7 +68,7 @@ def test_verdicts_are_those_of_single_cases(ws: Workspace, auto: bool) -> None:
         return out
     """
     given = cases(20, 7)
-    with trials(ws, op, auto=auto) as opened:
+    with evaluator(ws, op, auto=auto) as opened:
         batched = together(opened, given)
         alone = [opened.judge(case).result for case in given]
     assert batched == alone
@@ -98,7 +98,7 @@ def test_trouble_costs_its_own_case_only(ws: Workspace, name: str, role: str) ->
         return x * 2
     """
     sources = {"op": "def op(x): return x * 2", "reference": REFERENCE, role: bad}
-    with trials(ws, sources["op"], sources["reference"], timeout=10) as opened:
+    with evaluator(ws, sources["op"], sources["reference"], timeout=10) as opened:
         given = cases(7, 3)
         found = together(opened, given)
         after = together(opened, cases(3))
@@ -116,7 +116,7 @@ def test_trouble_costs_its_own_case_only(ws: Workspace, name: str, role: str) ->
 def test_an_op_that_changes_its_inputs_does_not_change_the_reference(ws: Workspace) -> None:
     """The cheat: an input set to zero, so that the reference would agree with a zero output."""
     op = "def op(x):\n    x[...] = 0\n    return x * 2"
-    with trials(ws, op) as opened:
+    with evaluator(ws, op) as opened:
         found = together(opened, cases(4))
         (alone,) = together(opened, cases(1))
     assert {result.verdict for result in found} == {Verdict.FAILED}
@@ -128,7 +128,7 @@ def test_a_reference_that_changes_its_inputs_harms_nobody(ws: Workspace, dtype: 
     """What is said of the op's outputs rests on the inputs as they were."""
     reference = "def reference(x):\n    y = x * x + 1\n    x[...] = 0\n    return y"
     given = [make_case(n, (30, 40), dtype) for n in range(4)]
-    with trials(ws, "def op(x): return x", reference, dtype=dtype) as opened:
+    with evaluator(ws, "def op(x): return x", reference, dtype=dtype) as opened:
         found = [*together(opened, given), opened.judge(given[0]).result]
         found.append(opened.judge_arrays(given[0], materialise(given[0])).result)
     for result in found:
@@ -137,7 +137,7 @@ def test_a_reference_that_changes_its_inputs_harms_nobody(ws: Workspace, dtype: 
 
 @pytest.mark.parametrize("isolation", ["spawn", "warm"])
 def test_other_isolations(ws: Workspace, isolation: str) -> None:
-    with trials(ws, "def op(x): return x * 2", isolation=isolation) as opened:
+    with evaluator(ws, "def op(x): return x * 2", isolation=isolation) as opened:
         found = together(opened, cases(3))
     assert [result.verdict for result in found] == [Verdict.PASSED] * 3
 
@@ -145,24 +145,24 @@ def test_other_isolations(ws: Workspace, isolation: str) -> None:
 @pytest.mark.parametrize("dtype", ["int32", "bool", "float64", "bfloat16", "float8_e4m3fn"])
 def test_dtypes_that_are_not_widened_and_those_that_are(ws: Workspace, dtype: str) -> None:
     given = [make_case(n, (3, 4), dtype) for n in range(4)]
-    with trials(ws, "def op(x): return x", "def reference(x): return x", dtype=dtype) as opened:
+    with evaluator(ws, "def op(x): return x", "def reference(x): return x", dtype=dtype) as opened:
         assert {r.verdict for r in together(opened, given)} == {Verdict.PASSED}
 
 
 def test_a_reference_for_its_own_dtype_only(ws: Workspace) -> None:
     reference = "def reference(x):\n    assert x.dtype == 'float32'\n    return x * 2"
-    with trials(ws, "def op(x): return x * 2", reference) as opened:
+    with evaluator(ws, "def op(x): return x * 2", reference) as opened:
         assert {r.verdict for r in together(opened, cases(4))} == {Verdict.PASSED}
 
 
 def test_expected_values_and_inputs_of_a_trial(ws: Workspace) -> None:
     case = make_case(5, (30, 40), layout="transposed")
-    with trials(ws, "def op(x): return x * 3") as opened:
-        trial = opened.judge(case)
+    with evaluator(ws, "def op(x): return x * 3") as opened:
+        evaluated = opened.judge(case)
         x = materialise(case)["x"]
-        np.testing.assert_array_equal(trial.inputs["x"], x)
-        np.testing.assert_array_equal(trial.actual["result"], x * 3)
-        np.testing.assert_array_equal(trial.expected["result"], x.astype(np.float64) * 2)
+        np.testing.assert_array_equal(evaluated.inputs["x"], x)
+        np.testing.assert_array_equal(evaluated.actual["result"], x * 3)
+        np.testing.assert_array_equal(evaluated.expected["result"], x.astype(np.float64) * 2)
         prepared = opened.prepare(case)
         assert prepared.dtypes == {"result": "float32"}
         assert prepared.check({"result": x * 2}).verdict is Verdict.PASSED
@@ -174,7 +174,7 @@ def test_expected_values_and_inputs_of_a_trial(ws: Workspace) -> None:
 
 def test_outputs_of_no_known_dtype_are_an_error(ws: Workspace) -> None:
     case = make_case(0)
-    with trials(ws, "def op(x): return x") as opened:
+    with evaluator(ws, "def op(x): return x") as opened:
         inputs = materialise(case)
         found = opened.judge_outputs(case, inputs, {"result": inputs["x"].astype(complex)})
     assert found.verdict is Verdict.ERROR
@@ -198,7 +198,7 @@ def test_a_reference_that_hangs_while_the_op_still_runs(ws: Workspace) -> None:
     """The question that follows must not set its clock back."""
     op = "import time\ndef op(x):\n    time.sleep(0.2)\n    return x * 2"
     reference = "import time\ndef reference(x):\n    time.sleep(100)\n    return x * 2"
-    with trials(ws, op, reference, timeout=0.5) as opened:
+    with evaluator(ws, op, reference, timeout=0.5) as opened:
         found = opened.judge(make_case(0)).result
     assert found.verdict is Verdict.ERROR
     assert "op-timeout" in found.failures[0].message

@@ -23,7 +23,7 @@ from oracle import REPOSITORY, copy_workspace, subjects
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.runners.pool import Pool
 
 PLAIN = Path(__file__).parent / "plain_ops"
@@ -63,17 +63,17 @@ def fuzz(pool: Pool, name: str, item: OpSubject, count: int, seed: int, tally: T
         layouts=item.layouts,
     )
     stream = islice(cases, count)
-    with open_trials(pool, item.subject) as trials:
+    with open_evaluator(pool, item.subject) as evaluator:
         while batch := list(islice(stream, BATCH)):
-            for trial in trials.judge_all(batch):
-                result = trial.result
+            for evaluated in evaluator.judge_all(batch):
+                result = evaluated.result
                 tally.verdicts[result.verdict.value] += 1
                 if result.stats is not None:
                     tally.unjudged += bool(result.stats.num_no_verdict)
                     tally.tenth += result.stats.num_no_verdict > result.stats.count / 10
                     tally.share = max(tally.share, result.stats.tolerance_used or 0.0)
                 if result.failures:
-                    where = f"{name}:{item.subject.dtype} seed {trial.case.seed}"
+                    where = f"{name}:{item.subject.dtype} seed {evaluated.case.seed}"
                     tally.failures.append(f"{where}: {result.failures[0].message}")
 
 
@@ -92,7 +92,7 @@ def main() -> None:
         staging.mkdir()
         found = right_ops(Path(folder), controls=asked.controls)
         items = [(name, item) for name, op_subjects in found for item in op_subjects]
-        with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool:
+        with Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool:
             left = list(items)
             while left and time.monotonic() - begin < asked.seconds:
                 name, item = left.pop(0)

@@ -14,7 +14,7 @@ from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS, checks_for
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, Trial, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, EvaluatedCase, open_evaluator
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
 
@@ -47,12 +47,12 @@ class Finding:
     """The first case that did not pass, or none; and how many cases were tried."""
 
     tried: int
-    trial: Trial | None = None
+    evaluated: EvaluatedCase | None = None
 
     @property
     def killed(self) -> bool:
         """Whether a case failed."""
-        return self.trial is not None
+        return self.evaluated is not None
 
 
 def designed(subject: OpSubject, seed: int) -> Iterator[Any]:
@@ -99,12 +99,12 @@ def search(
     tried = 0
     for item in op_subjects:
         subject = replace(item.subject, compare={**item.subject.compare, **compare})
-        with open_trials(pool, subject) as trials:
+        with open_evaluator(pool, subject) as evaluator:
             for case, checks in cases(item, seed):
                 tried += 1
-                trial = trials.judge(case, checks)
-                if trial.result.verdict in BAD:
-                    return Finding(tried, trial)
+                evaluated = evaluator.judge(case, checks)
+                if evaluated.result.verdict in BAD:
+                    return Finding(tried, evaluated)
     return Finding(tried)
 
 
@@ -127,7 +127,10 @@ def search_all(
         shutil.rmtree(copy)
         return finding
 
-    with Pool(2 * SESSIONS_PER_TRIAL, staging=staging) as pool, ThreadPoolExecutor(2) as threads:
+    with (
+        Pool(2 * SESSIONS_PER_EVALUATOR, staging=staging) as pool,
+        ThreadPoolExecutor(2) as threads,
+    ):
         jobs = {
             name: threads.submit(one, n, op, change)
             for n, (name, op, change) in enumerate(variants)

@@ -15,7 +15,7 @@ from oracle import REPOSITORY, RUN_CASES, copy_workspace, subjects
 from gpuemu_flow.cases.plan import iterate_cases
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import op_names
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Verdict
 
@@ -35,7 +35,7 @@ def without_verdict(pool: Pool, folder: Path) -> Iterator[str]:
     """The cases of default runs of a workspace that did not pass."""
     for op in op_names(Workspace(folder)):
         for item in subjects(folder, op):
-            with open_trials(pool, item.subject) as trials:
+            with open_evaluator(pool, item.subject) as evaluator:
                 for seed in SEEDS:
                     cases = iterate_cases(
                         item.schema,
@@ -44,18 +44,18 @@ def without_verdict(pool: Pool, folder: Path) -> Iterator[str]:
                         strategies=item.strategies,
                         layouts=item.layouts,
                     )
-                    for trial in trials.judge_all(list(islice(cases, RUN_CASES))):
-                        result = trial.result
+                    for evaluated in evaluator.judge_all(list(islice(cases, RUN_CASES))):
+                        result = evaluated.result
                         if result.verdict is not Verdict.PASSED:
                             why = [f.message for f in result.failures] or result.notes
-                            yield f"{op}:{item.subject.dtype} seed {seed} {trial.case}: {why}"
+                            yield f"{op}:{item.subject.dtype} seed {seed} {evaluated.case}: {why}"
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
     staging = tmp_path / "staging"
     staging.mkdir()
-    with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool:
         yield pool
 
 

@@ -19,7 +19,7 @@ from oracle import REPOSITORY, copy_workspace, designed, search_all, subjects
 
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import op_names
-from gpuemu_flow.judging.trial import SESSIONS_PER_TRIAL, open_trials
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
 from gpuemu_flow.runners.pool import Pool
 
 PLAIN = Path(__file__).parent / "plain_ops"
@@ -31,12 +31,12 @@ def verdicts(folder: Path, source: Path) -> dict[str, list[str]]:
     staging = folder / "staging"
     staging.mkdir()
     found: dict[str, list[str]] = {}
-    with Pool(SESSIONS_PER_TRIAL, staging=staging) as pool:
+    with Pool(SESSIONS_PER_EVALUATOR, staging=staging) as pool:
         for op in op_names(Workspace(source)):
             for item in subjects(copy, op):
-                with open_trials(pool, item.subject) as trials:
+                with open_evaluator(pool, item.subject) as evaluator:
                     found[f"{op}:{item.subject.dtype}"] = [
-                        trials.judge(case, checks).result.verdict.value
+                        evaluator.judge(case, checks).result.verdict.value
                         for case, checks in designed(item, 42)
                     ]
     return found

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpuemu_flow.daemon.jobs import MAX_WAITERS, CancelledJobError, Job, JobTable, Lane
+from gpuemu_flow.daemon.jobs import MAX_WAITERS, CancelledJobError, Job, JobTable, WorkerPool
 
 
 def test_an_equal_request_of_the_same_client_waits_with_the_first() -> None:
@@ -75,7 +75,7 @@ def test_linked_events() -> None:
 
 
 def test_lanes_start_threads_as_needed() -> None:
-    lane = Lane("test", 3)
+    pool = WorkerPool("test", 3)
     gate, entered = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:
@@ -83,14 +83,14 @@ def test_lanes_start_threads_as_needed() -> None:
         assert gate.wait(600)
 
     for _ in range(5):
-        lane.submit(work)
+        pool.submit(work)
     for _ in range(3):
         assert entered.acquire(timeout=600)
     assert not entered.acquire(blocking=False)
     gate.set()
     for _ in range(2):
         assert entered.acquire(timeout=600)
-    lane.close(20)
+    pool.close(20)
 
 
 def test_what_takes_too_long_is_cancelled() -> None:

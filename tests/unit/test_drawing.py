@@ -6,14 +6,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gpuemu_flow.judging.judge import Terms
+from gpuemu_flow.judging.judge import Criteria
 from gpuemu_flow.numerics.checked_output import Policy
 from gpuemu_flow.reporting import drawing
 from gpuemu_flow.reporting.drawing import draw, heat_map, histogram, scatter, values_text
 from gpuemu_flow.results.document import SHARES
 from gpuemu_flow.types import Tolerance
 
-TERMS = Terms({"float32": Tolerance(1e-3, 0.0)}, Policy(), {"y": "float32"})
+TERMS = Criteria({"float32": Tolerance(1e-3, 0.0)}, Policy(), {"y": "float32"})
 
 
 @pytest.mark.parametrize(

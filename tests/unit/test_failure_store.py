@@ -42,7 +42,9 @@ def make(
     failure = Failure(kind, "3 elements exceed it", "y", (1, 8), math.nan, -math.inf)
     stats = ErrorStats(count=18, max_abs=math.inf, max_rel=math.nan, max_ulp=2.0)
     result = CheckResult(Verdict.FAILED, (failure,), stats, ("a note",))
-    record = FailureRecord.of(op, case, result, source=source, maker={"op": {"kind": "callable"}})
+    record = FailureRecord.of(
+        op, case, result, source=source, provenance={"op": {"kind": "callable"}}
+    )
     return replace(record, time=time, **settings)
 
 
@@ -224,7 +226,7 @@ def test_public_json_is_what_the_interface_page_lists(store: FailureStore) -> No
     assert public["seed_str"] == str(seed)
     assert public["max_abs"] == "Infinity"
     assert public["expected"] == "NaN"
-    assert not {"maker", "environment", "case", "inputs"} & set(public)
+    assert not {"provenance", "environment", "case", "inputs"} & set(public)
     words = shlex.split(public["reproduce"])
     assert words[:5] == ["gpuemu-flow", "reproduce", str(seed), "--op", "a; rm -rf $(HOME) 'x'"]
     option, text = words[5:]

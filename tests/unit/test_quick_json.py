@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuemu_flow.runners import anonfile, lending, quick_json
+from gpuemu_flow.runners import lending, memfd, quick_json
 from gpuemu_flow.runners.codec import EncodedRequest, prepare_request
 
 LONG = base64.b64encode(bytes(range(256)) * 40).decode()
@@ -196,7 +196,7 @@ def test_stdin_reads_like_a_plain_file(name: str, announced: EncodedRequest) -> 
     saved = os.dup(0)
     try:
         for opened in (lending.open_stdin, partial(open, 0, encoding="utf-8", closefd=False)):
-            fd = anonfile.create("stdin")
+            fd = memfd.create("stdin")
             os.write(fd, announced.data)
             os.lseek(fd, 0, os.SEEK_SET)
             os.dup2(fd, 0)

@@ -13,7 +13,7 @@ import pytest
 
 from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.buffers import InputBuffers, byte_span, whole_memory
 from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
@@ -27,14 +27,14 @@ def make_case(layout: str, dtype: str, shape: tuple[int, ...] = (5, 7)) -> Case:
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    made = Arena(anonfile.create("test", fixed=True))
+    made = Arena(memfd.create("test", fixed=True))
     yield made
     made.close()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="seals are Linux's")
 def test_a_fixed_file_grows_and_never_shrinks() -> None:
-    fd = anonfile.create("test", fixed=True)
+    fd = memfd.create("test", fixed=True)
     os.ftruncate(fd, 100)
     os.ftruncate(fd, 200)
     with pytest.raises(PermissionError):
@@ -43,20 +43,20 @@ def test_a_fixed_file_grows_and_never_shrinks() -> None:
 
 
 def test_the_tail_of_a_file_is_text() -> None:
-    fd = anonfile.append_only(anonfile.create("test"))
+    fd = memfd.append_only(memfd.create("test"))
     os.write(fd, b"x" * 5000 + b"\0\xffend\n")
-    assert anonfile.tail(fd).endswith("x\ufffdend")
-    assert len(anonfile.tail(fd, 10)) <= 10
+    assert memfd.tail(fd).endswith("x\ufffdend")
+    assert len(memfd.tail(fd, 10)) <= 10
     os.close(fd)
-    assert anonfile.tail(fd) == ""
+    assert memfd.tail(fd) == ""
 
 
 def test_a_status_page_that_says_nothing() -> None:
-    fd = anonfile.create("test")
-    assert anonfile.read_status(fd) == (anonfile.PREPARING, 0.0)
-    anonfile.write_status(fd, anonfile.CALLING)
-    phase, since = anonfile.read_status(fd)
-    assert phase == anonfile.CALLING
+    fd = memfd.create("test")
+    assert memfd.read_status(fd) == (memfd.PREPARING, 0.0)
+    memfd.write_status(fd, memfd.CALLING)
+    phase, since = memfd.read_status(fd)
+    assert phase == memfd.CALLING
     assert math.isfinite(since)
     os.close(fd)
 

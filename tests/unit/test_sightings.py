@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
-from gpuemu_flow.runners import anonfile
+from gpuemu_flow.runners import memfd
 from gpuemu_flow.runners.sightings import Sightings, framed
 
 
 @pytest.fixture
 def report() -> Iterator[int]:
-    fd = anonfile.append_only(anonfile.create("report"))
+    fd = memfd.append_only(memfd.create("report"))
     yield fd
     os.close(fd)
 

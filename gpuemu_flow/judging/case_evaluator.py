@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.expected_store import ExpectedStore
-from gpuemu_flow.judging.questions import CasesAtHand, Evaluation, Question, Setup
+from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.numerics.operand import Rounding
@@ -33,7 +33,7 @@ from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array
-from gpuemu_flow.runners.work import CallMany, Laid
+from gpuemu_flow.runners.work import CallMany, SharedInputs
 from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, NDArray[Any]]
 PLAIN = Checks(inputs_unchanged=False)
-SESSIONS_PER_TRIAL = 2  # op and reference
+SESSIONS_PER_EVALUATOR = 2  # op and reference
 
 
 @dataclass(frozen=True)
-class Trial:
+class EvaluatedCase:
     """What came of one case.
 
     Attributes
@@ -153,8 +153,8 @@ def input_bytes(case: Case) -> int:
     return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
 
 
-class Trials:
-    """Judges cases of one subject with warm programs. Not thread-safe; use `open_trials`."""
+class CaseEvaluator:
+    """Judges cases of one subject with warm programs. Not thread-safe; use `open_evaluator`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Trials:
         stack: ExitStack,
         cancel: Event | None,
         *,
-        kept: ExpectedStore | None = None,
+        expected_cache: ExpectedStore | None = None,
     ) -> None:
         self.subject = subject
         self._pool = pool
@@ -178,9 +178,9 @@ class Trials:
             compare=subject.compare,
             samples=[case.to_json() for case in subject.samples],
         )
-        self._kept = kept
-        if kept is not None:
-            self._setup.facts.update(kept.fact("facts") or {})
+        self._expected_cache = expected_cache
+        if expected_cache is not None:
+            self._setup.facts.update(expected_cache.fact("facts") or {})
 
     @property
     def has_source(self) -> bool:
@@ -205,18 +205,18 @@ class Trials:
     def _session(self, program: Program) -> ProgramSession:
         return self._stack.enter_context(self._pool.session(program, cancel=self._cancel))
 
-    def judge(self, case: Case, checks: Checks = PLAIN) -> Trial:
+    def judge(self, case: Case, checks: Checks = PLAIN) -> EvaluatedCase:
         """Make a case's inputs, run both programs on them, and judge."""
         return self._try(case, None, checks)
 
-    def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> Trial:
+    def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
         """Judge given inputs; `case` says which dtype, seed and strategy they stand for.
 
         With `decoy` or `guards` among the checks, their shapes and layouts too.
         """
         return self._try(case, inputs, checks)
 
-    def judge_all(self, cases: Sequence[Case]) -> Iterator[Trial]:
+    def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
         """`judge` on one case after the other, with `PLAIN` checks and fewer messages.
 
         A case that something is wrong with is judged again alone. `batch_size` says how many
@@ -229,113 +229,117 @@ class Trials:
         for number, case in enumerate(cases):
             result = results[number] if number < len(results) else None
             if result is not None:
-                yield Trial(case, result)
+                yield EvaluatedCase(case, result)
                 continue
             begin = time.perf_counter()
-            trial = self._try(case, None, PLAIN)
+            evaluated = self._try(case, None, PLAIN)
             self.batch_size.took(1, time.perf_counter() - begin)
-            yield trial
+            yield evaluated
 
     def _try_all(self, cases: Sequence[Case]) -> list[CheckResult | None]:
         """Verdicts on the first cases, as far as all went well."""
         arena = self._op.arena()
         if arena is None:
             return []
-        about = CasesAtHand(cases, None, arena, give=True, **self._files(cases))
-        question = Question(self._setup, about)
+        about = PreparedBatch(cases, None, arena, give=True, **self._files(cases))
+        judge_request = JudgeRequest(self._setup, about)
         try:
-            self._reference.begin_work(question)
-            question.wait_prepared()
+            self._reference.begin_work(judge_request)
+            judge_request.wait_prepared()
             if not about.slots:
                 self._reference.abandon()
                 return []
             about.give = False
             work = CallMany(arena, cases, about.slots, PLAIN)
             self._op.ask(work)
-            question.places = [called.slots for called in work.done]
-            attempt = self._reference.finish_work(question)
+            judge_request.places = [called.slots for called in work.done]
+            attempt = self._reference.finish_work(judge_request)
         except BaseException:
             self._reference.abandon()
             raise
         if not attempt.outcome.ok:
             return []
-        self._learn(question)
+        self._learn(judge_request)
         return [
             None if result is None else with_violations(result, called.violations)
-            for result, called in zip(question.results, work.done, strict=False)
+            for result, called in zip(judge_request.results, work.done, strict=False)
         ]
 
-    def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> Trial:
+    def _try(self, case: Case, inputs: Arrays | None, checks: Checks) -> EvaluatedCase:
         """Run both programs beside each other, then judge where the reference is."""
         arena = self._op.arena()
         files = self._files([case]) if inputs is None else {}
-        about = CasesAtHand([case], inputs, arena, give=inputs is None, **files)
-        question = Question(self._setup, about)
+        about = PreparedBatch([case], inputs, arena, give=inputs is None, **files)
+        judge_request = JudgeRequest(self._setup, about)
         try:
-            self._reference.begin_work(question)
+            self._reference.begin_work(judge_request)
             if inputs is None:
-                question.wait_prepared()
+                judge_request.wait_prepared()
                 about.give = False
             given = self._given_by(about) if inputs is None else inputs
             # Guards and decoys need the op's own process to lay the inputs out.
             stands_for = case if checks.decoy or checks.guards else None
             self._op.begin(given, checks=checks, index=case.index, seed=case.seed, case=stands_for)
             actual, outcome = self._op.finish()
-            result = self._settle(question, actual, outcome)
+            result = self._settle(judge_request, actual, outcome)
         except BaseException:
             self._reference.abandon()
             raise
-        return Trial(case, result, actual, inputs, lambda: self._expected(about))
+        return EvaluatedCase(case, result, actual, inputs, lambda: self._expected(about))
 
-    def _expected(self, about: CasesAtHand) -> Arrays:
-        question = Question(self._setup, about, method="expected")
-        return question.outputs if self._reference.ask(question).outcome.ok else {}
+    def _expected(self, about: PreparedBatch) -> Arrays:
+        judge_request = JudgeRequest(self._setup, about, method="expected")
+        return judge_request.outputs if self._reference.ask(judge_request).outcome.ok else {}
 
     @staticmethod
-    def _given_by(about: CasesAtHand) -> Arrays | Laid:
+    def _given_by(about: PreparedBatch) -> Arrays | SharedInputs:
         (case,) = about.cases
         if about.peer is None or not about.slots:
             return materialise(case)
-        return Laid(about.peer, about.slots[0], lambda: materialise(case))
+        return SharedInputs(about.peer, about.slots[0], lambda: materialise(case))
 
-    def _settle(self, question: Question, actual: Arrays, outcome: Outcome) -> CheckResult:
+    def _settle(self, judge_request: JudgeRequest, actual: Arrays, outcome: Outcome) -> CheckResult:
         """The verdict, once the op is done."""
         call = self._op.done
         if outcome.error is not None:
-            question.method, question.bring = "expected", False
-        elif call is not None and call.arena is question.about.peer:
-            question.places = [call.slots]
-        question.actual = actual
-        attempt = self._reference.finish_work(question)
+            judge_request.method, judge_request.bring = "expected", False
+        elif call is not None and call.arena is judge_request.about.peer:
+            judge_request.places = [call.slots]
+        judge_request.actual = actual
+        attempt = self._reference.finish_work(judge_request)
         error = attempt.outcome.error
         if error is not None:
             return run_error_result(FailureKind.REFERENCE, error)
         if outcome.error is not None:
             return run_error_result(FailureKind.EXECUTION, outcome.error)
-        self._learn(question)
-        return with_violations(_only(question), outcome.violations)
+        self._learn(judge_request)
+        return with_violations(_only(judge_request), outcome.violations)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
         """Where the reference's outputs lie, or may be left."""
-        if self._kept is None:
+        if self._expected_cache is None:
             return {}
-        found = [self._kept.find(case) for case in cases]
-        stage = [] if self._kept.full else [self._kept.staging_path() for _ in cases]
+        found = [self._expected_cache.find(case) for case in cases]
+        stage = (
+            []
+            if self._expected_cache.full
+            else [self._expected_cache.staging_path() for _ in cases]
+        )
         return {"known": [None if path is None else str(path) for path in found], "stage": stage}
 
-    def _learn(self, question: Question) -> None:
+    def _learn(self, judge_request: JudgeRequest) -> None:
         """Keep what will spare another run of the reference."""
-        news = self._setup.facts != question.facts
-        self._setup.facts = question.facts
-        if self._kept is None:
+        news = self._setup.facts != judge_request.facts
+        self._setup.facts = judge_request.facts
+        if self._expected_cache is None:
             return
-        self._kept.learn(self._reference.observed(), self.subject.reference.env)
+        self._expected_cache.learn(self._reference.observed(), self.subject.reference.env)
         if news:
-            self._kept.remember("facts", question.facts)
-        about = question.about
-        for case, path, digest in zip(about.cases, about.stage, question.staged, strict=False):
+            self._expected_cache.remember("facts", judge_request.facts)
+        about = judge_request.about
+        for case, path, digest in zip(about.cases, about.stage, judge_request.staged, strict=False):
             if digest:
-                self._kept.keep(case, Path(path), digest)
+                self._expected_cache.keep(case, Path(path), digest)
 
     def prepare(self, case: Case, inputs: Arrays | None = None) -> Prepared:
         """A case's inputs and what the reference makes of them, to judge outputs that were not run.
@@ -353,44 +357,48 @@ class Trials:
         """
         if inputs is None:
             inputs = materialise(case)
-        about = CasesAtHand([case], inputs)
-        question = Question(self._setup, about, method="expected")
-        self._demand(question)
+        about = PreparedBatch([case], inputs)
+        judge_request = JudgeRequest(self._setup, about, method="expected")
+        self._demand(judge_request)
         return Prepared(
             case,
             inputs,
-            {name: array.copy() for name, array in question.outputs.items()},
-            question.answer["dtypes"],
+            {name: array.copy() for name, array in judge_request.outputs.items()},
+            judge_request.answer["dtypes"],
             lambda actual: self._judged(about, actual, explain=False),
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
         """A judge in this process, for what needs more of it than verdicts."""
-        from gpuemu_flow.judging.judge import Judge, Nature  # noqa: PLC0415 - else in workers only
+        from gpuemu_flow.judging.judge import Judge, OpTraits  # noqa: PLC0415 - else in workers only
 
         samples, known = self.subject.samples, self._setup.facts["nature"]
-        nature = None if known is None else Nature(**known)
-        return Judge(self.subject.compare, prepared.allowed, samples, self, nature=nature)
+        traits = None if known is None else OpTraits(**known)
+        return Judge(self.subject.compare, prepared.allowed, samples, self, traits=traits)
 
     def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
         """Judge outputs that someone else computed.
 
         Outputs of a dtype that no op can have end in the verdict ``error``.
         """
-        return self._judged(CasesAtHand([case], inputs), actual)
+        return self._judged(PreparedBatch([case], inputs), actual)
 
-    def _judged(self, about: CasesAtHand, actual: Arrays, *, explain: bool = True) -> CheckResult:
-        question = Question(self._setup, about)
-        question.explain = explain
+    def _judged(self, about: PreparedBatch, actual: Arrays, *, explain: bool = True) -> CheckResult:
+        judge_request = JudgeRequest(self._setup, about)
+        judge_request.explain = explain
         try:
-            question.actual = {
+            judge_request.actual = {
                 name: np.asarray(as_plain_array(array, name), order="C")
                 for name, array in actual.items()
             }
         except OpError as refused:
             return run_error_result(FailureKind.EXECUTION, refused.error)
-        error = self._reference.ask(question).outcome.error
-        return _only(question) if error is None else run_error_result(FailureKind.REFERENCE, error)
+        error = self._reference.ask(judge_request).outcome.error
+        return (
+            _only(judge_request)
+            if error is None
+            else run_error_result(FailureKind.REFERENCE, error)
+        )
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -402,31 +410,31 @@ class Trials:
         RunnerError
             ``reference-failed``.
         """
-        question = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
-        self._demand(question)
-        return {name: array.copy() for name, array in question.outputs.items()}
+        judge_request = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
+        self._demand(judge_request)
+        return {name: array.copy() for name, array in judge_request.outputs.items()}
 
-    def _demand(self, question: Question | Evaluation) -> None:
-        error = self._reference.ask(question).outcome.error
+    def _demand(self, judge_request: JudgeRequest | Evaluation) -> None:
+        error = self._reference.ask(judge_request).outcome.error
         if error is not None:
             raise RunnerError(Problem("reference-failed", error.message))
 
 
-def _only(question: Question) -> CheckResult:
-    (result,) = question.results
+def _only(judge_request: JudgeRequest) -> CheckResult:
+    (result,) = judge_request.results
     if result is None:
         raise RuntimeError("the judge has to have a verdict on an only case")
     return result
 
 
 @contextmanager
-def open_trials(
+def open_evaluator(
     pool: Pool,
     subject: Subject,
     cancel: Event | None = None,
     *,
-    kept: ExpectedStore | None = None,
-) -> Iterator[Trials]:
+    expected_cache: ExpectedStore | None = None,
+) -> Iterator[CaseEvaluator]:
     """Warm sessions for one subject; closed on leaving.
 
     Parameters
@@ -434,8 +442,8 @@ def open_trials(
     pool : Pool
     subject : Subject
     cancel : threading.Event, optional
-    kept : ExpectedStore, optional
+    expected_cache : ExpectedStore, optional
         Where outputs of the reference are kept, when it is slow.
     """
     with ExitStack() as stack:
-        yield Trials(pool, subject, stack, cancel, kept=kept)
+        yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)

@@ -12,7 +12,7 @@ from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Checks, Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
-from gpuemu_flow.runners.attempt import Attempt, Conversation
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, CheckResult, Json
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -50,15 +50,15 @@ class Setup:
 
 
 @dataclass
-class _Held:
+class _Current:
     """What the service behind a conversation has."""
 
     peer: Arena | None = None
-    about: CasesAtHand | None = None
+    about: PreparedBatch | None = None
 
 
 @dataclass(eq=False)
-class CasesAtHand:
+class PreparedBatch:
     """What the service is asked about.
 
     Attributes
@@ -93,16 +93,16 @@ class CasesAtHand:
 
 
 def _post(
-    conversation: Conversation,
+    worker_client: WorkerClient,
     message: dict[str, Json],
     setup: Setup,
     arrays: Arrays,
     fds: Sequence[int] = (),
 ) -> Attempt | None:
     """Send a question, and with a worker's first one what the service is to be made with."""
-    if conversation.cases == 0:
+    if worker_client.cases == 0:
         message.update(target=SERVICE, setup=setup.to_json())
-    return conversation.post(
+    return worker_client.post(
         {"type": "serve", **message},
         message["index"],
         checks=_PLAIN,
@@ -135,7 +135,7 @@ class Evaluation:
         self._shadow = shadow
         self._rounding = None if rounding is None else vars(rounding)
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
         message = {
             "method": "evaluate",
@@ -143,26 +143,26 @@ class Evaluation:
             "shadow": self._shadow,
             "rounding": self._rounding,
         }
-        return _post(conversation, message, self._setup, self._inputs)
+        return _post(worker_client, message, self._setup, self._inputs)
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
-        attempt, answer = conversation.collect(0)
+        attempt, answer = worker_client.collect(0)
         if attempt.outcome.ok:
             try:
-                self.outputs = conversation.shared().read(_slots(answer["result"]))
+                self.outputs = worker_client.shared().read(_slots(answer["result"]))
             except MALFORMED:
-                return conversation.broken(0)
+                return worker_client.broken(0)
         return attempt
 
 
-class Question:
+class JudgeRequest:
     """A question on cases; the service is made ready for them first where it is not.
 
     Parameters
     ----------
     setup : Setup
-    about : CasesAtHand
+    about : PreparedBatch
 
     Attributes
     ----------
@@ -182,14 +182,14 @@ class Question:
     facts : dict
         See `Setup`; as far as they are known by then.
     staged : list of str
-        Per case: sha256 of the file that lies where `CasesAtHand.stage` says, empty when none does.
+        Per case: sha256 of the file where `PreparedBatch.stage` says, empty when none does.
     answer : mapping
         After `finish`, when the attempt is good.
     outputs : dict of str to ndarray
         What ``expected`` gave: views until the next question.
     """
 
-    def __init__(self, setup: Setup, about: CasesAtHand, *, method: str = "judge") -> None:
+    def __init__(self, setup: Setup, about: PreparedBatch, *, method: str = "judge") -> None:
         self.about = about
         self.method = method
         self.bring = True
@@ -202,17 +202,17 @@ class Question:
         self.answer: Mapping[str, Json] = {}
         self.outputs: dict[str, NDArray[Any]] = {}
         self._setup = setup
-        self._begun_in: Conversation | None = None
+        self._begun_in: WorkerClient | None = None
         self._waiting = False
         self._failed: Attempt | None = None
 
-    def begin(self, conversation: Conversation) -> Attempt | None:
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """Make the service ready; see `Work`."""
-        self._begun_in = conversation
+        self._begun_in = worker_client
         self._waiting = False
         self._failed = None
-        held, about = _held(conversation), self.about
-        if held.about is about:
+        current, about = _current(worker_client), self.about
+        if current.about is about:
             return None
         has_peer = about.peer is not None and about.peer.fd >= 0
         none = [None] * len(about.cases)
@@ -226,37 +226,37 @@ class Question:
             "stage": list(about.stage) or none,
         }
         fds = []
-        if about.peer is not None and has_peer and about.peer is not held.peer:
+        if about.peer is not None and has_peer and about.peer is not current.peer:
             fds.append(about.peer.fd)
-            held.peer = about.peer
-        failed = _post(conversation, message, self._setup, about.arrays or {}, fds)
+            current.peer = about.peer
+        failed = _post(worker_client, message, self._setup, about.arrays or {}, fds)
         if failed is None:
-            held.about = about
+            current.about = about
             self._waiting = True
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs lie where `CasesAtHand.slots` then says; failures show later."""
-        conversation = self._begun_in
-        if not self._waiting or conversation is None:
+        """Wait until the inputs lie where `PreparedBatch.slots` then says; failures show later."""
+        worker_client = self._begun_in
+        if not self._waiting or worker_client is None:
             return
         self._waiting = False
-        attempt, answer = conversation.collect(self.about.index)
+        attempt, answer = worker_client.collect(self.about.index)
         if not attempt.outcome.ok:
-            _held(conversation).about = None
+            _current(worker_client).about = None
             self._failed = attempt
             return
         try:
             self.about.slots = [_slots(slots) for slots in answer["result"] or ()]
         except MALFORMED:
-            self._failed = conversation.broken(self.about.index)
+            self._failed = worker_client.broken(self.about.index)
 
-    def finish(self, conversation: Conversation) -> Attempt:
+    def finish(self, worker_client: WorkerClient) -> Attempt:
         """Ask, and take the answer; see `Work`."""
         self.wait_prepared()
         if self._failed is not None:
             return self._failed
-        places = self.places if _held(conversation).peer is self.about.peer else None
+        places = self.places if _current(worker_client).peer is self.about.peer else None
         if places is None and len(self.about.cases) > 1:  # the outputs are out of reach
             return Attempt(Outcome(self.about.index, ok=True))
         message = {
@@ -269,18 +269,18 @@ class Question:
             else [{n: slot.to_json() for n, slot in place.items()} for place in places],
         }
         arrays = self.actual if places is None and self.method == "judge" else {}
-        failed = _post(conversation, message, self._setup, arrays)
+        failed = _post(worker_client, message, self._setup, arrays)
         if failed is not None:
             return failed
-        attempt, answer = conversation.collect(self.about.index)
+        attempt, answer = worker_client.collect(self.about.index)
         if attempt.outcome.ok:
             try:
-                self._take(answer["result"], conversation)
+                self._take(answer["result"], worker_client)
             except MALFORMED:
-                return conversation.broken(self.about.index)
+                return worker_client.broken(self.about.index)
         return attempt
 
-    def _take(self, answer: Mapping[str, Json], conversation: Conversation) -> None:
+    def _take(self, answer: Mapping[str, Json], worker_client: WorkerClient) -> None:
         if self.method == "judge":
             self.facts = {key: answer["facts"][key] for key in self._setup.facts}
             self.staged = [str(digest) for digest in answer["staged"]]
@@ -289,11 +289,11 @@ class Question:
                 for result in answer["results"]
             ]
         elif self.bring:
-            self.outputs = conversation.shared().read(_slots(answer["slots"]))
+            self.outputs = worker_client.shared().read(_slots(answer["slots"]))
         self.answer = answer
 
 
-def _held(conversation: Conversation) -> _Held:
-    if not isinstance(conversation.held, _Held):
-        conversation.held = _Held()
-    return conversation.held
+def _current(worker_client: WorkerClient) -> _Current:
+    if not isinstance(worker_client.current, _Current):
+        worker_client.current = _Current()
+    return worker_client.current
