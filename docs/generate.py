@@ -102,7 +102,7 @@ def _cell(text: str) -> str:
 
 
 def _value(option: click.Option) -> str:
-    """What follows the option's name; click's own word differs between its versions."""
+    """Return what follows the option's name; click's own word differs between its versions."""
     if option.is_flag:
         return ""
     if isinstance(option.type, click.Choice):

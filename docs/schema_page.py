@@ -25,7 +25,7 @@ BY_KEYS = "gpuemu.schema.json"
 
 
 def kind(schema: Json, of: str) -> str:
-    """What a value of the schema `of` may be, in a few words."""
+    """Return what a value of the schema `of` may be, in a few words."""
     if not isinstance(schema, dict):
         return "anything"
     if "$ref" in schema:

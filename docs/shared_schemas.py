@@ -111,7 +111,7 @@ def _copied_from(value: Json, source: str = "") -> str | None:
 
 
 def _find(schema: Json, where: str) -> Json:
-    """What a pointer leads to, through a reference that stands there."""
+    """Return what a pointer leads to, through a reference that stands there."""
     found = schema
     for word in where.partition("#/")[2].split("/"):
         found = found[word]

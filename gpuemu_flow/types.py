@@ -234,7 +234,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """What an action key holds of this case: all but its place in the sequence."""
+        """Return what an action key holds of this case: all but its place in the sequence."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out

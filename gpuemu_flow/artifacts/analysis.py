@@ -74,7 +74,7 @@ class KernelAnalysis:
 
     @cached_property
     def loop_blocks(self) -> list[bool]:
-        """Whether each block lies in a loop."""
+        """Tell whether each block lies in a loop."""
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
@@ -98,7 +98,7 @@ class KernelAnalysis:
         return sorted(index for indices in found for index in indices)
 
     def in_loop(self, index: int) -> bool:
-        """Whether an instruction lies in a loop."""
+        """Tell whether an instruction lies in a loop."""
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class KernelAnalysis:
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> Place:
-        """Where an instruction stands in the PTX and in its source."""
+        """Tell where an instruction stands in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
@@ -127,7 +127,7 @@ class KernelAnalysis:
 
     @cached_property
     def kernel_place(self) -> Place:
-        """Where the kernel itself stands: its header, and its first source line."""
+        """Tell where the kernel itself stands: its header, and its first source line."""
         line = self.function.line
         if not self.body.locations:
             return Place(line)

@@ -102,12 +102,12 @@ class KernelDiff:
 
     @property
     def is_regression(self) -> bool:
-        """Whether anything became worse."""
+        """Tell whether anything became worse."""
         return any(j.kind == REGRESSION for j in self.judgements)
 
     @property
     def is_improvement(self) -> bool:
-        """Whether anything became better; a kernel can be both."""
+        """Tell whether anything became better; a kernel can be both."""
         return any(j.kind == IMPROVEMENT for j in self.judgements)
 
     def figures(self, metric: str) -> tuple[float | None, float | None]:

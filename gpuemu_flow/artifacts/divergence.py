@@ -96,7 +96,7 @@ def _may_be_block_wide(opcode: Opcode) -> bool:
 
 
 def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
-    """Whether a barrier names the number of threads it waits for: ``bar.sync 1, 64``."""
+    """Tell whether a barrier names the number of threads it waits for: ``bar.sync 1, 64``."""
     reduces = "red" in analysis.body.instructions[barrier].opcode.segments
     return len(analysis.operands(barrier)) > (3 if reduces else 1)
 
@@ -168,7 +168,7 @@ def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
 
 
 def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool]:
-    """Whether each block can run on to one of the targets."""
+    """Tell whether each block can run on to one of the targets."""
     reaches = [False] * len(graph)
     waiting = list(targets)
     for target in targets:

@@ -117,7 +117,7 @@ class KernelMetrics:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the resources are the compiler's own figures."""
+        """Tell whether the resources are the compiler's own figures."""
         return self.metric_source != ESTIMATE
 
     @property
@@ -140,7 +140,7 @@ class KernelMetrics:
 
 
 def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
-    """What the cubin itself records: the best source."""
+    """Return what the cubin itself records: the best source."""
     return Resources(
         CUBIN,
         tool_version,
@@ -154,7 +154,7 @@ def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
 
 
 def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
-    """What ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
+    """Return what ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
     no_spills = usage.spill_bytes == 0
     return Resources(
         PTXAS,

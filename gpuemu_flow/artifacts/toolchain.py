@@ -64,7 +64,7 @@ class ToolRun:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself with status 0."""
+        """Tell whether it ended by itself with status 0."""
         return self.status == 0
 
 

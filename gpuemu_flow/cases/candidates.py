@@ -101,7 +101,7 @@ def _frozen(array: Array) -> Array:
 
 
 def _repeats(values: Array) -> bool:
-    """Whether all elements along the axis that ``expanded`` repeats have the same bits."""
+    """Tell whether all elements along the axis that ``expanded`` repeats have the same bits."""
     if reduced_shape(values.shape) == values.shape:
         return True
     axis = expanded_axis(values.shape) or 0
@@ -140,11 +140,11 @@ class Search:
 
     @property
     def steps(self) -> int:
-        """How often a smaller case was found."""
+        """Tell how often a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:
-        """Whether a candidate fails as the original does.
+        """Tell whether a candidate fails as the original does.
 
         Raises
         ------

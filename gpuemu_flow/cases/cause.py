@@ -12,7 +12,7 @@ CaseId = tuple[str, int]
 
 
 def case_id(case: Case) -> CaseId:
-    """What a cause knows a case by."""
+    """Return what a cause knows a case by."""
     return case.dtype, case.seed
 
 

@@ -176,7 +176,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """What of an op no case exercised, single aspects before pairs.
+        """Return what of an op no case exercised, single aspects before pairs.
 
         Parameters
         ----------

@@ -103,7 +103,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Where a failing element of an output lies along each dim, as far as can be told.
+    """Tell where a failing element of an output lies along each dim, as far as can be told.
 
     Parameters
     ----------

@@ -70,7 +70,7 @@ def parse_triggers(text: str | None) -> tuple[str, ...]:
 
 
 def wants_color() -> bool:
-    """Whether standard output is a terminal and no one asked for plain text."""
+    """Tell whether standard output is a terminal and no one asked for plain text."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("GPUEMU_NO_COLOR")
     return sys.stdout.isatty() and not refused and os.environ.get("TERM") != "dumb"
 

@@ -64,7 +64,7 @@ def format_of(path: Path, default: str) -> str:
 
 
 def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
-    """Whether anything is written that shows drawings of failures."""
+    """Tell whether anything is written that shows drawings of failures."""
     return "html" in {output_format, *(format_of(path, output_format) for path in outputs)}
 
 

@@ -32,7 +32,7 @@ def status(output_format: str) -> None:
 
 
 def _daemon(root: Path) -> dict[str, Json]:
-    """What `daemon.control.describe` says; without loading the transport when none lives."""
+    """Return what `daemon.control.describe` says; without loading the transport when none lives."""
     from gpuemu_flow.daemon.place import find_place, holder  # noqa: PLC0415
 
     place = find_place(root, os.environ)

@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def socket_path(self) -> Path:
-        """Where the daemon is, or would be."""
+        """Tell where the daemon is, or would be."""
         if self._named is not None:
             return self._named
         info = read_info(self._root, self._environ) if self._root is not None else None
@@ -296,7 +296,7 @@ def _dial(path: Path) -> LibrarySocket | PlainSocket | None:
 
 
 def _hangs_up(path: Path) -> bool:
-    """Whether a daemon lets connections in and ends them at once."""
+    """Tell whether a daemon lets connections in and ends them at once."""
     socket = _dial(path)
     if socket is None:
         return False

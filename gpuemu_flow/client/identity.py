@@ -41,7 +41,7 @@ def about_me() -> dict[str, Json]:
 
 
 def code_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Which code a function is (``origin``) and the digest of its state (``code``).
+    """Tell which code a function is (``origin``) and the digest of its state (``code``).
 
     The digest is that of the function's file and of all files of the user's own that are reached
     from it by imports; of its source where it has no file. Empty where neither can be found.
@@ -86,7 +86,7 @@ def code_of_caller() -> dict[str, str]:
 
 
 def is_own(path: str | None) -> bool:
-    """Whether a file is the user's: none of ours, of Python's or of an installed package."""
+    """Tell whether a file is the user's: none of ours, of Python's or of an installed package."""
     return bool(path) and not str(path).startswith(_NOT_OWN)
 
 

@@ -26,7 +26,7 @@ _inherited = False
 
 
 def usable() -> bool:
-    """Whether this process may call the library: none that it was forked from has used it."""
+    """Tell whether this process may call the library: none that it was forked from has used it."""
     return not _inherited and _user in (0, os.getpid())
 
 
@@ -103,7 +103,7 @@ class LibrarySocket:
                 raise _ours(self._library, error) from None
 
     def hangs_up(self, seconds: float) -> bool:
-        """Whether the daemon ends the connection at once."""
+        """Tell whether the daemon ends the connection at once."""
         ended = threading.Event()
         self._socket.add_post_pipe_remove_cb(lambda _: ended.set())
         return not self._socket.pipes or ended.wait(seconds)

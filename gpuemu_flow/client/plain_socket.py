@@ -73,7 +73,7 @@ class PlainSocket:
         connection.close()
 
     def hangs_up(self, seconds: float) -> bool:
-        """Whether the daemon ends the connection at once."""
+        """Tell whether the daemon ends the connection at once."""
         with self._lock:
             connection = self._idle[-1]
         connection.settimeout(seconds)
@@ -192,7 +192,7 @@ def _connected(path: Path) -> _Connection:
 
 
 def _lives(connection: _Connection) -> bool:
-    """Whether an idle connection's other side is still there."""
+    """Tell whether an idle connection's other side is still there."""
     connection.settimeout(0)
     try:
         return bool(connection.recv(1, socket.MSG_PEEK))  # its greeting, which may not be read yet

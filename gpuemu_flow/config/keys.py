@@ -56,7 +56,7 @@ class Key:
 
 
 def _says_something(key: Key, value: Json) -> bool:
-    """Whether a written value is neither the default nor an empty one."""
+    """Tell whether a written value is neither the default nor an empty one."""
     return value != key.default and (bool(value) or value is False)
 
 
@@ -131,7 +131,7 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """What `data`, a result of `check`, says of a key, or the key's default."""
+        """Return what `data`, a result of `check`, says of a key, or the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
@@ -228,7 +228,7 @@ class FreeValue(ValueType):
 
 
 def _free_fault(value: Json) -> str:
-    """What is wrong with a free value; empty when nothing is."""
+    """Return what is wrong with a free value; empty when nothing is."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""

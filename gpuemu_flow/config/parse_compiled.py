@@ -82,7 +82,7 @@ class _Joiner:
 
 
 def _alike(kernel: KernelConfig, program: ProgramRef) -> bool:
-    """Whether a kernel's build gives what the op asks for."""
+    """Tell whether a kernel's build gives what the op asks for."""
     return (
         kernel.source == program.path
         and kernel.build.flags == program.flags

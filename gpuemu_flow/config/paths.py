@@ -15,7 +15,7 @@ MAX_SIBLINGS = 2000
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything at `path`; False, too, where looking is refused."""
+    """Tell whether there is anything at `path`; False, too, where looking is refused."""
     try:
         return path.exists()
     except OSError:  # a folder without permission, a name that is too long
@@ -23,7 +23,7 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether `path` is a regular file; False, too, where looking is refused."""
+    """Tell whether `path` is a regular file; False, too, where looking is refused."""
     try:
         return path.is_file()
     except OSError:
@@ -55,7 +55,7 @@ class Workspace:
     probed: set[Path] = field(default_factory=set)
 
     def inside(self, path: Path) -> bool:
-        """Whether a resolved path is in the workspace or beside the file that names it.
+        """Tell whether a resolved path is in the workspace or beside the file that names it.
 
         A user's own defaults file may name files of its own folder; the check is there so that
         a project that was downloaded cannot reach out of its folder.

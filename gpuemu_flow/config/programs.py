@@ -123,7 +123,7 @@ class Programs:
         return None
 
     def is_workspace_package(self, module: str) -> bool:
-        """Whether the top of a dotted module path is a package or module of the workspace."""
+        """Tell whether the top of a dotted module path is a package or module of the workspace."""
         top = self.workspace.root / module.split(".", maxsplit=1)[0]
         return any(map(is_file, (top.with_suffix(".py"), top / "__init__.py")))
 

@@ -86,7 +86,7 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """Whether there is so much wrong that looking further says nothing more."""
+        """Tell whether there is so much wrong that looking further says nothing more."""
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:

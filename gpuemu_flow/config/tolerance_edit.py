@@ -91,7 +91,7 @@ def _op_index(config: Mapping[str, Any], op: str, file: str) -> int:
 def _only_changed(
     before: Mapping[str, Any], after: dict[str, Any], index: int, wanted: Mapping[str, Tolerance]
 ) -> bool:
-    """Whether two configurations are the same but for the wanted tolerances of one op."""
+    """Tell whether two configurations are the same but for the wanted tolerances of one op."""
     old, new = before["ops"][index], after["ops"][index]
     found = {canonical_dtype(name): value for name, value in new.get("tolerances", {}).items()}
     if len(found) != len(new.get("tolerances", {})):
@@ -201,7 +201,7 @@ class _Editor:
         self._lines[self._own[-1].stop : self._own[-1].stop] = table
 
     def _below_header(self, statement: Statement) -> bool:
-        """Whether a key stands under a header of its own rather than under ``[[ops]]``."""
+        """Tell whether a key stands under a header of its own rather than under ``[[ops]]``."""
         place = self._own.index(statement)
         return any(other.header for other in self._own[1:place])
 

@@ -28,7 +28,7 @@ INVALID: Final = _Invalid()
 
 
 def toml_type(value: object) -> str:
-    """What TOML calls the type of a parsed value."""
+    """Return what TOML calls the type of a parsed value."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",
@@ -41,7 +41,7 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def accepts(self, value: Json) -> bool:
-        """Whether the TOML type is right, whatever the value."""
+        """Tell whether the TOML type is right, whatever the value."""
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:

@@ -41,7 +41,7 @@ class Fields:
         return value
 
     def has(self, name: str) -> bool:
-        """Whether a field is given and not null."""
+        """Tell whether a field is given and not null."""
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
@@ -131,7 +131,7 @@ class Fields:
         }
 
     def client(self) -> dict[str, Json]:
-        """Who submits, as far as the request says it: protocol v1 has no such field."""
+        """Tell who submits, as far as the request says it: protocol v1 has no such field."""
         if not self.has("client"):
             return {}
         given = self.object("client")

@@ -47,7 +47,7 @@ class Place:
 
     @property
     def info(self) -> Path:
-        """What clients read to find the daemon; see `wire.address.read_info`."""
+        """Return what clients read to find the daemon; see `wire.address.read_info`."""
         return self.folder / f"{self.stem}.json"
 
     @property

@@ -79,18 +79,18 @@ class Session:
 
     @property
     def prompt(self) -> str:
-        """What a terminal shows before each command."""
+        """Return what a terminal shows before each command."""
         chosen = self.selected
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
     @property
     def still_fails(self) -> bool:
-        """Whether the selected failure was run and did not pass."""
+        """Tell whether the selected failure was run and did not pass."""
         return self._found is not None and self._found.still_fails
 
     @property
     def has_outputs(self) -> bool:
-        """Whether the selected failure was run and there is something to compare."""
+        """Tell whether the selected failure was run and there is something to compare."""
         found = self._found
         return found is not None and any(name in found.expected for name in found.actual)
 
@@ -112,7 +112,7 @@ class Session:
         yield from self._actions[command.name](rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
-        """What the word `begun` at the end of `line` may become."""
+        """Return what the word `begun` at the end of `line` may become."""
         before = line[: len(line) - len(begun)].split()
         if not before:
             words: tuple[str, ...] = tuple(c.name for c in COMMANDS)

@@ -91,7 +91,7 @@ class AtomicForm:
 
     @cached_property
     def combine(self) -> Combine:
-        """What one turn does to the old value."""
+        """Return what one turn does to the old value."""
         found = combiner(self.operation, self.type_name)
         if found is None:
             raise ValueError(f"no atomic {self.operation} of .{self.type_name}")

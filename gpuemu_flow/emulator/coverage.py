@@ -45,7 +45,7 @@ class KernelCoverage:
 
     @property
     def runs(self) -> bool:
-        """Whether the kernel can be run."""
+        """Tell whether the kernel can be run."""
         return not self.missing and not self.problem
 
 

@@ -56,7 +56,7 @@ class BarrierRequest:
 
     @property
     def plain(self) -> bool:
-        """Whether all threads of a block must come, to one barrier."""
+        """Tell whether all threads of a block must come, to one barrier."""
         return self.wanted is None and self.name.size == 1
 
 

@@ -182,7 +182,7 @@ class _KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """How a kernel's artifacts are had; empty when it names none."""
+        """Tell how a kernel's artifacts are had; empty when it names none."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:

@@ -362,7 +362,7 @@ def _source_of(path: str) -> str:
 
 
 def _has_link(path: str, known: dict[str, bool]) -> bool:
-    """Whether a path as it is named leads through a link; folders are looked at once."""
+    """Tell whether a path as it is named leads through a link; folders are looked at once."""
     if len(path) <= 1:
         return False
     found = known.get(path)

@@ -67,7 +67,7 @@ def _single() -> frozenset[str]:
 
 
 def covers(path: str) -> bool:
-    """Whether a file is part of what `digest` is made of."""
+    """Tell whether a file is part of what `digest` is made of."""
     return os.path.dirname(path) in _folders() or path in _single()  # noqa: PTH120 - hot
 
 

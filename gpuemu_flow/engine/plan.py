@@ -108,7 +108,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """What of the process itself a plan depends on."""
+    """Return what of the process itself a plan depends on."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)
@@ -211,7 +211,7 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Whether there is a plan whose bytes are not those that were written."""
+    """Tell whether there is a plan whose bytes are not those that were written."""
     try:
         with open(plan_path, "rb") as file:  # noqa: PTH123 - as above
             head, _, body = file.read().partition(b"\n")
@@ -221,7 +221,7 @@ def is_damaged(plan_path: str) -> bool:
 
 
 def _is_worth_listing(folder: str, wanted: int) -> bool:
-    """Whether listing a folder costs less than asking for each of a few files in it."""
+    """Tell whether listing a folder costs less than asking for each of a few files in it."""
     if wanted < _FEW:
         return False
     try:
@@ -255,7 +255,7 @@ def _check_head(lines: list[str], environ: Mapping[str, str]) -> str | None:
 
 
 def _holds(line: str, environ: Mapping[str, str]) -> bool:
-    """Whether one line of the plan's head is still true."""
+    """Tell whether one line of the plan's head is still true."""
     kind, _, rest = line.partition(" ")
     if kind == "absent":
         return not os.path.lexists(rest)

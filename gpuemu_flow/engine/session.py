@@ -99,11 +99,11 @@ class RunOutcome:
 
     @property
     def everything(self) -> bool:
-        """Whether nothing was left out of the selection."""
+        """Tell whether nothing was left out of the selection."""
         return not self.options.words and not self.options.dtypes
 
     def all_current(self, workspace: Workspace) -> bool:
-        """Whether every task of the workspace is now known to be current."""
+        """Tell whether every task of the workspace is now known to be current."""
         return set(self.graph.tasks) <= workspace.snapshot.current
 
 
@@ -158,7 +158,7 @@ def run(
 
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
-    """How many tasks run at a time."""
+    """Tell how many tasks run at a time."""
     jobs = options.jobs if options.jobs is not None else workspace.settings.jobs
     return jobs or os.cpu_count() or 1
 

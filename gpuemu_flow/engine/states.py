@@ -68,7 +68,7 @@ class TaskStates:
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
-        """What decides, now, whether `spec` must run."""
+        """Return what decides, now, whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
         static = self.static_parts(spec)
         if record is None:
@@ -170,7 +170,7 @@ class TaskStates:
             return []
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Whether what a task is about changed since its record, or it has none.
+        """Tell whether what a task is about changed since its record, or it has none.
 
         A record of cases that ended in an error is tried again, but it is not out of date.
         """

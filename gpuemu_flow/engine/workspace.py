@@ -96,7 +96,7 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
-        """What a run needs of the configuration."""
+        """Return what a run needs of the configuration."""
         return self.snapshot.settings
 
     @property
@@ -112,7 +112,7 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """What programs were seen to use, as it is now."""
+        """Return what programs were seen to use, as it is now."""
         return self._discovery(self.snapshot.files)
 
     def _discovery(self, files: FileTable) -> Discovery:
@@ -234,7 +234,7 @@ class Workspace:
             probe.unlink(missing_ok=True)
 
     def _still_holds(self, known: Snapshot) -> bool:
-        """Whether a compiled graph is what compiling now would give."""
+        """Tell whether a compiled graph is what compiling now would give."""
         basis = known.basis
         return bool(
             not known.settings.random_seed
@@ -250,7 +250,7 @@ class Workspace:
         )
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """What the overrides come to, given what ``[ci]`` asks for."""
+        """Return what the overrides come to, given what ``[ci]`` asks for."""
         return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -329,7 +329,7 @@ class Workspace:
 
 
 def _target(path: str) -> str:
-    """What a link leads to; empty when it is none."""
+    """Return what a link leads to; empty when it is none."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:

@@ -88,7 +88,7 @@ def named(inputs: Inputs) -> dict[str, Any]:
 
 
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
-    """How a function takes inputs of these names, as a function of one mapping of tensors.
+    """Tell how a function takes inputs of these names, as a function of one mapping of tensors.
 
     A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
     to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
@@ -134,7 +134,7 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
 
 
 def outputs_of(returned: Any) -> list[Any]:
-    """What an op returned, as a list of tensors."""
+    """Return what an op returned, as a list of tensors."""
     if isinstance(returned, Mapping):
         return list(returned.values())
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -159,7 +159,7 @@ class FrameworkAdapter(ABC):
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
-        """Whether the framework is installed."""
+        """Tell whether the framework is installed."""
         return importlib.util.find_spec(self.package) is not None
 
     def get_framework_name(self) -> str:
@@ -183,7 +183,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Whether gradients of it are kept; with `requires`, the tensor with that set."""
+        """Tell whether gradients of it are kept; with `requires`, the tensor with that set."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:

@@ -53,7 +53,7 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Whether a tensor is of a float dtype: JAX differentiates by any such."""
+        """Tell whether a tensor is of a float dtype: JAX differentiates by any such."""
         if requires is not None:
             return tensor
         return dtype_name(np.asarray(tensor).dtype) in FLOAT_LIMITS

@@ -86,7 +86,7 @@ def local_envelope(
     seed: int,
     precision: str,
 ) -> Envelope:
-    """What the reference allows for, measured by calling it again, and its shadows.
+    """Return what the reference allows for, measured by calling it again, and its shadows.
 
     Parameters
     ----------

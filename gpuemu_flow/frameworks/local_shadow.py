@@ -39,7 +39,7 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Whether source of that version was found, and had something to change."""
+        """Tell whether source of that version was found, and had something to change."""
         self.version(name)
         return self._rewritten[name]
 
@@ -66,7 +66,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """What stands for a value: a copy in float32, or the very same one."""
+        """Return what stands for a value: a copy in float32, or the very same one."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1
@@ -206,7 +206,7 @@ class _World:
 
 
 def _is_the_place(old: CodeType, code: CodeType) -> bool:
-    """Whether code was compiled from the source as it is now, there.
+    """Tell whether code was compiled from the source as it is now, there.
 
     pytest rewrites ``assert`` statements: such code is known by its name and line alone.
     """

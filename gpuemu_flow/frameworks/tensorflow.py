@@ -66,7 +66,7 @@ class TensorFlowAdapter(FrameworkAdapter):
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Whether it is a variable, by which tapes differentiate unasked."""
+        """Tell whether it is a variable, by which tapes differentiate unasked."""
         tf = self.module
         if requires is None:
             return isinstance(tensor, tf.Variable)
@@ -134,14 +134,14 @@ def _compiled(
 def check_tf_function_safe(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
 ) -> CheckOutcome:
-    """Whether an op gives the same inside `tf.function`."""
+    """Tell whether an op gives the same inside `tf.function`."""
     return _compiled("tf.function", op, inputs, atol, rtol)
 
 
 def check_xla_compatible(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-5
 ) -> CheckOutcome:
-    """Whether an op gives the same when XLA compiles it."""
+    """Tell whether an op gives the same when XLA compiles it."""
     return _compiled("xla", op, inputs, atol, rtol, jit_compile=True)
 
 

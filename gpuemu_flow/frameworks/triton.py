@@ -97,7 +97,7 @@ class TritonOp:
         self.name = getattr(self.function, "__name__", "op")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns.
+        """Return what the function returns.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """What the function returns, and what is wrong with how it came about.
+        """Return what the function returns, and what is wrong with how it came about.
 
         Parameters
         ----------

@@ -69,11 +69,11 @@ class Effort:
 
     @property
     def over(self) -> bool:
-        """Whether another experiment is too much."""
+        """Tell whether another experiment is too much."""
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
-        """What the report has to say of it."""
+        """Return what the report has to say of it."""
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))

@@ -26,7 +26,7 @@ class CoverageReport:
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """What all fuzzing so far exercised."""
+    """Return what all fuzzing so far exercised."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
         return Coverage.from_json(record) if record is not None else Coverage()

@@ -280,7 +280,7 @@ class Experiment:
         return None
 
     def seen_with(self, most: int = 3) -> list[Cause]:
-        """What the failing cases were seen with, heaviest first, on one subject each."""
+        """Return what the failing cases were seen with, heaviest first, on one subject each."""
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):

@@ -57,7 +57,7 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Whether it fails as before, or in another way."""
+        """Tell whether it fails as before, or in another way."""
         return self.result.verdict in BAD
 
 

@@ -131,7 +131,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Where the failing element lies along each dim: slices about it are tried first."""
+    """Tell where the failing element lies along each dim: slices about it are tried first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -185,6 +185,6 @@ class _Shrinker:
             return self._judge(evaluator, candidate)
 
     def fails_alone(self, candidate: Candidate) -> bool:
-        """Whether it fails in a process of its own."""
+        """Tell whether it fails in a process of its own."""
         with self._evaluator() as evaluator:
             return self._fails(evaluator, candidate)

@@ -103,7 +103,7 @@ class FuzzOutcome:
             heapq.heapreplace(self._sample, entry)
 
     def count(self, verdict: Verdict) -> int:
-        """How many cases have a verdict."""
+        """Tell how many cases have a verdict."""
         return self.tally.counts.get(verdict, 0)
 
     @property

@@ -196,7 +196,7 @@ def raised(error: BaseException) -> CheckResult:
 
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Whether two arrays differ in shape, dtype or any bit."""
+    """Tell whether two arrays differ in shape, dtype or any bit."""
     return (
         left.shape != right.shape or left.dtype != right.dtype or left.tobytes() != right.tobytes()
     )

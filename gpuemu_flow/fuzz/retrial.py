@@ -80,6 +80,6 @@ def recorded_reason(record: FailureRecord) -> str:
 
 
 def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
-    """Whether a verdict has the recorded failure's own reason among its reasons."""
+    """Tell whether a verdict has the recorded failure's own reason among its reasons."""
     reasons = {reason(failure) for failure in result.failures}
     return result.verdict.value == record.verdict and recorded_reason(record) in reasons

@@ -32,7 +32,7 @@ def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Whether the op's own samples say of a case what it is: its inputs fit the schema, or are
+    """Tell whether the op's own samples say of a case what it is: its inputs fit the schema, or are
     too small to say anything themselves."""
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 

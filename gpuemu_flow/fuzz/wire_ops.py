@@ -111,11 +111,11 @@ class WireInputs:
 
     @property
     def moved(self) -> bool:
-        """Whether an input was written to while programs were at work."""
+        """Tell whether an input was written to while programs were at work."""
         return self._moved
 
     def hold(self) -> bool:
-        """Whether all inputs are still as they were when the programs were loaded."""
+        """Tell whether all inputs are still as they were when the programs were loaded."""
         with self._lock:
             return not self._moved and self._lookup.parts(self.names) == self.parts
 
@@ -386,7 +386,7 @@ def _parse(text: str) -> Json:
 
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Where the results of submissions lie: the cache, or below ``[storage] db_path``.
+    """Tell where the results of submissions lie: the cache, or below ``[storage] db_path``.
 
     Several workspaces may name one `db_path`; each has a folder of its own there.
     """

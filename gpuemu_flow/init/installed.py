@@ -43,12 +43,12 @@ class Origin:
 
     @property
     def needs_git(self) -> bool:
-        """Whether pip calls git for it."""
+        """Tell whether pip calls git for it."""
         return "git+" in self.requirement
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
-    """Where the running gpuemu-flow came from.
+    """Tell where the running gpuemu-flow came from.
 
     An installation from a package index is asked for by its version, one from a repository by the
     repository's address and commit. For one from a folder, the folder is asked: where it is a
@@ -77,7 +77,7 @@ def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """What PEP 610 records of an installation that no index was asked for."""
+    """Return what PEP 610 records of an installation that no index was asked for."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -123,7 +123,7 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says, or nothing where it fails."""
+    """Return what git says, or nothing where it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

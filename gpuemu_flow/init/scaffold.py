@@ -210,7 +210,7 @@ def _op_table(op: Op, framework: Framework) -> str:
 
 
 def ignored() -> list[str]:
-    """What a workspace makes and nobody wants to commit."""
+    """Return what a workspace makes and nobody wants to commit."""
     return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
 
 

@@ -139,7 +139,7 @@ class BatchSize:
         self._allowed = 1
 
     def admits(self, count: int, nbytes: int) -> bool:
-        """Whether a batch may be of so many cases, with so many bytes of inputs together."""
+        """Tell whether a batch may be of so many cases, with so many bytes of inputs together."""
         return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
 
     def took(self, count: int, seconds: float) -> None:
@@ -184,7 +184,7 @@ class CaseEvaluator:
 
     @property
     def has_source(self) -> bool:
-        """Whether the reference has a float32 shadow."""
+        """Tell whether the reference has a float32 shadow."""
         reference = self.subject.reference
         return reference.kind != "command" and not reference.python
 
@@ -316,7 +316,7 @@ class CaseEvaluator:
         return with_violations(_only(judge_request), outcome.violations)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
-        """Where the reference's outputs lie, or may be left."""
+        """Tell where the reference's outputs lie, or may be left."""
         if self._expected_cache is None:
             return {}
         found = [self._expected_cache.find(case) for case in cases]

@@ -41,7 +41,7 @@ WORTH = 3.0
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
-    """Whether outputs of a size that took so long are cheaper to keep than to compute again.
+    """Tell whether outputs of a size that took so long are cheaper to keep than to compute again.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class ExpectedStore:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is kept."""
+        """Tell whether nothing more is kept."""
         return self._left <= 0
 
     def find(self, case: Case) -> Path | None:
@@ -183,7 +183,7 @@ class ExpectedStore:
         return True
 
     def fact(self, name: str) -> Json | None:
-        """What was remembered of the reference under a name, such as its nature."""
+        """Return what was remembered of the reference under a name, such as its nature."""
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:

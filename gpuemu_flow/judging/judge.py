@@ -36,7 +36,7 @@ class Reference(Protocol):
 
     @property
     def has_source(self) -> bool:
-        """Whether it has a float32 shadow."""
+        """Tell whether it has a float32 shadow."""
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -182,7 +182,7 @@ class Judge:
     def _policy_that_passes(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> list[str]:
-        """What to write where only NaN and Inf differ, in a case that feeds them."""
+        """Return what to write where only NaN and Inf differ, in a case that feeds them."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
@@ -204,7 +204,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """What outputs of a case are held against; `actual` chooses among several dtypes."""
+        """Return what outputs of a case are held against; `actual` chooses among several dtypes."""
         given = actual or {}
         dtypes = {
             name: self._dtype(name, given.get(name), values) for name, values in expected.items()
@@ -228,7 +228,7 @@ class Judge:
         inputs: Arrays,
         tolerance: Mapping[str, Tolerance] | Envelope,
     ) -> list[str]:
-        """What is to be said of the wrong elements beside their numbers."""
+        """Return what is to be said of the wrong elements beside their numbers."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:

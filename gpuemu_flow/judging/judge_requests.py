@@ -88,7 +88,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """What an attempt is known by."""
+        """Return what an attempt is known by."""
         return self.cases[0].index
 
 

@@ -28,7 +28,7 @@ def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
 
 
 def outcome(command: str, op: str, finished: Finished) -> tuple[bool, str]:
-    """Whether all is well, and what came of a command in a sentence."""
+    """Tell whether all is well, and what came of a command in a sentence."""
     if finished.timed_out:
         return False, f"{op}: stopped, because it ran for too long"
     try:

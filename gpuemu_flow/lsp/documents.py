@@ -64,7 +64,7 @@ def path_of(uri: str) -> Path | None:
 
 
 def is_config(uri: str, language: str, text: str) -> bool:
-    """Whether a text is a configuration of ours; editors may send every TOML file."""
+    """Tell whether a text is a configuration of ours; editors may send every TOML file."""
     path = path_of(uri)
     named = path is not None and path.name == FILE_NAME
     return named or language == LANGUAGE or _DIRECTIVE.match(text[:1000]) is not None

@@ -60,7 +60,7 @@ class Finding:
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Finding]:
-    """What the configuration's own loader finds wrong in a text.
+    """Return what the configuration's own loader finds wrong in a text.
 
     Parameters
     ----------

@@ -129,7 +129,7 @@ class Running:
 
 
 def _unsaved(path: Path, text: str) -> bool:
-    """Whether a file does not hold what the editor shows."""
+    """Tell whether a file does not hold what the editor shows."""
     try:
         # A pipe would be waited for without end.
         return not path.is_file() or path.read_bytes() != text.encode("utf-8", "surrogatepass")

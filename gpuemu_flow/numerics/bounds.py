@@ -116,7 +116,7 @@ class Excuse:
         return float(np.minimum(shares, FAR).mean())
 
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
-        """Whether the errors are, over all, no larger than those of rounded operands.
+        """Tell whether the errors are, over all, no larger than those of rounded operands.
 
         Too few elements tell nothing.
         """

@@ -95,7 +95,7 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
-    """What the rows of an input hold, where the rows of the output come from its rows."""
+    """Return what the rows of an input hold, where the rows of the output come from its rows."""
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue

@@ -195,7 +195,7 @@ def fit_factor(
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
-    """What a factor may stand for: a small number, or something made of a dim; or ''."""
+    """Return what a factor may stand for: a small number, or something made of a dim; or ''."""
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
         if slack > most:

@@ -216,7 +216,7 @@ def build_envelope(
 
 
 def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Whether the op only moves, selects and compares values, or computes exactly.
+    """Tell whether the op only moves, selects and compares values, or computes exactly.
 
     True when the reference in float64, on float32 inputs, always gives values that float32 can
     hold. Such an op has no rounding to be excused with: copies, ReLU, max, one-hot, masks.
@@ -251,7 +251,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
-    """Whether the float32 shadow really computes in float32, and computes the same thing.
+    """Tell whether the float32 shadow really computes in float32, and computes the same thing.
 
     On some sample it must differ from the float64 result rounded to float32 (otherwise it computes
     in float64 and rounds at the end, and says nothing about rounding errors), and on all of them it
@@ -294,7 +294,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
 
 
 def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays) -> bool:
-    """Whether the shadow's own arithmetic on float32 arrays decides what comes out."""
+    """Tell whether the shadow's own arithmetic on float32 arrays decides what comes out."""
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
     moved = evaluations.outputs(noisy(copies, SeededRng(0), 2.0**-20), shadow=True)

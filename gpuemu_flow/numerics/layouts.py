@@ -132,7 +132,7 @@ class Placement:
 
 
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
-    """Where a tensor lies, and how large a buffer it needs.
+    """Tell where a tensor lies, and how large a buffer it needs.
 
     With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
     """
@@ -176,7 +176,7 @@ class LaidOut:
     placement: Placement
 
     def intact(self) -> bool:
-        """Whether no byte outside the tensor's elements has changed.
+        """Tell whether no byte outside the tensor's elements has changed.
 
         Takes a copy of the buffer for a moment.
         """

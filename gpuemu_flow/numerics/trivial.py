@@ -172,7 +172,7 @@ def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def same_outputs(first: Arrays, second: Arrays) -> bool:
-    """Whether two sets of outputs are equal value by value; NaN equals NaN, -0 equals 0."""
+    """Tell whether two sets of outputs are equal value by value; NaN equals NaN, -0 equals 0."""
     return all(
         np.array_equal(to_float64(values), to_float64(second[name]), equal_nan=True)
         for name, values in first.items()

@@ -19,7 +19,7 @@ BLOCK = 1 << 20
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:
-    """What is weak about the comparison of an output; None when nothing is.
+    """Return what is weak about the comparison of an output; None when nothing is.
 
     Zeros would pass where the explicit tolerance allows them in place of every finite expected
     value. Expected values negated pass nowhere but there.
@@ -50,7 +50,7 @@ class _Looked:
 
     @property
     def weak(self) -> bool:
-        """Whether there is anything to say."""
+        """Tell whether there is anything to say."""
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:

@@ -74,7 +74,7 @@ class BaselineDiff:
 
     @property
     def has_regressions(self) -> bool:
-        """Whether anything got worse."""
+        """Tell whether anything got worse."""
         return any(diff.is_regression for _, diff in self.kernels) or any(
             result.status == REGRESSION for result in self.results
         )
@@ -106,7 +106,7 @@ class BaselineDiff:
         return worse
 
     def to_json(self) -> dict[str, Json]:
-        """What ``diff --format json`` prints."""
+        """Return what ``diff --format json`` prints."""
         return {
             "schema_version": 1,
             "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},

@@ -110,7 +110,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """What the store of failures knows of the failing cases of a report."""
+    """Return what the store of failures knows of the failing cases of a report."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}

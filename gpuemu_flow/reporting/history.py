@@ -55,7 +55,7 @@ def read(cache: WorkspaceCache) -> list[HistoryPoint]:
 
 
 def _ends_torn(path: Path) -> bool:
-    """Whether a process died while it wrote the last line."""
+    """Tell whether a process died while it wrote the last line."""
     try:
         with path.open("rb") as file:
             if file.seek(0, os.SEEK_END) == 0:

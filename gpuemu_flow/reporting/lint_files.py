@@ -49,7 +49,7 @@ class _Pair:
 
     @property
     def name(self) -> str:
-        """What the two together are called."""
+        """Return what the two together are called."""
         return str(self.ptx or self.cubin)
 
 
@@ -150,7 +150,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Where measurements are kept; None when there is no place that can be written to."""
+    """Tell where measurements are kept; None when there is no place that can be written to."""
     if workspace is not None:
         workspace.cache.create()
         try:

@@ -172,7 +172,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
-    """What the graph has no tasks for, as far as it was asked for."""
+    """Return what the graph has no tasks for, as far as it was asked for."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     return [
         skip

@@ -90,7 +90,7 @@ class Reproduced(Protocol):
 
 
 def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
-    """Whether a failure still shows, and with `verbose` its tensors."""
+    """Tell whether a failure still shows, and with `verbose` its tensors."""
     record, result = found.record, found.result
     word = "still fails" if found.still_fails else "no longer fails"
     lines = [f"{style.verdict(result.verdict)} {printable(record.op)}: {record.id} {word}"]

@@ -137,7 +137,7 @@ def _parts() -> tuple[Any, str, str]:
 
 
 def outcome(report: Report) -> str:
-    """How many of what did not pass, in a sentence."""
+    """Tell how many of what did not pass, in a sentence."""
     results, kernels = report.run.results, report.run.kernels
     parts = []
     for found, word in ((results, "ops by dtype"), (kernels, "kernels")):
@@ -238,7 +238,7 @@ def _kernels(report: Report) -> list[dict[str, Any]]:
 
 
 def _findings(entry: Mapping[str, Json] | None) -> list[Mapping[str, Json]]:
-    """What is not allowed, worst first."""
+    """Return what is not allowed, worst first."""
     found = [v for v in (entry or {}).get("violations", ()) if "allowed" not in v]
     order = {"error": 0, "warning": 1}
     return sorted(found, key=lambda v: order.get(v["severity"], 2))

@@ -198,7 +198,7 @@ def _ops_without_cases(report: Report) -> Iterator[_Test]:
 
 
 def _is_missed(report: Report, one: OpResult | KernelResult) -> bool:
-    """Whether it has no verdict in a report that is no success because of such things."""
+    """Tell whether it has no verdict in a report that is no success because of such things."""
     cut_off = one.absent is Absence.CUT_OFF
     return cut_off or (report.require_all and one.absent is Absence.UNABLE)
 

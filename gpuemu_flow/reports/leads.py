@@ -16,7 +16,7 @@ Kind = tuple[str, str, str]
 
 
 def like(failure: CaseFailure) -> Kind:
-    """What it has in common with the cases that one entry of a report stands for."""
+    """Return what it has in common with the cases that one entry of a report stands for."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
@@ -30,7 +30,7 @@ def alike(report: Report) -> Mapping[Kind, Counter[str]]:
 
 
 def is_common(cause: str, counts: Counter[str]) -> bool:
-    """Whether at least half of the cases have this cause."""
+    """Tell whether at least half of the cases have this cause."""
     return 2 * counts[cause] >= counts.total()
 
 

@@ -194,7 +194,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """What a reader wants to know of the failure."""
+        """Return what a reader wants to know of the failure."""
         record = self._record
         return {
             "op": record.op,
@@ -264,7 +264,7 @@ class _Test:
 
     @property
     def _own_process(self) -> bool:
-        """Whether a callable is run in a process of its own."""
+        """Tell whether a callable is run in a process of its own."""
         return self._record.kind == FailureKind.EXECUTION.value or bool(self._program.python)
 
     def _process_constants(self) -> dict[str, Json]:

@@ -33,7 +33,7 @@ def write(report: Report, look: Look) -> str:
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """What ``run`` prints, then the comparison with a baseline and one line of totals."""
+    """Return what ``run`` prints, then the comparison with a baseline and one line of totals."""
     lines = [headline(report)] if report.missing or report.timed_out else []
     lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))

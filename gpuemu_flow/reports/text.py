@@ -285,7 +285,7 @@ def totals_line(report: RunReport) -> str:
 
 
 def verdicts_line(report: RunReport) -> str:
-    """How many ops and dtypes got which verdict."""
+    """Tell how many ops and dtypes got which verdict."""
     counts: dict[Verdict, int] = {}
     verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     for verdict in verdicts:
@@ -294,7 +294,7 @@ def verdicts_line(report: RunReport) -> str:
 
 
 def up_to_date_line(report: RunReport) -> str:
-    """What the next run prints when nothing changed."""
+    """Return what the next run prints when nothing changed."""
     cases = sum(result.passed for result in report.results)
     return (
         f"up to date: {plural(report.tasks.total, 'task')}; "

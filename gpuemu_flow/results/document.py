@@ -257,7 +257,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """What was asked for and has no verdict; what a time limit cut off comes first."""
+        """Return what was asked for and has no verdict; what a time limit cut off comes first."""
         every = [
             *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
             *(
@@ -318,7 +318,7 @@ class Report:
 
     @cached_property
     def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """What each failing case has in common with others of its op."""
+        """Return what each failing case has in common with others of its op."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:

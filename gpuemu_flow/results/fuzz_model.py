@@ -100,7 +100,7 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """How often the op fails over seeds; cases without a verdict tell nothing of it."""
+        """Tell how often the op fails over seeds; cases without a verdict tell nothing of it."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

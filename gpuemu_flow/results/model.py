@@ -314,7 +314,7 @@ class ReportBuilder:
         return result, problems
 
     def build_problems(self, build: TaskSpec) -> list[Problem]:
-        """What a build says of its source."""
+        """Return what a build says of its source."""
         if self.status.get(build.name) in ("failed", "pending"):
             return []
         try:
@@ -324,7 +324,7 @@ class ReportBuilder:
         return [Problem(**problem) for problem in manifest["problems"]]
 
     def _kernel_changes(self, lint: TaskSpec) -> list[dict[str, Json]]:
-        """What this run's diff says of one architecture of a kernel."""
+        """Return what this run's diff says of one architecture of a kernel."""
         found = []
         for spec in self.tasks.values():
             reads = any(source.task == lint.name for source in spec.inputs)

@@ -50,12 +50,12 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Where the outputs lie in shared memory; one of `MALFORMED` when it does not say."""
+    """Tell where the outputs lie in shared memory; one of `MALFORMED` when it does not say."""
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:
-    """Whether the worker left the file that it speaks of: a plain one of those bytes.
+    """Tell whether the worker left the file that it speaks of: a plain one of those bytes.
 
     Its word for the digest is not enough: with that of another output, the program would have that
     one judged in place of its own.

@@ -78,7 +78,7 @@ class EncodedRequest:
         return self.text.encode()
 
     def document(self) -> dict[str, Json]:
-        """What ``json.loads(text)`` returns, every object of it new."""
+        """Return what ``json.loads(text)`` returns, every object of it new."""
         inputs = {
             name: {
                 key: list(value) if isinstance(value, list) else value

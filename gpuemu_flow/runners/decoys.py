@@ -31,7 +31,7 @@ def resemble(decoy: Arrays, judged: Arrays, seed: int) -> None:
 
 
 def comes_again(seed: int, earlier_cases: int) -> bool:
-    """Whether the decoy is called once more, after the judged calls.
+    """Tell whether the decoy is called once more, after the judged calls.
 
     On the first case of a process, whose first call nothing else looks at, and on some others,
     chosen by their seed so that no count of calls tells which.

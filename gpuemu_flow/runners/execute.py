@@ -34,21 +34,21 @@ class Runner(Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Whether state of the program can outlive a call."""
+        """Tell whether state of the program can outlive a call."""
 
     @property
     def shares_memory(self) -> bool:
-        """Whether the program gets the very arrays."""
+        """Tell whether the program gets the very arrays."""
 
     @property
     def hint(self) -> str:
-        """What may explain an exception that the program raises, or nothing."""
+        """Return what may explain an exception that the program raises, or nothing."""
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
         """The outputs by name; OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
-        """What the runner itself saw the latest call do that it must not."""
+        """Return what the runner itself saw the latest call do that it must not."""
 
 
 @dataclass(frozen=True)

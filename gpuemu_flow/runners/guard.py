@@ -169,11 +169,11 @@ class Guard:
         return "", 0
 
     def is_reference(self, path: str) -> bool:
-        """Whether a file is one of the reference's."""
+        """Tell whether a file is one of the reference's."""
         return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:
-        """Whether a module of that name could be the reference's."""
+        """Tell whether a module of that name could be the reference's."""
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:
@@ -254,7 +254,7 @@ def _module_name(path: str) -> str:
 
 
 def _mentions(path: str, root: str) -> re.Pattern[str]:
-    """How a command line, or code in it, can name a file or import it."""
+    """Tell how a command line, or code in it, can name a file or import it."""
     absolute, within = re.escape(path), re.escape(shown_path(path, root))
     forms = [rf"(?<![\w.-])(?:{absolute}|{within})(?![\w-])"]
     if path.endswith(".py"):

@@ -72,7 +72,7 @@ class Evaluator:
 
     @property
     def has_source(self) -> bool:
-        """Whether the program is Python that a shadow can be made of."""
+        """Tell whether the program is Python that a shadow can be made of."""
         return self.program.kind != "command" and not self.program.python
 
     def __call__(
@@ -173,7 +173,7 @@ class Service(Protocol):
         """The answer to one question; any exception says why there is none."""
 
     def go_on(self, context: ServiceContext) -> None:
-        """What is left to do once the answer has been sent."""
+        """Return what is left to do once the answer has been sent."""
 
 
 def make_service(target: str, setup: Json) -> Service:

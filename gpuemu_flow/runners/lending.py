@@ -29,7 +29,7 @@ class Request(Protocol):
         """As bytes."""
 
     def document(self) -> Json:
-        """What it parses to, built afresh."""
+        """Return what it parses to, built afresh."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Exchange:
         self._identity = (found.st_dev, found.st_ino)
 
     def take(self) -> bool:
-        """Whether all of the request is still to be read; if so, it now has been."""
+        """Tell whether all of the request is still to be read; if so, it now has been."""
         try:
             found = os.fstat(0)
             if self._identity != (found.st_dev, found.st_ino):
@@ -198,5 +198,5 @@ def open_stdout() -> Output:
 
 
 def is_input(stream: object) -> bool:
-    """Whether a stream is what `open_stdin` opened, or its buffer."""
+    """Tell whether a stream is what `open_stdin` opened, or its buffer."""
     return isinstance(stream, (_Text, _Bytes))

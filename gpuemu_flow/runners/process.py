@@ -284,7 +284,7 @@ class ServerHandle:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the server runs."""
+        """Tell whether the server runs."""
         return self._process.poll() is None
 
     def open_worker(self, *, fresh: bool) -> WorkerProcess:
@@ -316,7 +316,7 @@ class ServerHandle:
         return worker
 
     def stderr_tail(self) -> str:
-        """What the server complained about."""
+        """Return what the server complained about."""
         return memfd.tail(self._stderr)
 
     def close(self) -> None:

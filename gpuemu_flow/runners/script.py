@@ -152,7 +152,7 @@ class ScriptRunner:
 
 
 def _cannot_read(error: BaseException) -> bool:
-    """Whether a program failed in reading a descriptor that cannot be read."""
+    """Tell whether a program failed in reading a descriptor that cannot be read."""
     return isinstance(error, OSError) and error.errno == errno.EBADF
 
 
@@ -167,7 +167,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(streams: tuple[Any, ...]) -> bool:
-    """What an interpreter does at its end: wait for threads, run exit functions, flush.
+    """Return what an interpreter does at its end: wait for threads, run exit functions, flush.
 
     False when something printed could not be written.
     """

@@ -134,7 +134,7 @@ class ProgramSession:
         self._supervisor.begin(self._begun)
 
     def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
-        """What `call` returns, for the call that was begun."""
+        """Return what `call` returns, for the call that was begun."""
         work = self._begun
         if work is None:
             raise RuntimeError("no call was begun")

@@ -17,10 +17,10 @@ class Refuser(Protocol):
     """Knows what the reference's files are, and refuses."""
 
     def stands_in_for(self, module: str) -> bool:
-        """Whether a module of that name could be the reference's."""
+        """Tell whether a module of that name could be the reference's."""
 
     def is_reference(self, path: str) -> bool:
-        """Whether a file is one of the reference's."""
+        """Tell whether a file is one of the reference's."""
 
     def refuse(self, deed: str, path: str) -> NoReturn:
         """Raise."""

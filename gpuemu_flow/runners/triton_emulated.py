@@ -101,7 +101,7 @@ class CompiledTriton:
                 os.environ[SWITCH] = switch
 
     def failures(self) -> list[Failure]:
-        """What the checks found in the latest `running`."""
+        """Return what the checks found in the latest `running`."""
         return self._found
 
     def _on_address(self, _tensor: Any) -> None:
@@ -124,7 +124,7 @@ class CompiledTriton:
         return [(self._jit, "run", run), (autotuner, "_bench", bench)]
 
     def _chosen(self, tuner: Any, args: tuple[Any, ...], config: Any, meta: Any) -> bool:
-        """Whether a configuration is the first of its round that compiles and fits."""
+        """Tell whether a configuration is the first of its round that compiles and fits."""
         wanted = os.environ.get(CONFIGURATION)
         if wanted is not None:
             return config is tuner.configs[int(wanted) % len(tuner.configs)]
@@ -260,7 +260,7 @@ class _Memory:
 
 
 def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
-    """Whether new memory holds what it was filled with: nobody has written it."""
+    """Tell whether new memory holds what it was filled with: nobody has written it."""
     word = fill_word(dtype.removeprefix("torch."), item, run)
     if not data.size or data.size % item:
         return False

@@ -133,7 +133,7 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """What was touched outside of the tensors since `forget`."""
+        """Return what was touched outside of the tensors since `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()

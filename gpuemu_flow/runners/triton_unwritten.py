@@ -77,7 +77,7 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Whether an output holds anything that new memory holds in the first run."""
+    """Tell whether an output holds anything that new memory holds in the first run."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 

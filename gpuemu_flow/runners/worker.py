@@ -92,7 +92,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """How another interpreter, which may lack this package, runs the program."""
+    """Tell how another interpreter, which may lack this package, runs the program."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:

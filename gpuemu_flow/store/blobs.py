@@ -30,7 +30,7 @@ class BlobStore:
         self._set_aside = set_aside
 
     def path(self, digest: str) -> Path:
-        """Where a blob lies or would lie.
+        """Tell where a blob lies or would lie.
 
         Raises
         ------
@@ -42,7 +42,7 @@ class BlobStore:
         return self.folder / digest[:2] / (digest + SUFFIX)
 
     def has(self, digest: str) -> bool:
-        """Whether a file of that name exists; its content is verified by `read`."""
+        """Tell whether a file of that name exists; its content is verified by `read`."""
         return self.path(digest).exists()
 
     def size(self, digest: str) -> int:

@@ -62,7 +62,7 @@ class Discovered:
         return Discovered(*(getattr(self, f.name) | getattr(other, f.name) for f in fields(self)))
 
     def within(self, other: Discovered) -> bool:
-        """Whether `other` names all that this set names."""
+        """Tell whether `other` names all that this set names."""
         return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
 
     def to_json(self) -> dict[str, Json]:

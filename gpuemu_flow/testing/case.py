@@ -65,12 +65,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def layout(self) -> str:
-        """How the inputs lie in memory."""
+        """Tell how the inputs lie in memory."""
         return self._case.layout
 
     @property
     def strategy(self) -> str:
-        """Which values the inputs have."""
+        """Tell which values the inputs have."""
         return self._case.strategy
 
     @property
@@ -218,7 +218,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return lines
 
     def properties(self) -> list[tuple[str, object]]:
-        """What reports say of the case."""
+        """Return what reports say of the case."""
         out: list[tuple[str, object]] = [
             ("gpuemu_op", self.op),
             ("gpuemu_dtype", self.dtype),

@@ -36,7 +36,7 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def default_socket(environ: Mapping[str, str]) -> Path:
-    """Where the published client looks, whatever else is configured."""
+    """Tell where the published client looks, whatever else is configured."""
     return home(environ) / DEFAULT_FOLDER / DEFAULT_NAME
 
 
@@ -56,12 +56,12 @@ def workspace_stem(root: Path) -> str:
 
 
 def fits(path: Path) -> bool:
-    """Whether the system can make a socket of that path."""
+    """Tell whether the system can make a socket of that path."""
     return len(os.fsencode(path)) <= MAX_PATH_BYTES
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder is really one, ours, and closed to everyone else."""
+    """Tell whether a folder is really one, ours, and closed to everyone else."""
     try:
         status = folder.lstat()
     except OSError:
@@ -74,7 +74,7 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """What a workspace's daemon says of itself, or None when none has been started.
+    """Return what a workspace's daemon says of itself, or None when none has been started.
 
     The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
     """

@@ -49,7 +49,7 @@ class Envelope:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """What a string of the message holds: itself, or the long text that was cut out."""
+        """Return what a string of the message holds: itself, or the long text that was cut out."""
         return self._cut.get(value, value)
 
 

@@ -42,7 +42,7 @@ class ControlFlowGraph:
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
-        """Whether each block lies on a cycle: its strongly connected component has an edge."""
+        """Tell whether each block lies on a cycle: its strongly connected component has an edge."""
         return [self._on_cycle(members) for members in self.components()]
 
     def _on_cycle(self, members: list[int]) -> bool:

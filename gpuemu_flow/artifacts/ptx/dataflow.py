@@ -46,7 +46,7 @@ class Dataflow:
     _tables: list[dict[str, int]]
 
     def mentions(self, symbol: str) -> bool:
-        """Whether any instruction names a variable or function."""
+        """Tell whether any instruction names a variable or function."""
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:

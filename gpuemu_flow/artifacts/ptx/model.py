@@ -210,7 +210,7 @@ class Function:
 
     @property
     def is_entry(self) -> bool:
-        """Whether it is a kernel."""
+        """Tell whether it is a kernel."""
         return self.kind == "entry"
 
     @property

@@ -14,7 +14,7 @@ ID = "local-memory"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Where the PTX goes to local memory."""
+    """Tell where the PTX goes to local memory."""
     accesses = analysis.select("ld", "st", where=lambda opcode: opcode.space == "local")
     yield from analysis.group(
         accesses, lambda _, count: f"local memory is accessed {plural(count, 'time')}"

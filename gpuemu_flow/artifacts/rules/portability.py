@@ -14,7 +14,7 @@ ID = "portability"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """What the assembler said per architecture, and what the target itself rules out."""
+    """Return what the assembler said per architecture, and what the target itself rules out."""
     target = view.metrics.ptx_target
     for arch in policy.archs:
         error = view.assembly.get(arch, "")

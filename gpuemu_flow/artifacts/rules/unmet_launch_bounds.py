@@ -19,7 +19,7 @@ ID = "unmet-launch-bounds"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """What ptxas said, else what the architecture's limits say."""
+    """Return what ptxas said, else what the architecture's limits say."""
     if view.unmet_bounds:
         yield violation(view, ID, "warning", f"ptxas: {view.unmet_bounds}")
         return
