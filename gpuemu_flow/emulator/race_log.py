@@ -98,6 +98,16 @@ class LoggedRaces(SharedRaces):
             self._log.append(_WarpBarrier(chosen))
             self._noted += 256
 
+    def signal(self, places: Array, lanes: Array) -> None:
+        """Leave what warps know at barrier objects."""
+        self.make_exact()
+        super().signal(places, lanes)
+
+    def learn(self, places: Array, lanes: Array) -> None:
+        """Join what was left at barrier objects into what warps know."""
+        self.make_exact()
+        super().learn(places, lanes)
+
     def settle(self) -> None:
         """Look at the interval that ends here."""
         log, wrote = self._log, self._wrote
