@@ -87,7 +87,9 @@ def code_of_caller() -> dict[str, str]:
 
 def is_own(path: str | None) -> bool:
     """Tell whether a file is the user's: none of ours, of Python's or of an installed package."""
-    return bool(path) and not str(path).startswith(_NOT_OWN)
+    if not path or path.startswith(_NOT_OWN):
+        return False
+    return not any(folder in path for folder in _INSTALLED)
 
 
 def _not_own() -> tuple[str, ...]:
@@ -97,6 +99,8 @@ def _not_own() -> tuple[str, ...]:
     return (ours, *{f"{paths[name]}{os.sep}" for name in names}, "<frozen")
 
 
+# Also of the system or of the user's home, which a virtual environment may look into.
+_INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _NOT_OWN = _not_own()  # at once: it loads a module, which a fork meanwhile would not survive
 
 
