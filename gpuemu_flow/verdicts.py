@@ -29,6 +29,9 @@ MOST_NAN = 0.90
 """From this share of NaN on, an output that was expected on finite inputs says nothing: a NaN that
 matches is a comparison of places only, and one place for all of them is hardly one."""
 
+_TELLING_ELEMENTS = 16
+"""Half of all numbers are negative: below this, one and the same value may be chance (2^-16)."""
+
 
 def decide(failed: bool, compared: int) -> Verdict:
     """Give the verdict on something of which `compared` parts were compared.
@@ -192,6 +195,14 @@ class Tally:
             self.loose.update({name: zeros[name]} if name in zeros else {})
         self.loose.update({n: True for n in self.loose if zeros.get(n)})
         self._unseen &= empty
+
+    @property
+    def always_the_same(self) -> dict[str, float]:
+        """Outputs that were expected to have one value throughout, and that value.
+
+        Of few elements that says nothing: relu makes two zeros of every fourth pair of numbers.
+        """
+        return dict(self.constant or {}) if self.finite >= _TELLING_ELEMENTS else {}
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:

@@ -39,5 +39,5 @@ def tallied(tally: Tally) -> dict[str, Json]:
         "skipped": counts.get(Verdict.SKIPPED, 0),
         "unjudged": tally.unjudged,
         "loose": list(tally.passed_by_zeros),
-        "constant": dict(tally.constant or {}),
+        "constant": tally.always_the_same,
     }

@@ -27,6 +27,7 @@ RESERVED = ("store", "list", "show", "delete", "export", "import", "diff")
 MAX_FILE_BYTES = 256 << 20
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@/-]{0,127}")
 _SUFFIX = ".baseline"
+_PLAIN_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _LONGEST_NAME = 200  # of a file; some file systems take 255 bytes
 
 
@@ -269,7 +270,11 @@ class BaselineStore:
 
     def _path(self, tag: str) -> Path:
         name = quote(tag, safe="", errors="surrogatepass")
-        if len(name) > _LONGEST_NAME:  # a client's tag may be any text
+        plain = len(name) <= _LONGEST_NAME and (
+            _PLAIN_TAG.fullmatch(tag) is not None
+            or (self._folder / (name + _SUFFIX)).exists()  # as earlier versions wrote any tag
+        )
+        if not plain:  # a client's tag may be any text, a path among them
             name = "=" + hashlib.sha256(name.encode()).hexdigest()
         return self._folder / (name + _SUFFIX)
 
