@@ -25,6 +25,8 @@ _PACKAGE = os.fsencode(Path(__file__).parent.parent) + b"/"
 _INSTALLED = re.compile(rb"/(?:site|dist)-packages/|/lib(?:64)?/python\d[^/]*/")
 _AT_ONCE = 64
 CHILDREN_ONLY, ALL = b"c", b"a"
+_READS = (b"r", b"e", b"m", b"f", b"l")
+_MOST_LOOKED = 1 << 16
 _HEAD = 256
 _MAX_BYTES = 8 << 20
 _MAX_TRACERS = 256
@@ -55,6 +57,7 @@ class Tracer:
         self._children_only = children_only
         self._memory = Memory()
         self._written: set[bytes] = set()
+        self._looked: set[bytes] = set()
         self._left = _MAX_BYTES
         self._poll = select.poll()
         self._poll.register(receiver.fd, select.POLLIN)
@@ -184,6 +187,7 @@ class Tracer:
 
     def _pair(self, kind: bytes, source: bytes, target: bytes) -> None:
         """Write down that what is found at `target` from now on is that of `source`."""
+        self._looked.clear()
         record = kind + source + b"/" + target
         if source.startswith(b"/") and target.startswith(b"/") and record not in self._written:
             below = target + b"/"
@@ -219,6 +223,11 @@ class Tracer:
         return path
 
     def _read(self, path: bytes, *, found: bytes = b"r") -> None:
+        # Imports look at the same folders over and over; nothing new is to be learned of them
+        # until a file is made, moved or linked.
+        if found + path in self._looked:
+            return
+        self._looked.add(found + path)
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116 - bytes, and often
         except OSError:
@@ -242,6 +251,8 @@ class Tracer:
                 return
 
     def _write(self, kind: bytes, path: bytes) -> None:
+        if kind not in _READS or len(self._looked) > _MOST_LOOKED:
+            self._looked.clear()
         if path.startswith(b"/"):
             self._put(kind + path)
 
