@@ -69,7 +69,7 @@ def code_of(function: Callable[..., Any]) -> dict[str, str]:
 
 
 CALLER: ContextVar[dict[str, str] | None] = ContextVar("gpuemu_caller", default=None)
-"""What `code_of_caller` is to say in a thread that has none of the caller's frames."""
+"""Code that `code_of_caller` names in a thread that has none of the caller's frames."""
 
 
 def code_of_caller() -> dict[str, str]:

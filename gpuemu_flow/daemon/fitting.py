@@ -1,4 +1,4 @@
-"""Whether what a client submits is an input of the op: names, shapes and dtypes as declared."""
+"""Check that what a client submits fits the op: names, shapes and dtypes as declared."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ SHARED_GUARD = 64
 MAX_CALL_DEPTH = 32
 
 STACK_BYTES = 8192
-"""What ``alloca`` may take of a thread's local memory."""
+"""Bytes of a thread's local memory that ``alloca`` may take at most."""
 
 
 def decode_program(function: Function) -> Program:

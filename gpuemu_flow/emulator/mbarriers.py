@@ -15,7 +15,7 @@ PATIENCE = 1_000_000
 """Waits in a row of which none succeeds, before the threads are taken to wait for ever."""
 
 ALONE = 500
-"""What a wait counts for when there are no other threads that could bring it to an end."""
+"""Waits that one wait counts for when no other thread could bring it to an end."""
 
 _INCREMENT = AtomicForm("mbarrier.increment", "b64")
 _ARRIVE = AtomicForm("mbarrier.arrive", "b64")

@@ -1,4 +1,4 @@
-"""Which back end runs a launch, and the compiled one of a kernel."""
+"""Choose the back end of a launch, and hold the compiled one of a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LARGE = 30_000_000
 docs/benchmarks.md."""
 
 LOOP_WEIGHT = 16
-"""How often a step inside of a loop is taken to run, for each loop around it."""
+"""Assumed number of runs of a step, for each loop around it."""
 
 _BY_NUMPY = ("race", "sync", "order")
 _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
@@ -33,7 +33,7 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 @dataclass(frozen=True)
 class Choice:
-    """Whether C runs a launch.
+    """Tell whether C runs a launch.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ _MODES = {"up": 0, "down": 1, "bfly": 2, "idx": 3}
 
 @dataclass
 class _Body:
-    """What a collective reads by lane, computes by warp, and writes by lane."""
+    """Write a collective as C: read by lane, computed by warp, written by lane."""
 
     program: Program
     reader: Writer = field(init=False)
