@@ -16,6 +16,7 @@ _FOLDERS = (
     "cases",
     "numerics",
     "runners",
+    "runners/sandbox",
     "emulator",
     "artifacts",
     "artifacts/ptx",

@@ -15,7 +15,8 @@ from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import inputs_of
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import TRIGGERS
 from gpuemu_flow.store.lock import RunLock
@@ -129,9 +130,12 @@ def run(
         For words that name nothing.
     StoreError
         When the cache cannot be used.
+    RunnerError
+        ``sandbox-missing``.
     """
     begin = time.perf_counter()
     shown = listener or Quiet()
+    _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
     selected = graph.upstream(graph.select(options.words, options.dtypes))
     outcome = RunOutcome(graph, options, selected)
@@ -190,6 +194,13 @@ def _explain_all(
         elif not reasons:
             reasons = [("follows", None, ", ".join(made_again))]
         outcome.reasons[name] = reasons
+
+
+def _check_fence(workspace: Workspace) -> None:
+    """Refuse to run ops without the fence that is required; RunnerError ``sandbox-missing``."""
+    level = workspace.snapshot.basis.sandbox
+    if workspace.settings.sandbox == "require" and lacks(level):
+        raise RunnerError(missing_problem(level))
 
 
 def _execute(

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.sandbox.spec import FAILED
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
@@ -130,6 +131,13 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
         return RunError("op-out-of-memory", _limit_text(program), stderr_tail=stderr_tail)
     if code == CUT_OFF:
         return RunError("op-broke-runner", INTERFERED, stderr_tail=stderr_tail)
+    if code == FAILED and program.sandbox is not None:
+        return RunError(
+            "sandbox-failed",
+            f"the worker could not be fenced ({program.sandbox.level}), and so ran nothing",
+            'it says why; `[sandbox] mode = "off"` runs ops without a fence',
+            stderr_tail,
+        )
     if code >= 0:
         return RunError(
             "op-crashed",
