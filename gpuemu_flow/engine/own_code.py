@@ -39,6 +39,7 @@ _FILES = (
     "engine/discovery.py",
     "engine/distributions.py",
     "engine/environment.py",
+    "engine/evidence.py",
     "engine/files.py",
     "engine/graph.py",
     "engine/includes.py",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.states import inputs_of
@@ -220,6 +221,9 @@ def _execute(
     # What follows a task that runs reads what that task made: its inputs count always, or a new
     # output would keep the verdict on the old one.
     triggers = {*options.triggers, "input"}
+    basis, files = workspace.snapshot.basis, workspace.snapshot.files
+    config = [path for path, _ in basis.config]
+    evidence = Evidence.take(workspace.graph, todo, files, basis.own_code, config)
     with _context(workspace, options, jobs, listener, pool) as context:
         executor = Executor(
             workspace.graph,
@@ -232,6 +236,10 @@ def _execute(
         with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)
     states = workspace.states()
+    for name, problem in evidence.changed(files).items():
+        if execution.status.get(name) in ("ran", "restored"):
+            execution.status[name], execution.broken[name] = "failed", (problem,)
+            execution.problems.append(problem)
     for name, problems in execution.broken.items():
         states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))

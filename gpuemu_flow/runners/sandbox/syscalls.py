@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 PROCESSOR = platform.machine() if sys.platform == "linux" else ""
-NO_NEW_PRIVS, SET_DUMPABLE, DROP_FROM_BOUNDS = 38, 4, 24  # prctl
+NO_NEW_PRIVS, DROP_FROM_BOUNDS = 38, 24  # prctl
 
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
