@@ -149,6 +149,7 @@ def pair(mini: Mini, script: str, ci: str) -> None:
             f'reference = "scripts/{name}.py:reference"\ninput_names = ["x"]\ntimeout = 60\n'
         )
     (mini.root / "gpuemu.toml").write_text(f"{head}\n[ci]\n{ci}\n")
+    mini.unfence()
 
 
 @pytest.mark.parametrize(

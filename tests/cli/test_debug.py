@@ -231,6 +231,7 @@ def test_completion_and_history_at_a_terminal(failing: Mini, history: Path) -> N
 
 def test_interrupting_a_command_leads_back_to_the_prompt(mini: Mini, tmp_path: Path) -> None:
     mini.env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    mini.unfence()
     mini.edit("scripts/scale.py", "* 3", "* 2")
     mini.run("scale", code=1)
     mini.write(

@@ -18,6 +18,7 @@ _CURSOR_HIDDEN, _CURSOR_SHOWN = "\x1b[?25l", "\x1b[?25h"
 @pytest.fixture
 def waiting(mini: Mini) -> Mini:
     """A workspace whose op stops after some calls until the file ``go`` appears."""
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         """
@@ -61,6 +62,7 @@ def test_interrupting_leaves_the_terminal_in_order(waiting: Mini) -> None:
 @pytest.fixture
 def fuzzing(mini: Mini) -> Mini:
     """A workspace whose op is wrong above 6 elements, and stops after 300 calls."""
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         """
@@ -108,6 +110,7 @@ def test_interrupting_fuzz_leaves_the_terminal_in_order(fuzzing: Mini) -> None:
 
 @pytest.mark.parametrize("command", ["reproduce", "minimize"])
 def test_interrupting_other_commands_ends_them_quietly(mini: Mini, command: str) -> None:
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         """

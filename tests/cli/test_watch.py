@@ -162,6 +162,7 @@ def test_a_configuration_that_is_broken_from_the_start(mini: Mini) -> None:
 
 def test_a_save_during_a_run_is_run_after_it(mini: Mini) -> None:
     """Runs never overlap, and nothing saved meanwhile is missed."""
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         """
@@ -284,6 +285,7 @@ def test_it_ends_cleanly_while_waiting(mini: Mini, number: int) -> None:
 
 
 def test_ending_it_in_a_run_leaves_no_process_behind(mini: Mini) -> None:
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         """

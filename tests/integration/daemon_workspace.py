@@ -36,6 +36,9 @@ seed = 42
 [daemon]
 max_connections = 200
 
+[sandbox]
+writable = ["scripts/marks"]
+
 [execution]
 max_parallel_refs = 4
 reference_timeout = 100
@@ -140,7 +143,8 @@ SCRIPTS = {
         HERE = os.path.dirname(__file__)
 
         def reference(x):
-            open(os.path.join(HERE, f"entered-{os.getpid()}-{time.monotonic_ns()}"), "w").close()
+            name = f"entered-{os.getpid()}-{time.monotonic_ns()}"
+            open(os.path.join(HERE, "marks", name), "w").close()
             while not os.path.exists(os.path.join(HERE, "gate")):
                 time.sleep(0.005)
             return x * 2
@@ -175,6 +179,7 @@ class Served:
         self.write("gpuemu.toml", CONFIG)
         for name, text in SCRIPTS.items():
             self.write(name, text)
+        (self.root / "scripts" / "marks").mkdir()
         self.info: dict[str, Json] = {}
 
     def write(self, name: str, text: str) -> Path:
@@ -222,11 +227,11 @@ class Served:
 
     def entered(self) -> int:
         """How often the gated reference was called."""
-        return len(list((self.root / "scripts").glob("entered-*")))
+        return len(list((self.root / "scripts" / "marks").glob("entered-*")))
 
     def close_gate(self) -> None:
         (self.root / "scripts" / "gate").unlink(missing_ok=True)
-        for path in (self.root / "scripts").glob("entered-*"):
+        for path in (self.root / "scripts" / "marks").glob("entered-*"):
             path.unlink()
 
     def open_gate(self) -> None:

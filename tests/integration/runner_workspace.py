@@ -16,6 +16,8 @@ import pytest
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
 from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, InputSpec
 
 NO_CHECKS = Checks(inputs_unchanged=False)
@@ -72,12 +74,15 @@ class Workspace:
     ----------
     blobs : dict of str to bytes
         What was published, by digest.
+    fenced : bool
+        Programs run behind the fence of the system, as ops do; the folder is theirs to write.
     """
 
     def __init__(self, folder: Path, pool: Pool) -> None:
         self.folder = folder
         self.pool = pool
         self.blobs: dict[str, bytes] = {}
+        self.fenced = False
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -91,6 +96,9 @@ class Workspace:
         if kind == "callable":
             more.setdefault("function", "op")
         more.setdefault("input_names", ("x",))
+        if self.fenced:
+            fence = Sandbox(system_level(), str(self.folder), writable=(str(self.folder),))
+            more.setdefault("sandbox", fence)
         return Program(kind, path=str(path), root=str(self.folder), **more)
 
     def publish(self, path: Path, digest: str) -> None:
@@ -128,9 +136,11 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 @pytest.fixture
-def ws(tmp_path: Path, pool: Pool) -> Workspace:
-    """A workspace of the test's own on the shared pool."""
-    return Workspace(tmp_path, pool)
+def ws(tmp_path: Path, pool: Pool, request: pytest.FixtureRequest) -> Workspace:
+    """A workspace of the test's own on the shared pool; fenced where the module says `FENCED`."""
+    made = Workspace(tmp_path, pool)
+    made.fenced = getattr(request.module, "FENCED", False)
+    return made
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from gpuemu_flow.observed import ALL_VARIABLES
 from gpuemu_flow.runners import notices
 from gpuemu_flow.runners.api import Program
 
+FENCED = True
+
 pytestmark = pytest.mark.skipif(notices.MACHINE is None, reason="this system gives no notices")
 
 PYTHON = f"""#!{sys.executable}

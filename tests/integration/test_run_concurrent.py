@@ -23,6 +23,7 @@ from gpuemu_flow.results.model import RunReport
 def held(mini: Mini) -> Iterator[tuple[Mini, Path, subprocess.Popen[str]]]:
     """A workspace in the middle of a run, the file that ends it, and the run."""
     begun, go = mini.root / "begun", mini.root / "go"
+    mini.unfence()
     mini.write(
         "scripts/scale.py",
         f"""

@@ -23,6 +23,7 @@ def scale(x):
 def run_and_edit(mini: Mini, edit: Any, code: int) -> dict[str, Any]:
     """A run during which `edit` happens, after the op was loaded and before it goes on."""
     begun, go = mini.root / "begun", mini.root / "go"
+    mini.unfence()
     mini.write("scripts/scale.py", WAITING.format(begun=str(begun), go=str(go)))
     process = mini.popen("run", "--format", "json", "scale")
     while not begun.exists():

@@ -9,6 +9,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.types import DTYPES, LAYOUTS, FailureKind
 
+FENCED = True
+
 ALL = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
 
 

@@ -25,6 +25,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.runners.api import Program, Request
 from gpuemu_flow.types import DTYPES, LAYOUTS
 
+FENCED = True
+
 
 def same_bits(first: np.ndarray, second: np.ndarray) -> bool:
     return (

@@ -432,6 +432,7 @@ def test_a_source_that_is_put_away_and_back_while_it_is_imported(path: str, tmp_
     """`git stash`, an import, `git stash pop`: what ran is not what lies there afterwards."""
     row = Row("stash", {}, lambda _: None, lambda _: None)
     mini = make(row, tmp_path)
+    mini.unfence()
     begun, go = tmp_path / "begun", tmp_path / "go"
     mini.write("op.py", STASHING.format(begun=str(begun), go=str(go)))
     mini.write("fac.py", module(4))
@@ -478,6 +479,7 @@ def test_more_cases_run_only_the_new_ones(tmp_path: Path) -> None:
     op += "    return (x * x.dtype.type(f)).astype(x.dtype)\n"
     row = Row("cases", {"op.py": op}, lambda _: None, lambda _: None)
     mini = make(row, tmp_path)
+    mini.unfence()
     for number in range(7):
         mini.write(f"d/{number}", "3")
     mini.run()
