@@ -62,6 +62,7 @@ class TaskStates:
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
         self._manifests = below.as_posix() + "/"
+        files.expect_targets(f"{self._manifests}tasks/")
 
     def manifest(self, target: str) -> str:
         """A target's path in the file table."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -110,7 +109,7 @@ def workspace_status(workspace: Workspace) -> dict[str, Json]:
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     verdicts = Counter(verdict.value for verdict in every)
     old = sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results)
-    blobs = sum(path.stat().st_size for path in (cache.folder / "blobs").glob("*/*"))
+    blobs = cache.blobs.volume()
     found = {
         "schema_version": 1,
         "root": str(workspace.root),
@@ -177,13 +176,13 @@ def clean_workspace(
         known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:
             states.forget(name)
-            (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
+            cache.files.remove(cache.folder / workspace.graph.tasks[name].target)
         if whole_cache:
             # Recorded failures keep their inputs: they are results, not cache.
             cache.blobs.collect(0, FailureStore(cache).pinned())
             cache.close()
             for part in ("actions", "staging", "quarantine", "logs"):
-                shutil.rmtree(cache.folder / part, ignore_errors=True)
+                cache.files.remove_tree(cache.folder / part)
         workspace.save(workspace.snapshot.current - chosen)
         cache.close()
     return len(known)

@@ -385,7 +385,8 @@ class _StagingError(Exception):
 def _stage(path: str, executed: Executed) -> tuple[str, int]:
     """Write the outputs as a blob; its digest and size."""
     try:
-        with open(path, "wb", buffering=0) as stream:  # noqa: PTH123
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0) as stream:
             return blobs.write(stream, executed.outputs)
     except OSError as error:
         text = error.strerror or str(error)

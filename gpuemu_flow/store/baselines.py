@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, number_from_json, number_to_json
@@ -188,7 +188,7 @@ class BaselineStore:
         """Store a baseline, in place of an older one of its name; whether there was one."""
         path = self._path(baseline.tag)
         existed = path.exists()
-        write_atomic(path, seal(baseline.to_json()))
+        self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
@@ -235,7 +235,9 @@ class BaselineStore:
 
     def list(self) -> tuple[Baseline, ...]:
         """All baselines, newest first."""
-        found = [self._read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        found = [
+            self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
+        ]
         known = [baseline for baseline in found if baseline is not None]
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
@@ -249,8 +251,7 @@ class BaselineStore:
         """
         self.get(tag)
         path = self._path(tag)
-        with disk_errors(path):
-            path.unlink(missing_ok=True)
+        self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
         """Drop the oldest baselines beyond a number, but not the one named; those dropped.
@@ -281,7 +282,7 @@ class BaselineStore:
     def _read(self, path: Path) -> Baseline | None:
         """A stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
-            baseline = Baseline.from_json(unseal(path.read_bytes()))
+            baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
                 raise ValueError("is stored under another name")
         except OSError:
