@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
+from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -99,6 +102,13 @@ class Compiler:
         self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
         self.sources = SourceIndex(config.root)
+        wanted = config.sandbox
+        self.fence = Fence(
+            wanted.mode,
+            config.root,
+            tuple(map(str, wanted.writable)),
+            str(user_cache_folder(os.environ) / "kernels"),
+        )
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -186,8 +196,11 @@ class Compiler:
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
                         **self._interpreter(),
+                        **({"sandbox": self.fence.key()} if stage == stages.OP else {}),
                     },
-                    settings=self._program(op, ref, kept_from, builds[ref.kernel]),
+                    settings=self._program(
+                        op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
+                    ),
                 )
                 for stage, ref, kept_from in (
                     (stages.OP, program, self._off_limits(program, op.reference)),
@@ -306,7 +319,13 @@ class Compiler:
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
 
     def _program(
-        self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
+        self,
+        op: OpConfig,
+        ref: ProgramRef,
+        kept_from: OffLimits,
+        code: TaskSpec | None,
+        *,
+        fenced: bool,
     ) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
@@ -316,7 +335,9 @@ class Compiler:
         path = str(ref.path) if has_file else executable
         if code is not None:
             path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
-        if ref.kind in EMULATED:
+        emulated = ref.kind in EMULATED
+        sandbox = self.fence.around(kept_from, path, emulated=emulated) if fenced else None
+        if emulated:
             kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
@@ -338,6 +359,7 @@ class Compiler:
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
             deterministic=op.deterministic,
+            sandbox=sandbox,
             **kept_from,
         ).to_json()
 

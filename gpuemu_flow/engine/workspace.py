@@ -26,6 +26,8 @@ from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
+from gpuemu_flow.runners.sandbox.level import level_for
+from gpuemu_flow.runners.sandbox.spec import lacks
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -175,8 +177,11 @@ class Workspace:
     def save_plan(self, summary: str) -> None:
         """Let the next plain ``run`` answer at once while nothing changes.
 
-        Only for a workspace whose tasks are all current and whose results are all fine.
+        Only for a workspace whose tasks are all current and whose results are all fine. Without a
+        whole fence there is none: what lacks it is not to be answered where the system has it.
         """
+        if lacks(self.snapshot.basis.sandbox):
+            return
         entries = self.snapshot.files.entries
         files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
         absent = [str(self.root / path) for path in self.snapshot.basis.absent]
@@ -255,6 +260,7 @@ class Workspace:
             and all(_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.variables == plan.identity(self._environ)
+            and basis.sandbox == level_for(known.settings.sandbox)
             and all(_digest(Path(path)) == digest for path, digest in basis.config)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and self._same_imports(known)
@@ -310,6 +316,7 @@ class Workspace:
             links=[(path, target) for path, target in links_on_the_way(config)],
             environment=self.environment,
             variables=plan.identity(self._environ),
+            sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in config.files],
             globs=[(pattern, compiler.matches(pattern)) for pattern in globs],
             kernels=compiler.kernel_basis,
@@ -326,6 +333,7 @@ class Workspace:
             samplings=sampled,
             warn_threshold=config.policies.warn_threshold,
             random_seed=compiler.random_seed,
+            sandbox=config.sandbox.mode,
             warnings=tuple(config.warnings),
         )
         current, observed = set[str](), ObservedSets()

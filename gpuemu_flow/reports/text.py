@@ -12,6 +12,7 @@ from gpuemu_flow.judging.verdicts import STDERR
 from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
+from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import Json, Verdict, number_from_json
 
 _COLORS = {
@@ -302,6 +303,12 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
+def sandbox_lines(report: RunReport) -> list[str]:
+    """Say once what kept the ops from everything else."""
+    levels = sorted({result.sandbox for result in report.results} - {""})
+    return [f"sandbox: {shown_level(level)}" for level in levels]
+
+
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
     """The whole report of a run."""
     lines = render_results(report.results, style) if report.results else []
@@ -320,6 +327,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
+    lines += sandbox_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]

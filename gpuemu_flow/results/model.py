@@ -93,6 +93,9 @@ class OpResult:
         Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
+    sandbox : str
+        What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
+        was run.
     """
 
     op: str
@@ -118,6 +121,7 @@ class OpResult:
     absence: Absence = Absence.NONE
     loose: tuple[str, ...] = ()
     constant: tuple[tuple[str, float], ...] = ()
+    sandbox: str = ""
 
     @property
     def absent(self) -> Absence:
@@ -285,9 +289,17 @@ class ReportBuilder:
             cached=not any(self.status.get(m) == "ran" for m in sources),
             loose=tuple(summary.get("loose", ())),
             constant=tuple(sorted(summary.get("constant", {}).items())),
+            sandbox=self._sandbox_of(compare),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )
+
+    def _sandbox_of(self, compare: TaskSpec) -> str:
+        """Return the level that the op's results are kept under."""
+        for source in compare.inputs:
+            if source.role == stages.OP and source.task in self.tasks:
+                return str(self.tasks[source.task].params["sandbox"]["level"])
+        return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """The result of one lint and its problems, or None when it never ended."""
