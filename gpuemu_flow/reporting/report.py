@@ -97,7 +97,7 @@ def build_report(
     for spec in selected:
         record = states.record(spec.name)
         if record is not None:
-            records[spec.name] = record["values"]
+            records[spec.name] = record.values
     relocate = Relocator(workspace)
     builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records, relocate)
     results: list[OpResult] = []

@@ -217,16 +217,13 @@ def _lints(report: Report) -> Iterator[_Test]:
 
 def _lint(kernel: KernelResult, name: str) -> _Test:
     found = [
-        f"{v['file']}:{v['line']}: {v['rule']}: {entry['name']}: {v['message']}"
+        f"{v.file}:{v.line}: {v.rule}: {entry.name}: {v.message}"
         for entry in kernel.entries
-        for v in entry["violations"]
-        if v["severity"] == "error" and "allowed" not in v
+        for v in entry.errors
     ]
     figures = [
-        f"{entry['name']}: "
-        + ", ".join(f"{k} {v}" for k, v in entry["metrics"].items() if isinstance(v, int))
+        f"{entry.name}: " + ", ".join(f"{k} {v}" for k, v in entry.metrics.counts.items())
         for entry in kernel.entries
-        if entry["metrics"]
     ]
     message = found[0] if found else kernel.reason or kernel.verdict.value
     element = _ELEMENTS.get(kernel.verdict, "skipped")

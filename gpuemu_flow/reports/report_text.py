@@ -91,10 +91,9 @@ def _after(report: Report) -> Iterator[str]:
         yield f"{plural(len(report.recorded), 'recorded failure')} besides, newest first:"
         yield from (f"  {failure_row(record)}" for record in report.recorded[:MAX_RECORDED])
     if report.baseline is not None:
-        about = report.baseline["baseline"]
         count = len(report.regressions)
         yield (
-            f"against baseline {printable(about['tag'])}: "
+            f"against baseline {printable(report.baseline.baseline.tag)}: "
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
@@ -154,13 +153,8 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
 
 
 def _kernel_line(kernel: KernelResult, style: Style) -> str:
-    found = [
-        v
-        for entry in kernel.entries
-        for v in entry["violations"]
-        if v["severity"] == "error" and "allowed" not in v
-    ]
-    why = found[0]["message"] if found else kernel.reason
+    found = [violation for entry in kernel.entries for violation in entry.errors]
+    why = found[0].message if found else kernel.reason
     name = printable(f"{kernel.kernel} {kernel.arch}".rstrip())
     text = f"{_word(kernel.verdict, style)} kernel {name}"
     return f"{text}: {printable(why)}" if why else text

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.kernel_findings import CodePlace
+from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
@@ -159,10 +161,10 @@ class KernelResult:
         Why it was skipped or could not be linted.
     cached : bool
         Neither built nor linted in this run.
-    entries : tuple of mapping
-        Each kernel of the artifact in the form that ``lint`` shows.
-    changes : tuple of mapping
-        What changed since the run before: kernel, arch, kind, metric, message.
+    entries : tuple of KernelRecord
+        Each kernel of the artifact.
+    changes : tuple of KernelChange
+        What changed since the run before.
     absence : Absence
         As of an `OpResult`.
     """
@@ -172,8 +174,8 @@ class KernelResult:
     verdict: Verdict
     reason: str = ""
     cached: bool = False
-    entries: tuple[Mapping[str, Json], ...] = ()
-    changes: tuple[Mapping[str, Json], ...] = ()
+    entries: tuple[KernelRecord, ...] = ()
+    changes: tuple[KernelChange, ...] = ()
     absence: Absence = Absence.NONE
 
     @property
@@ -202,7 +204,7 @@ class RunReport:
     executed: tuple[str, ...]
     results: tuple[OpResult, ...]
     problems: tuple[Problem, ...] = ()
-    changes: tuple[Mapping[str, Json], ...] = ()
+    changes: tuple[ResultChange, ...] = ()
     duration_s: float = 0.0
     interrupted: bool = False
     kernels: tuple[KernelResult, ...] = ()
@@ -308,7 +310,7 @@ class ReportBuilder:
             verdict=verdict,
             reason=reason,
             cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
-            entries=tuple(manifest["kernels"]),
+            entries=tuple(KernelRecord.from_json(kernel) for kernel in manifest["kernels"]),
             changes=tuple(self._kernel_changes(lint)),
         )
         return result, problems
@@ -323,22 +325,22 @@ class ReportBuilder:
             return []
         return [Problem(**problem) for problem in manifest["problems"]]
 
-    def _kernel_changes(self, lint: TaskSpec) -> list[dict[str, Json]]:
-        """Return what this run's diff says of one architecture of a kernel."""
+    def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
+        """Read what this run's diff says of one architecture of a kernel."""
         found = []
+        arch = lint.params["arch"]
         for spec in self.tasks.values():
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):
                 manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
-                arch = lint.params["arch"]
-                found += [c for c in manifest["changes"] if c["arch"] == arch or not arch]
-        return found
+                found += [KernelChange.from_json(change) for change in manifest["changes"]]
+        return [change for change in found if change.arch == arch or not arch]
 
-    def changes(self, diffs: Iterable[TaskSpec]) -> list[dict[str, Json]]:
-        """Differences that the ``diff`` tasks of this run found."""
+    def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
+        """List the differences that the ``diff`` tasks of this run found."""
         found = []
         for spec in diffs:
             if self.status.get(spec.name) in ("ran", "restored"):
                 manifest = read_manifest(self.cache.folder / spec.target, "diff")
-                found += [{"op": spec.subject, **change} for change in manifest["changes"]]
-        return [change for change in found if change["kind"] != "new"]
+                found += [ResultChange.from_json(spec.subject, c) for c in manifest["changes"]]
+        return [change for change in found if change.kind != "new"]
