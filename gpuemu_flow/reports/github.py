@@ -49,7 +49,7 @@ def _all(report: Report) -> Iterator[str]:
         cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
         lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
         what = leads.lead(report, failure, alike[leads.like(failure)])
-        lines += [] if not what or what in lines[0] else [what]
+        lines += [what] if what not in ("", leads.one_line(text)) else []
         message = "\n".join([*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:

@@ -44,4 +44,10 @@ def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
     text = " ".join((told[0] if told else said).split())
     if cause and is_common(cause, counts):
         text = f"{cause}: {text}" if text else cause
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """Fold a text to one line of at most `MAX_LEAD` characters."""
+    text = " ".join(text.split())
     return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"

@@ -118,15 +118,15 @@ def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _word(verdict: Verdict, style: Style) -> str:
-    painted = style.verdict(verdict)
-    return f"[{painted.replace(verdict.value, _WORDS[verdict])}]"
+    return f"[{style.verdict(verdict, word=_WORDS[verdict])}]"
 
 
 def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
     name = printable(result.op)
     word = _word(result.verdict, style)
     if not result.cases:
-        yield f"{word} {name} {result.dtype}: {printable(result.reason)}".rstrip(": ")
+        why = f": {printable(result.reason)}" if result.reason else ""
+        yield f"{word} {name} {result.dtype}{why}"
         return
     if result.verdict is Verdict.PASSED:
         yield (

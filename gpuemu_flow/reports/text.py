@@ -37,9 +37,10 @@ class Style:
         """`text` in an ANSI colour, or as it is."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
-    def verdict(self, verdict: Verdict, width: int = 0) -> str:
-        """A verdict's word, padded and coloured."""
-        return self.paint(verdict.value.ljust(width), _COLORS[verdict])
+    def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
+        """Colour a verdict's word, or another one for it, and pad it to `width`."""
+        shown = word or verdict.value
+        return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
 
 
 def printable(text: str) -> str:
@@ -94,7 +95,7 @@ def percent(part: float) -> str:
 
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
-        return [result.op, result.dtype, *[""] * 8, result.reason]
+        return [result.op, result.dtype, result.verdict.value, *[""] * 7, result.reason]
     errors = ["-"] * 5
     if result.passed + result.failed + result.inconclusive:
         errors = [
@@ -107,7 +108,7 @@ def _row(result: OpResult) -> list[str]:
     return [
         result.op,
         result.dtype,
-        "",
+        result.verdict.value,
         f"{result.passed}/{result.cases}",
         *errors,
         duration(result.duration_s),
@@ -123,24 +124,24 @@ _LEFT = {0, 1, 2, 10}
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """The table, one line per op and dtype."""
-    rows = [_row(result) for result in results]
-    for row, result in zip(rows, results, strict=True):
-        row[2] = result.verdict.value
-    widths = [max(len(row[n]) for row in [HEADINGS, *rows]) for n in range(len(HEADINGS))]
+    """Lay out the table, one line per op and dtype."""
+    rows = [[printable(cell) for cell in _row(result)] for result in results]
+    return _verdict_table(HEADINGS, rows, _LEFT, [r.verdict for r in results], style)
 
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if n in _LEFT else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
 
-    lines = [style.paint(line(HEADINGS), "2")]
-    for row, result in zip(rows, results, strict=True):
-        text = line([printable(cell) for cell in row])
-        word = result.verdict.value
-        lines.append(text.replace(f" {word} ", f" {style.verdict(result.verdict)} ", 1))
+def _verdict_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Collection[int],
+    verdicts: Sequence[Verdict],
+    style: Style,
+) -> list[str]:
+    """Lay out a table whose third column is coloured by the verdict of its row."""
+    heading, *cells = _padded([headings, *rows], left)
+    lines = [style.paint("  ".join(heading).rstrip(), "2")]
+    for row, verdict in zip(cells, verdicts, strict=True):
+        row[2] = style.verdict(verdict, len(row[2]))
+        lines.append("  ".join(row).rstrip())
     return lines
 
 
@@ -154,24 +155,26 @@ _KERNEL_LEFT = {0, 1, 2, 9}
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
 ) -> list[str]:
-    """Lines of a table; columns in `left` are aligned there, the others to the right."""
-    widths = [max(len(row[n]) for row in (headings, *rows)) for n in range(len(headings))]
+    """Lay out a table; columns in `left` are aligned there, the others to the right."""
+    return ["  ".join(row).rstrip() for row in _padded([headings, *rows], left)]
+
+
+def _padded(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[list[str]]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(
+        [
             cell.ljust(width) if n in left else cell.rjust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
+        ]
+        for row in rows
     ]
 
 
 def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
-    """The table of the linted kernels, what failed them and what changed."""
-    heading, *lines = table(KERNEL_HEADINGS, [_kernel_row(r) for r in results], _KERNEL_LEFT)
-    shown = [style.paint(heading, "2")]
-    for result, line in zip(results, lines, strict=True):
-        word = f" {result.verdict.value} "
-        shown.append(line.replace(word, f" {style.verdict(result.verdict)} ", 1))
+    """Lay out the table of the linted kernels, then name what failed them and what changed."""
+    rows = [_kernel_row(result) for result in results]
+    verdicts = [result.verdict for result in results]
+    shown = _verdict_table(KERNEL_HEADINGS, rows, _KERNEL_LEFT, verdicts, style)
     for result in results:
         shown += [
             violation_line(found, entry.name, style)
