@@ -73,6 +73,7 @@ def failed(
     verdict: Verdict = Verdict.FAILED,
     used: float = 1234.5,
     notes: tuple[str, ...] = (),
+    stderr: str = "",
     **values: Any,
 ) -> CheckedCase:
     stats = ErrorStats(
@@ -80,7 +81,9 @@ def failed(
         worst_index=(1, 2), worst_expected=2.0, worst_actual=2.5,
     )  # fmt: skip
     failure = Failure(kind, message, "output", (1, 2), 2.0, 2.5)
-    return CheckedCase(op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes))
+    return CheckedCase(
+        op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes, stderr=stderr)
+    )
 
 
 def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
@@ -166,7 +169,7 @@ def sample() -> Report:
         failed("softmax", 13, shape=(7, 9), used=2.0),
         failed(
             "silu", 14, "exit code 1", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR, used=0.0,
-            notes=("stderr:\nTraceback\nRuntimeError: no",),
+            stderr="Traceback\nRuntimeError: no",
         ),
         passed("silu", 15),
         failed("argmax", 16, "too close to call", verdict=Verdict.INCONCLUSIVE, used=0.0),
@@ -233,7 +236,7 @@ def sample() -> Report:
 def hostile() -> Report:
     """Names, messages, notes and files that are attacks."""
     cases = [
-        failed(HOSTILE, 1, HOSTILE, notes=(f"stderr:\n{HOSTILE}",)),
+        failed(HOSTILE, 1, HOSTILE, stderr=HOSTILE),
         failed(HOSTILE, 1, HOSTILE, notes=(HOSTILE,)),  # the very same name again
         passed(HOSTILE, 2),
     ]
@@ -278,6 +281,5 @@ def hostile() -> Report:
 def huge(ops: int = 5000, noise: int = 1_000_000) -> Report:
     """Many failing ops with hostile names, and one that wrote very much to standard error."""
     cases = [failed(f"{HOSTILE} {n}", n, f"{HOSTILE} {n}") for n in range(ops - 1)]
-    notes = (f"stderr:\n{CONTROLS}" + "x" * noise,)
-    cases.append(failed("noisy", 7, "y" * noise, notes=notes))
+    cases.append(failed("noisy", 7, "y" * noise, stderr=CONTROLS + "x" * noise))
     return report_of(cases)

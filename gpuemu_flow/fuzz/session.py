@@ -242,7 +242,7 @@ def _record(
 
 
 def _notes(result: CheckResult) -> tuple[str, ...]:
-    return tuple(line for note in result.notes for line in note.splitlines()[-12:])
+    return tuple(line for note in result.all_notes for line in note.splitlines()[-12:])
 
 
 def _minimized(

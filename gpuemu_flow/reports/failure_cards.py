@@ -86,7 +86,7 @@ def _card(
     if picture is not None and picture.rows and not has_picture:
         picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
     drawn = picture is not None and bool(picture.rows)
-    notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
+    notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
     found = report.explained.get(key)
     return Card(

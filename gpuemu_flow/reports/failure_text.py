@@ -60,7 +60,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
             f"max ulp {number(record.max_ulp)}"
         )
     result = CheckResult.from_json(record.result)
-    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     if record.inputs_dropped:
         lines.append("  its stored inputs were deleted to make room")
     if record.minimized:
@@ -96,7 +96,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
     ]
-    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     if verbose:
         for title, tensors in (
             ("input", found.inputs),

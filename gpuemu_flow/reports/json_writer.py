@@ -129,7 +129,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
         "kind": first.kind.value if first is not None else "",
         "message": first.message if first is not None else "",
         "messages": [f.message for f in result.failures],
-        "notes": list(result.notes),
+        "notes": list(result.all_notes),
         "max_abs": number_to_json(stats.max_abs),
         "max_rel": number_to_json(stats.max_rel),
         "max_ulp": number_to_json(stats.max_ulp),

@@ -183,8 +183,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
         yield found.line[0].upper() + found.line[1:]
     for other in result.failures[1:]:
         yield f"{other.kind.value}: {other.message}"
-    for note in result.notes:
-        yield from note_lines(note)
+    yield from note_lines(result)
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:

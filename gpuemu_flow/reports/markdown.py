@@ -216,8 +216,7 @@ def _details(report: Report, failure: CaseFailure) -> str:
     if known is not None and known.minimized is not None:
         smallest = " ".join(f"{n}{list(shape)}" for n, shape in known.minimized.shapes.items())
         lines.append(f"minimized: {smallest}  id {known.minimized.id}")
-    for note in result.notes:
-        lines += note_lines(note)
+    lines += note_lines(result)
     place = report.place_of(failure)
     if place is not None:
         lines.append(f"at {place.file}:{place.line}")

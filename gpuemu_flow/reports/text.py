@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuemu_flow.artifacts.findings import Violation
-from gpuemu_flow.judging.verdicts import STDERR
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
-from gpuemu_flow.types import Verdict
+from gpuemu_flow.types import CheckResult, Verdict
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -22,6 +21,8 @@ _COLORS = {
     Verdict.SKIPPED: "33",
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
+MAX_WRITTEN = 12
+"""Last lines of a program's standard error that are shown."""
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
@@ -256,18 +257,15 @@ def _case_lines(failure: CaseFailure) -> list[str]:
         if reason.index is not None:
             place = f"{reason.output or 'output'}{list(reason.index)}"
             lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
-    for note in result.notes:
-        lines += [f"  {line}" for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines
 
 
-def note_lines(note: str) -> list[str]:
-    """A note as it is, or a program's own output, its last lines marked as such."""
-    lines = printable(note).splitlines()
-    if len(lines) == 1 and not note.startswith(STDERR):
-        return lines
-    return [f"| {line}" for line in lines if line != STDERR][-12:]
+def note_lines(result: CheckResult) -> list[str]:
+    """Show the notes of a verdict; what a program wrote, and only that, is marked as such."""
+    lines = [line for note in result.notes for line in printable(note).splitlines()]
+    return lines + [f"| {line}" for line in printable(result.stderr).splitlines()][-MAX_WRITTEN:]
 
 
 def totals_line(report: RunReport) -> str:

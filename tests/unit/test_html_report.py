@@ -234,7 +234,7 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     assert found.startswith("fails when N is above 100, confirmed by 9 of 9 new cases inside")
     assert found.endswith("outside: wrong in the last column")
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
-                     notes=("stderr:\nTraceback",))  # fmt: skip
+                     stderr="Traceback")  # fmt: skip
     assert lead(failure_cards.cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
 
 
