@@ -138,14 +138,13 @@ def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
 
 def list_failures(
     workspace: Workspace, op: str | None = None, limit: int | None = None
-) -> list[dict[str, Json]]:
-    """Recorded failures as commands print them, newest first."""
+) -> tuple[FailureRecord, ...]:
+    """List recorded failures, newest first."""
     if op is not None and op not in op_names(workspace):
         known = {record.op for record in FailureStore(workspace.cache)}
         if op not in known:
             select_ops(workspace, [op])
-    records = FailureStore(workspace.cache).list(op, limit)
-    return [record.to_public_json() for record in records]
+    return FailureStore(workspace.cache).list(op, limit)
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:

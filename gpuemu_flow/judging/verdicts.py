@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
 EXCEPTION = "op-exception"
-STDERR = "stderr:"  # first line of a note that holds a program's own words
 _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 
 
@@ -19,12 +19,8 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     # A program that cannot be loaded fails alike in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)
-    notes = []
-    if error.hint:
-        notes.append(f"hint: {error.hint}")
-    if error.stderr_tail:
-        notes.append(f"{STDERR}\n{error.stderr_tail}")
-    return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), tuple(notes))
+    notes = (f"hint: {error.hint}",) if error.hint else ()
+    return CheckResult(Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail)
 
 
 def reason(failure: Failure) -> str:
@@ -40,4 +36,4 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
     if not violations:
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
-    return CheckResult(verdict, tuple(violations) + result.failures, result.stats, result.notes)
+    return replace(result, verdict=verdict, failures=(*violations, *result.failures))

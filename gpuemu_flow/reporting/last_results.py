@@ -12,7 +12,8 @@ from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
-from gpuemu_flow.results.model import OpResult, ReportBuilder
+from gpuemu_flow.results.from_manifests import ReportBuilder
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages

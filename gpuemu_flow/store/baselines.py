@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
+from gpuemu_flow.store.artifacts import ArtifactMetrics
 from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -78,7 +79,7 @@ class Baseline:
         Op to dtype to the summary of its comparison.
     submitted : tuple of SubmittedResult or None
         For ``CompareBaseline``; None where only figures of kernels were stored.
-    artifacts : mapping of str to mapping, or None
+    artifacts : mapping of str to ArtifactMetrics, or None
         For ``DiffArtifactBaseline``: figures by kernel; None where only results were stored.
     of_run : bool
         The workspace was brought up to date when it was stored; clients store without that.
@@ -91,7 +92,7 @@ class Baseline:
     kernels: Mapping[str, list[Json]] = field(default_factory=dict)
     results: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     submitted: tuple[SubmittedResult, ...] | None = None
-    artifacts: Mapping[str, Mapping[str, Json]] | None = None
+    artifacts: Mapping[str, ArtifactMetrics] | None = None
     of_run: bool = True
 
     @property
@@ -102,7 +103,11 @@ class Baseline:
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
-        return {"kind": KIND, "format": FORMAT, **vars(self), "submitted": submitted}
+        artifacts = None
+        if self.artifacts is not None:
+            artifacts = {name: metrics.to_json() for name, metrics in self.artifacts.items()}
+        parts = {**vars(self), "submitted": submitted, "artifacts": artifacts}
+        return {"kind": KIND, "format": FORMAT, **parts}
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
@@ -132,7 +137,6 @@ class Baseline:
                 for dtypes in results.values()
             )
             and (artifacts is None or isinstance(artifacts, dict))
-            and all(isinstance(metrics, dict) for metrics in (artifacts or {}).values())
         )
         if not good:
             raise ValueError("its kernels, results or environment have another form")
@@ -141,6 +145,14 @@ class Baseline:
                 values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
             except (KeyError, TypeError) as error:
                 raise ValueError("its submitted results have another form") from error
+        if artifacts is not None:
+            try:
+                values["artifacts"] = {
+                    str(name): ArtifactMetrics.from_json(metrics)
+                    for name, metrics in artifacts.items()
+                }
+            except (KeyError, TypeError) as error:
+                raise ValueError("its figures of kernels have another form") from error
         return cls(**values)
 
 
