@@ -85,6 +85,8 @@ class Planted:
     truths: tuple[Truth, ...]
     together: tuple[Truth, ...] = field(default=())
     """All of these have to be named where a condition is (a bug that needs two things)."""
+    module: str = "bugs"
+    """The script that it is in."""
 
 
 LARGE = ("wide", "offset", "extremes", "negative", "special")
