@@ -81,6 +81,7 @@ class Relater:
         self._ask = ask
         self.left: set[Relation] | None = None
         self._seen = 0
+        self._begun = 0
         self._misses: dict[Relation, int] = {}
 
     @staticmethod
@@ -91,8 +92,8 @@ class Relater:
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """Some failing cases to begin with: of different sizes, the smallest first."""
-        plain = sorted(filter(self.is_plain, failing), key=lambda c: (c.numel < 64, c.numel))
+        """Some failing cases to begin with, of different sizes: small ones, but none of size 1."""
+        plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:
             if all(case.dims != other.dims or not case.dims for other in chosen):
@@ -110,10 +111,8 @@ class Relater:
         seen = self._observation(tried)
         if seen is None:
             return bool(self.left)
-        if not self.left and self._seen < FIRST - 1:
-            if tried.failed:
-                self._begin(seen)
-            return bool(self.left)
+        if not self.left:
+            return self._begin(seen) if tried.failed else False
         self._seen += 1
         told = set()
         for relation in sorted(self.left or (), key=_rank):
@@ -122,16 +121,22 @@ class Relater:
             self._misses[relation] += fits is False
         allowed = self._seen // FORGIVEN
         self.left = {r for r in self.left or () if self._misses[r] <= allowed + (self._seen < 4)}
+        if not self.left and tried.failed and self._begin(seen):
+            return True  # what the cases before were explained by was chance
         return True if True in told else False if False in told or not told else None
 
-    def _begin(self, seen: Observation) -> None:
-        """Look for relations in a first failing case."""
+    def _begin(self, seen: Observation) -> bool:
+        """Look for relations in a failing case; True when there are any."""
+        if self._begun >= FIRST - 1:
+            return False
         found = mask_relations(seen, self._ask)
         if seen.telling:
             found |= output_relations(seen) | input_relations(seen, self._ask)
         if seen.telling or found:
-            self._seen += 1
+            self._begun += 1
+            self._seen = 1
             self.left, self._misses = found, dict.fromkeys(found, 0)
+        return bool(found)
 
     def _fits(self, relation: Relation, seen: Observation, tried: Tried) -> bool | None:
         if relation.kind in KINDS:
@@ -139,6 +144,8 @@ class Relater:
         told = holds(relation, seen, self._ask)
         if told is not None:
             return told
+        if relation.kind == "cut" and dict(tried.case.dims).get(relation.subject, 0) < 2:
+            return None
         if _is_of_outputs(relation):
             return predict(relation, seen)
         # It says nothing of this case. Where swapped axes would have to be of one size, and others
@@ -179,6 +186,11 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
     if not arrays or any(dtype_name(array.dtype) is None for array in arrays.values()):
         return None
     return {name: np.array(to_float64(array)) for name, array in arrays.items()}
+
+
+def _how_telling(case: Case) -> tuple[bool, bool, int]:
+    """Sort key: what is of size 1 hides what is done along it."""
+    return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 
 def _is_of_outputs(relation: Relation) -> bool:
