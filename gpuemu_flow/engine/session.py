@@ -141,6 +141,7 @@ def run(
     cache.create()
     with RunLock(cache.lock_path, shown.on_wait):
         try:
+            workspace.take_over_renamed()
             todo = selected if options.force else workspace.stale(selected, options.triggers)
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")

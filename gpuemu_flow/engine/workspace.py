@@ -23,6 +23,7 @@ from gpuemu_flow.engine.environment import NUMERIC_PACKAGES, fingerprint
 from gpuemu_flow.engine.files import ABSENT, FileTable, Stamp, stamp_of
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.engine.renames import renamed_tasks, take_over
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
@@ -31,6 +32,7 @@ from gpuemu_flow.runners.sandbox.spec import lacks
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 
 SNAPSHOT_NAME = "graph.json"
@@ -68,6 +70,7 @@ class Workspace:
         self._config: Config | None = None
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
+        self._renamed: dict[str, TaskSpec] = {}
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
         if plan.is_damaged(str(self._plan_path)):
@@ -136,6 +139,12 @@ class Workspace:
             ignored=(self.cache.folder, self._snapshot_path.parent),
             staging=self.cache.folder / "staging",
         )
+
+    def take_over_renamed(self) -> None:
+        """Give ops that were renamed since the last run their results; under the run lock."""
+        if self._renamed:
+            states, observed = self.states(), self.snapshot.observed
+            take_over(self._renamed, self.graph, self.cache, states, observed)
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
         """Those of `names` that may have to run: changed themselves, or downstream of one.
@@ -339,6 +348,7 @@ class Workspace:
         current, observed = set[str](), ObservedSets()
         if old is not None:
             observed = old.observed.of(graph.tasks)
+            self._renamed = renamed_tasks(old.graph, graph)
             same = basis.environment == old.basis.environment
             current = {
                 name
