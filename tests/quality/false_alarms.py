@@ -35,7 +35,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.subjects import OpSubject, op_names
 from gpuemu_flow.judging.case_evaluator import (
     SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
+    BatchSize,
     EvaluatedCase,
     input_bytes,
     open_evaluator,
@@ -140,14 +140,18 @@ def right_ops(
         yield f"{control.op}/{control.name}", subjects(copy, control.op)
 
 
-def batches(evaluator: CaseEvaluator, cases: Iterator[Case]) -> Iterator[list[Case]]:
-    """As many cases at a time as `fuzz` gives its programs at once."""
+def batches(cases: Iterator[Case]) -> Iterator[list[Case]]:
+    """As many cases at a time as `fuzz` gives its programs at most, however slow they are.
+
+    Nobody waits for the next line, and on a busy machine it is the messages that take the time.
+    """
     batch: list[Case] = []
     nbytes = 0
     for case in cases:
         size = input_bytes(case)
-        if batch and not evaluator.batch_size.admits(len(batch) + 1, nbytes + size):
-            yield batch
+        if len(batch) == BatchSize.MAX_CASES or nbytes + size > BatchSize.MAX_BYTES:
+            if batch:
+                yield batch
             batch, nbytes = [], 0
         batch.append(case)
         nbytes += size
@@ -168,7 +172,7 @@ def judge(pool: Pool, part: Part, over: Callable[[], bool]) -> Tally | None:
     )
     name = f"{part.name}:{item.subject.dtype}"
     with open_evaluator(pool, item.subject) as evaluator:
-        for batch in batches(evaluator, islice(stream, part.cases)):
+        for batch in batches(islice(stream, part.cases)):
             if over():
                 return None
             for evaluated in evaluator.judge_all(batch):
