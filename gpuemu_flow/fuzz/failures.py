@@ -32,7 +32,7 @@ from gpuemu_flow.store.failures import (
     inputs_dropped_problem,
 )
 from gpuemu_flow.tasks.base import program_of
-from gpuemu_flow.types import BAD, Case, CheckResult, Json, canonical_dtype
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict, canonical_dtype
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -59,6 +59,13 @@ class Reproduction:
     def still_fails(self) -> bool:
         """Tell whether it fails as before, or in another way."""
         return self.result.verdict in BAD
+
+    @property
+    def exit_code(self) -> int:
+        """1 while it fails, 0 once it passes, 4 where there is no verdict on it."""
+        if self.still_fails:
+            return 1
+        return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
 class FailureLog:
