@@ -171,7 +171,12 @@ class Compiler:
                 stages.GENERATE,
                 op.name,
                 dtype,
-                params={**parts["cases"], "seed": self._seed, "dtype": dtype},
+                params={
+                    **parts["cases"],
+                    "seed": self._seed,
+                    "samples_seed": self._config.validation.seed,
+                    "dtype": dtype,
+                },
                 settings={"schema": generate.schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
@@ -128,11 +127,10 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         paths = frozenset(str(workspace.root / path) for path in spec.sources)
         return workspace.inputs.discover(Observation(files=paths), {})
 
-    cases = plan_cases(
+    samples = op_samples(
         schema,
-        seed=params["seed"],
+        seed=params["samples_seed"],
         dtype=dtype,
-        count=SAMPLED,
         strategies=params["strategies"],
         layouts=params["layouts"],
     )
@@ -143,7 +141,7 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
             op=program_of(program.settings),
             reference=program_of(reference.settings),
             compare=compare.params,
-            samples=sample_cases(cases),
+            samples=samples,
             reference_dtype=reference.params["dtype"],
         ),
         schema,
@@ -152,7 +150,7 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         tuple(params["layouts"]),
         op_key=key("op", program.name),
         reference_key=key("reference", reference.name),
-        judge_key=digest_json([compare.version, compare.params, [c.identity() for c in cases]]),
+        judge_key=digest_json([compare.version, compare.params, [c.identity() for c in samples]]),
         op_sources=sources(program),
         reference_sources=sources(reference),
     )

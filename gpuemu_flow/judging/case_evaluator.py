@@ -23,24 +23,26 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
+from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import with_violations, without_outputs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
+from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
+from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.runners.tensors import as_plain_array
+from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import CallMany, SharedInputs
-from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
 
 Arrays = Mapping[str, NDArray[Any]]
-PLAIN = Checks(inputs_unchanged=False)
 SESSIONS_PER_EVALUATOR = 2  # op and reference
 
 
@@ -122,6 +124,29 @@ class Subject:
     compare: Mapping[str, Json]
     samples: Sequence[Case]
     reference_dtype: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, all but its name and dtype: what a failure's record keeps of it."""
+        return {
+            "op": self.op.to_json(),
+            "reference": self.reference.to_json(),
+            "reference_dtype": self.reference_dtype,
+            "compare": dict(self.compare),
+            "samples": [case.to_json() for case in self.samples],
+        }
+
+    @classmethod
+    def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
+        """Rebuild from `to_json`'s form; `case` stands for samples that older records lack."""
+        return cls(
+            name,
+            case.dtype,
+            Program.from_json(data["op"]),
+            Program.from_json(data["reference"]),
+            data["compare"],
+            [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
+            data["reference_dtype"],
+        )
 
 
 class BatchSize:
@@ -307,13 +332,20 @@ class CaseEvaluator:
             judge_request.places = [call.slots]
         judge_request.actual = actual
         attempt = self._reference.finish_work(judge_request)
-        error = attempt.outcome.error
-        if error is not None:
-            return run_error_result(FailureKind.REFERENCE, error)
-        if outcome.error is not None:
-            return run_error_result(FailureKind.EXECUTION, outcome.error)
+        early = self._without_comparison(attempt, judge_request, outcome.error)
+        if early is not None:
+            return early
         self._learn(judge_request)
         return with_violations(_only(judge_request), outcome.violations)
+
+    def _without_comparison(
+        self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
+    ) -> CheckResult | None:
+        """The verdict where no outputs were compared; None where the request has results."""
+        if attempt.ended:
+            judge_request.method = "judge"
+            return judge_in_steps(self._reference, self._setup, judge_request, op)
+        return without_outputs(attempt.outcome.error, op)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
         """Tell where the reference's outputs lie, or may be left."""
@@ -358,8 +390,8 @@ class CaseEvaluator:
         if inputs is None:
             inputs = materialise(case)
         about = PreparedBatch([case], inputs)
-        judge_request = JudgeRequest(self._setup, about, method="expected")
-        self._demand(judge_request)
+        attempt, judge_request = ask_expected(self._reference, self._setup, about, bring=True)
+        _demand(attempt)
         return Prepared(
             case,
             inputs,
@@ -383,6 +415,16 @@ class CaseEvaluator:
         """
         return self._judged(PreparedBatch([case], inputs), actual)
 
+    def judge_error(self, case: Case, error: RunError) -> CheckResult:
+        """Judge a case whose op, run by someone else, gave no outputs."""
+        return self._without_op(PreparedBatch([case]), error)
+
+    def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
+        attempt, _ = ask_expected(self._reference, self._setup, about, bring=False)
+        result = without_outputs(attempt.outcome.error, error)
+        assert result is not None  # noqa: S101 - there is an error
+        return result
+
     def _judged(self, about: PreparedBatch, actual: Arrays, *, explain: bool = True) -> CheckResult:
         judge_request = JudgeRequest(self._setup, about)
         judge_request.explain = explain
@@ -391,14 +433,12 @@ class CaseEvaluator:
                 name: np.asarray(as_plain_array(array, name), order="C")
                 for name, array in actual.items()
             }
+            demand_bools(judge_request.actual)
         except OpError as refused:
-            return run_error_result(FailureKind.EXECUTION, refused.error)
-        error = self._reference.ask(judge_request).outcome.error
-        return (
-            _only(judge_request)
-            if error is None
-            else run_error_result(FailureKind.REFERENCE, error)
-        )
+            return self._without_op(about, refused.error)
+        attempt = self._reference.ask(judge_request)
+        early = self._without_comparison(attempt, judge_request, None)
+        return _only(judge_request) if early is None else early
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -410,14 +450,16 @@ class CaseEvaluator:
         RunnerError
             ``reference-failed``.
         """
-        judge_request = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
-        self._demand(judge_request)
-        return {name: array.copy() for name, array in judge_request.outputs.items()}
+        evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
+        _demand(self._reference.ask(evaluation))
+        return {name: array.copy() for name, array in evaluation.outputs.items()}
 
-    def _demand(self, judge_request: JudgeRequest | Evaluation) -> None:
-        error = self._reference.ask(judge_request).outcome.error
-        if error is not None:
-            raise RunnerError(Problem("reference-failed", error.message))
+
+def _demand(attempt: Attempt) -> None:
+    """RunnerError ``reference-failed`` where the reference gave nothing."""
+    error = attempt.outcome.error
+    if error is not None:
+        raise RunnerError(Problem("reference-failed", error.message))
 
 
 def _only(judge_request: JudgeRequest) -> CheckResult:

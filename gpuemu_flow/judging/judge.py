@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.diagnose import diagnose
@@ -24,6 +25,7 @@ from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.store.blobs import SUFFIX
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance, Verdict
@@ -297,6 +299,25 @@ def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
     return materialise(replace(case, inputs=plain))
 
 
+def judge_case(
+    judge: Judge,
+    case: Case,
+    actual: Arrays,
+    expected: Arrays,
+    inputs: Arrays | None = None,
+    *,
+    explain: bool = True,
+) -> CheckResult:
+    """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
+    try:
+        return judge.check(case, actual, expected, inputs, explain=explain)
+    except Exception as error:
+        return comparison_failed(RunError("reference-failed", str(error)))
+    except BaseException as error:  # the reference may raise anything
+        text = f"{type(error).__name__}: {error}"
+        return comparison_failed(RunError("reference-failed", text))
+
+
 def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
     """Judge a batch of cases whose outputs lie in the blob store.
 
@@ -312,8 +333,9 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     folder = Path(payload["blobs"])
     results = []
     for item in payload["cases"]:
+        case = Case.from_json(item["case"])
         actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
-        results.append(judge.check(Case.from_json(item["case"]), actual, expected).to_json())
+        results.append(judge_case(judge, case, actual, expected).to_json())
     return results
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.answers import MALFORMED
-from gpuemu_flow.runners.api import Checks, Outcome
+from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, CheckResult, Json
@@ -19,7 +20,6 @@ Arrays = Mapping[str, NDArray[Any]]
 
 SERVICE = "gpuemu_flow.judging.judge_service:JudgeService"
 EVALUATIONS = 36  # of the reference for one case at most
-_PLAIN = Checks(inputs_unchanged=False)
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Setup:
         The reference is asked for float64 outputs.
     compare : mapping
     samples : sequence of JSON
+    probes : bool
+        Run the reference in its own dtype once, to see the dtypes of its outputs.
     facts : dict
         What a service found out about the reference by evaluating it: ``nature`` and ``allowed``
         (see `Judge`), each null until then.
@@ -42,6 +44,7 @@ class Setup:
     widens: bool
     compare: Mapping[str, Json]
     samples: list[dict[str, Json]]
+    probes: bool = True
     facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
@@ -74,6 +77,8 @@ class PreparedBatch:
         Per case: the file with what the reference gives; None when it has to be run.
     stage : sequence of str
         Per case: where it may leave what it gives, if that is worth keeping.
+    widens : bool
+        False where the reference did not live through being asked for float64 outputs.
     slots : list of dict of str to Slot
         Where each case's are then; empty until then, and when that failed.
     """
@@ -84,6 +89,7 @@ class PreparedBatch:
     give: bool = False
     known: Sequence[str | None] = ()
     stage: Sequence[str] = ()
+    widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list, init=False)
 
     @property
@@ -105,7 +111,7 @@ def _post(
     return worker_client.post(
         {"type": "serve", **message},
         message["index"],
-        checks=_PLAIN,
+        checks=PLAIN,
         arrays=arrays,
         fds=fds,
         calls=EVALUATIONS,
@@ -224,6 +230,7 @@ class JudgeRequest:
             "give": about.give and has_peer,
             "known": list(about.known) or none,
             "stage": list(about.stage) or none,
+            "widens": about.widens,
         }
         fds = []
         if about.peer is not None and has_peer and about.peer is not current.peer:

@@ -177,7 +177,11 @@ class StageResult:
 
 def program_of(settings: Mapping[str, Json]) -> Program:
     """Return the program of a task's settings, with the links to its file resolved as of now."""
-    program = Program.from_json(settings)
+    return resolved(Program.from_json(settings))
+
+
+def resolved(program: Program) -> Program:
+    """Return a program with the links to its file resolved as of now."""
     if not program.path or program.kind == "command":
         return program  # an executable may ask by which link it was called
     return replace(program, path=os.path.realpath(program.path))
