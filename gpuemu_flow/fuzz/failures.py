@@ -18,7 +18,8 @@ from gpuemu_flow.fuzz.named_case import records_from_words
 from gpuemu_flow.fuzz.retrial import Setting, judge_in, shows_all
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, Subject, open_evaluator
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.runners import blobs

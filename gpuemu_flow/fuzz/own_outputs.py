@@ -21,12 +21,8 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    Subject,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import run_error_result, with_violations
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
 from gpuemu_flow.runners.buffers import changed_input

@@ -8,12 +8,9 @@ them where the op finds them, and judges the outputs where the op left them. The
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -24,10 +21,12 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.judging.verdicts import with_violations, without_outputs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
@@ -37,145 +36,13 @@ from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import CallMany, SharedInputs
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Json
+from gpuemu_flow.types import Case, CheckResult
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
 
 Arrays = Mapping[str, NDArray[Any]]
 SESSIONS_PER_EVALUATOR = 2  # op and reference
-
-
-@dataclass(frozen=True)
-class EvaluatedCase:
-    """What came of one case.
-
-    Attributes
-    ----------
-    case : Case
-    result : CheckResult
-    actual : mapping of str to ndarray
-        Views that are valid until the next trial; empty where the op gave no outputs.
-    """
-
-    case: Case
-    result: CheckResult
-    actual: Arrays = field(default_factory=dict)
-    given: Arrays | None = None
-    bring_expected: Callable[[], Arrays] = dict
-
-    @cached_property
-    def inputs(self) -> Arrays:
-        """As they were given to the op, in their layouts."""
-        return materialise(self.case) if self.given is None else self.given
-
-    @cached_property
-    def expected(self) -> Arrays:
-        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
-        return self.bring_expected()
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A case with its expected outputs.
-
-    Attributes
-    ----------
-    case : Case
-    inputs, expected : mapping of str to ndarray
-    allowed : mapping of str to list of str
-        Dtypes that each output may have, the likeliest first.
-    check : callable
-        The verdict on outputs (mapping of str to ndarray), not explained.
-    """
-
-    case: Case
-    inputs: Arrays
-    expected: Arrays
-    allowed: Mapping[str, list[str]]
-    check: Callable[[Arrays], CheckResult]
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        """The likeliest dtype of each output."""
-        return {name: names[0] for name, names in self.allowed.items()}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An op to be tried: its programs and how outputs are judged.
-
-    Attributes
-    ----------
-    name, dtype : str
-    op, reference : Program
-    compare : mapping
-        The op's ``compare`` slice of the configuration.
-    reference_dtype : str or None
-        The dtype that the reference is asked for; None means float64 where it can.
-    samples : sequence of Case
-        The op's first cases; see `Judge`.
-    """
-
-    name: str
-    dtype: str
-    op: Program
-    reference: Program
-    compare: Mapping[str, Json]
-    samples: Sequence[Case]
-    reference_dtype: str | None = None
-
-    def to_json(self) -> dict[str, Json]:
-        """As plain JSON, all but its name and dtype: what a failure's record keeps of it."""
-        return {
-            "op": self.op.to_json(),
-            "reference": self.reference.to_json(),
-            "reference_dtype": self.reference_dtype,
-            "compare": dict(self.compare),
-            "samples": [case.to_json() for case in self.samples],
-        }
-
-    @classmethod
-    def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild from `to_json`'s form; `case` stands for samples that older records lack."""
-        return cls(
-            name,
-            case.dtype,
-            Program.from_json(data["op"]),
-            Program.from_json(data["reference"]),
-            data["compare"],
-            [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
-            data["reference_dtype"],
-        )
-
-
-class BatchSize:
-    """How many cases go to the programs in one message: as many as take no time to speak of.
-
-    A message costs as much as a small case, but what is under way can neither be interrupted nor
-    shown, and tensors of many cases at once fit no cache.
-    """
-
-    MAX_CASES = 32
-    MAX_BYTES = 16 << 20
-    MAX_SECONDS = 0.05
-
-    def __init__(self) -> None:
-        self._allowed = 1
-
-    def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may be of so many cases, with so many bytes of inputs together."""
-        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
-
-    def took(self, count: int, seconds: float) -> None:
-        """Learn how long a batch of `count` cases took."""
-        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
-        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
-
-
-def input_bytes(case: Case) -> int:
-    """Bytes of a case's inputs, without gaps."""
-    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
 
 
 class CaseEvaluator:

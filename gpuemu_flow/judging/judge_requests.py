@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Outcome
@@ -31,7 +32,7 @@ class Setup:
     dtype : str
     widens : bool
         The reference is asked for float64 outputs.
-    compare : mapping
+    compare : CompareParams
     samples : sequence of JSON
     probes : bool
         Run the reference in its own dtype once, to see the dtypes of its outputs.
@@ -42,14 +43,14 @@ class Setup:
 
     dtype: str
     widens: bool
-    compare: Mapping[str, Json]
+    compare: CompareParams
     samples: list[dict[str, Json]]
     probes: bool = True
     facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON."""
-        return dict(vars(self))
+        return {**vars(self), "compare": self.compare.to_json()}
 
 
 @dataclass

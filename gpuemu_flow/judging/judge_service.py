@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
 from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
+from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.reference_dtypes import dtypes_to_try, expected_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
@@ -59,7 +60,7 @@ class JudgeService:
         self._dtype = str(setup["dtype"])
         self._widens = bool(setup["widens"])
         self._probes = bool(setup["probes"])
-        self._compare = setup["compare"]
+        self._compare = CompareParams.from_json(setup["compare"])
         self._samples = [Case.from_json(case) for case in setup["samples"]]
         self._facts = setup["facts"]
         self._judge: Judge | None = None

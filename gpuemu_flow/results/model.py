@@ -13,6 +13,7 @@ from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
 
 SCHEMA_VERSION = 1
@@ -330,7 +331,7 @@ class ReportBuilder:
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):
                 manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
-                arch = lint.params["arch"]
+                arch = params_of(LintParams, lint.params).arch
                 found += [c for c in manifest["changes"] if c["arch"] == arch or not arch]
         return found
 

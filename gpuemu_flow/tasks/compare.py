@@ -64,7 +64,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         [
             STAGE,
             spec.version,
-            spec.params,
+            spec.params.to_json(),
             dict(code),
             expected_dtypes,
             {**context.environment, **context.packages},
@@ -170,7 +170,7 @@ def _judge(
     common = {
         "samples": [case.to_json() for case in samples],
         "blobs": str(context.cache.blobs.folder),
-        "compare": spec.params,
+        "compare": spec.params.to_json(),
         "expected_dtypes": expected_dtypes,
     }
     fresh = 0

@@ -20,6 +20,7 @@ from gpuemu_flow.tasks.base import (
     read_manifest,
     write_manifest,
 )
+from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import Case, Json
 
 STAGE = stages.GENERATE
@@ -28,22 +29,22 @@ VERSION = stages.VERSIONS[STAGE]
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Plan the cases of one op and dtype."""
-    params = spec.params
+    params = params_of(GenerateParams, spec.params)
     schema = schema_from_json(spec.settings["schema"])
     cases = plan_cases(
         schema,
-        seed=params["seed"],
+        seed=params.seed,
         dtype=spec.dtype,
-        count=params["count"],
-        strategies=params["strategies"],
-        layouts=params["layouts"],
+        count=params.count,
+        strategies=params.strategies,
+        layouts=params.layouts,
     )
     samples = op_samples(
         schema,
-        seed=params["samples_seed"],
+        seed=params.samples_seed,
         dtype=spec.dtype,
-        strategies=params["strategies"],
-        layouts=params["layouts"],
+        strategies=params.strategies,
+        layouts=params.layouts,
     )
     content = {
         "stage": STAGE,

@@ -27,6 +27,7 @@ from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
 from gpuemu_flow.tasks.generate import read_cases, read_samples
+from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
@@ -36,6 +37,7 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
     program = program_of(spec.settings)
+    asked = params_of(ReferenceParams, spec.params).dtype
     cases = read_cases(spec, context)
 
     samples = read_samples(spec, context)
@@ -54,7 +56,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     records: dict[int, dict[str, Json]] = {}
     expected: dict[str, list[str]] = {}
     refused = cases
-    for input_dtype in dtypes_to_try(widened=widens(spec.dtype, spec.params["dtype"])):
+    for input_dtype in dtypes_to_try(widened=widens(spec.dtype, asked)):
         if refused:
             found = execute_all([Request(case, input_dtype) for case in refused])
             runs.append(found)
