@@ -134,7 +134,7 @@ class TaskStates:
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
-            params=spec.params,
+            params=spec.params.to_json(),
             input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
