@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuemu_flow.engine import own_code
-from gpuemu_flow.engine.distributions import Distributions
+from gpuemu_flow.engine.distributions import Distributions, Looked
 from gpuemu_flow.engine.files import ABSENT, FileTable
 from gpuemu_flow.engine.plan import look_of, variable_digest
 from gpuemu_flow.observed import Observation
@@ -80,6 +80,7 @@ class Discovery:
         packages: set[str] = set()
         pythons: set[str] = set()
         linked: dict[str, bool] = {}
+        looked = Looked()
         for path in map(_source_of, seen.files):
             if self._is_ours(path):
                 continue
@@ -89,7 +90,7 @@ class Discovery:
             if stdlib:
                 pythons.add(self._encode(stdlib))
                 continue
-            owner = self._distributions.owner(path)
+            owner = self._distributions.owner(path, looked)
             if owner is not None:
                 packages.add(f"{self._encode(owner[0])}|{owner[1]}")
             else:
