@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
-from gpuemu_flow.emulator.ir import Group, Inverted, Memory, Operand, Program, Register, Step
+from gpuemu_flow.emulator.ir import (
+    Group,
+    Inverted,
+    Memory,
+    Operand,
+    Program,
+    Register,
+    Step,
+    TensorPlace,
+)
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 
@@ -51,6 +60,8 @@ def registers_in(operand: Operand) -> tuple[int, ...]:
         return registers_in(operand.base)
     if isinstance(operand, Group):
         return tuple(n for item in operand.items for n in registers_in(item))
+    if isinstance(operand, TensorPlace):
+        return tuple(n for o in (operand.map, *operand.coordinates) for n in registers_in(o))
     return ()
 
 
