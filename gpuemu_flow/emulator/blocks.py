@@ -46,6 +46,11 @@ def is_barrier(step: Step) -> bool:
     return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
 
 
+def is_unaligned(step: Step) -> bool:
+    """Tell whether threads may come to a barrier by different instructions."""
+    return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
+
+
 def _ends_block(step: Step) -> bool:
     return step.opcode.is_branch or step.opcode.base in ENDS_THREADS or is_barrier(step)
 

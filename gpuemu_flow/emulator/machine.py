@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier
-from gpuemu_flow.emulator.ir import Program, Step
+from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier, is_unaligned
+from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
@@ -282,7 +282,7 @@ class _Schedule:
             return
         low = np.where(released, steps, np.iinfo(np.int32).max).min(axis=1)
         # barrier.sync without .aligned is there for warps that go different ways.
-        free = [i for i, s in enumerate(self._steps) if _is_unaligned(s)]
+        free = [i for i, s in enumerate(self._steps) if is_unaligned(s)]
         other = released & (steps != low[:, None]) & waiting.plain & ~np.isin(steps, free)
         for step in np.unique(steps[other]).tolist():
             chosen = other & (steps == step)
@@ -306,10 +306,6 @@ class _Schedule:
                 f"is never completed: {there} of {self._m.launch.threads} threads of the block "
                 "wait there",
             )  # fmt: skip
-
-
-def _is_unaligned(step: Step) -> bool:
-    return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 
 class _Waiting:

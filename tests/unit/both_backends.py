@@ -27,7 +27,7 @@ def launch_both(
     options: dict[str, Any] = {"shared": shared, "backend": "numpy"}
     result = kernel.launch(grid, block, arguments, **options)
     if HAS_COMPILER:
-        options |= {"backend": "c", "checks": ("mem", "init")}
+        options |= {"backend": "c", "checks": ("mem", "init", "race", "sync")}
         other = kernel.launch(grid, block, arguments, **options)
         WHO[other.backend] += 1
         assert other.backend == "c" or other.note, "nobody said why C did not run it"

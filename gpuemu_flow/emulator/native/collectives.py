@@ -17,6 +17,13 @@ BASES = frozenset(
     {"shfl", "vote", "match", "redux", "activemask", "elect", "ldmatrix", "stmatrix", "mma"}
 )
 
+
+def is_collective(step: Step) -> bool:
+    """Tell whether the threads of a warp execute a step together."""
+    base = step.opcode.base
+    return base in BASES or (base in ("bar", "barrier") and "warp" in step.opcode.segments)
+
+
 HELPERS = r"""
 U uint32_t shuffle(int mode, int lane, uint32_t b, uint32_t c, int *inside) {
   int amount = b & 31, clamp = c & 31, seg = c >> 8 & 31, out = ~seg & 31;
@@ -112,17 +119,26 @@ class _Body:
             if not isinstance(item, Sink):
                 self.writer.write(item, name, type_name)
 
+    def check_members(self, given: str = "") -> None:
+        """Look whether the threads come that a member mask names; all of the warp without one."""
+        if not given:
+            self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
+        self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")
+
 
 def _shfl(body: _Body, step: Step) -> None:
     value, b, c = (body.take(o, "b32") for o in step.operands[1:4])
+    body.check_members(body.take(step.operands[4], "u32"))
     mode = _MODES[step.opcode.segments[2]]
     body.writer.do(f"int inside; uint32_t from = shuffle({mode}, l, {b}[l], {c}[l], &inside);")
+    body.writer.do("if (s->a->sync && !(mask >> from & 1)) s->err = 1;")
     body.give(step, [f"{value}[from]", "inside"], ("b32", "pred"))
 
 
 def _vote(body: _Body, step: Step) -> None:
     mode = step.opcode.segments[2]
     predicate, members = body.take(step.operands[1], "pred"), body.take(step.operands[2], "u32")
+    body.check_members(members)
     body.work += [
         f"uint32_t voters = voting({members}, mask), yes = 0;",
         f"for (int l = 0; l < 32; l++) yes |= (uint32_t)({predicate}[l] != 0) << l;",
@@ -138,6 +154,7 @@ def _vote(body: _Body, step: Step) -> None:
 def _match(body: _Body, step: Step) -> None:
     words = step.opcode.segments[1:]
     value, members = body.take(step.operands[1], words[2]), body.take(step.operands[2], "u32")
+    body.check_members(members)
     body.work.append(f"uint32_t voters = voting({members}, mask);")
     body.writer.do(
         f"uint32_t same = 0; for (int j = 0; j < 32; j++) "
@@ -153,6 +170,7 @@ def _redux(body: _Body, step: Step) -> None:
     words = step.opcode.segments[1:]
     kind = words[2]
     value, members = body.take(step.operands[1], kind), body.take(step.operands[2], "u32")
+    body.check_members(members)
     neutral = {"add": "0", "or": "0", "xor": "0", "and": "-1",
                "min": "INT32_MAX" if kind == "s32" else "UINT32_MAX",
                "max": "INT32_MIN" if kind == "s32" else "0"}[words[1]]  # fmt: skip
@@ -175,6 +193,7 @@ def _activemask(body: _Body, step: Step) -> None:
 
 def _elect(body: _Body, step: Step) -> None:
     members = body.take(step.operands[1], "u32")
+    body.check_members(members)
     body.writer.do(f"uint32_t m = {members}[l], leader = m ? (uint32_t)__builtin_ctz(m) : 0;")
     body.give(step, ["leader", "(leader == (uint32_t)l)"], ("b32", "pred"))
 
@@ -198,9 +217,13 @@ def _matrices(body: _Body, step: Step) -> None:
         elif trans:
             for h, place in enumerate(halves):
                 value = f"(uint16_t)(given[{k}][l] >> {16 * h})"
-                body.writer.do(f"put2(st_{space}(s, t, {place}, 2), {value});")
+                body.writer.do(
+                    f"{{ uint8_t b[2]; put2(b, {value}); wr_{space}(s, t, {place}, 2, b); }}"
+                )
         else:
-            body.writer.do(f"put4(st_{space}(s, t, {row}, 4), given[{k}][l]);")
+            body.writer.do(
+                f"{{ uint8_t b[4]; put4(b, given[{k}][l]); wr_{space}(s, t, {row}, 4, b); }}"
+            )
     if loads:
         body.give(step, results, ("b32",) * count)
 
@@ -213,6 +236,7 @@ def _mma(body: _Body, step: Step) -> None:
     form = read_form(step)
     if form is None or form.a not in _KINDS or form.c not in _SUMS or form.d not in _SUMS:
         raise LackingError(step.opcode.text)
+    body.check_members()
     for name, operand in zip("abc", step.operands[1:], strict=True):
         body.take_all(name, items_of(operand))
     e = 1 if form.a == "tf32" else 32 // {"s8": 8, "u8": 8, "s4": 4, "u4": 4}.get(form.a, 16)
@@ -233,7 +257,13 @@ def _mma(body: _Body, step: Step) -> None:
     body.give(step, results, ("b32",) * len(results))
 
 
+def _warp_barrier(body: _Body, step: Step) -> None:
+    body.check_members(body.take(step.operands[0], "u32"))
+    body.work.append("tick(s, w >> 5);")
+
+
 _WRITERS = {
+    "bar": _warp_barrier, "barrier": _warp_barrier,
     "shfl": _shfl, "vote": _vote, "match": _match, "redux": _redux, "activemask": _activemask,
     "elect": _elect, "ldmatrix": _matrices, "stmatrix": _matrices, "mma": _mma,
 }  # fmt: skip

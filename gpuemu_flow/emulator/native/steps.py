@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
-from gpuemu_flow.emulator.effects.loads import space_of
+from gpuemu_flow.emulator.effects.loads import STRONG, space_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Group, Immediate, Memory, Step, Symbol
@@ -223,9 +223,14 @@ def _load(writer: Writer, step: Step) -> None:
             writer.write(target, value, kind, guard)
         return
     place = f"ld_{space_of(step, address)}(s, t, {writer.address(address)}, {size * len(targets)})"
+    strong = bool(STRONG.intersection(step.opcode.segments))
+    if strong:
+        writer.do("s->strong = 1;")
     where = writer.temporary(
         "const uint8_t *", f"({guard}) ? {place} : s->a->g" if guard else place
     )
+    if strong:
+        writer.do("s->strong = 0;")
     values = [
         writer.temporary(c_type(kind), from_bits(f"get{size}({where} + {k * size})", kind))
         for k in range(len(targets))
@@ -240,9 +245,12 @@ def _store(writer: Writer, step: Step) -> None:
     size, items = SIZES[step.opcode.type], items_of(step.operands[1])
     values = [writer.read(v, f"b{8 * size}") for v in items]
     guard = writer.guard(step)
-    place = f"st_{space_of(step, address)}(s, t, {writer.address(address)}, {size * len(items)})"
-    puts = "".join(f" put{size}(p + {k * size}, {v});" for k, v in enumerate(values))
-    writer.do(f"{f'if ({guard}) ' if guard else ''}{{ uint8_t *p = {place};{puts} }}")
+    whole = size * len(items)
+    puts = "".join(f" put{size}(b + {k * size}, {v});" for k, v in enumerate(values))
+    call = f"wr_{space_of(step, address)}(s, t, {writer.address(address)}, {whole}, b);"
+    if STRONG.intersection(step.opcode.segments):
+        call = f"s->strong = 1; {call} s->strong = 0;"
+    writer.do(f"{f'if ({guard}) ' if guard else ''}{{ uint8_t b[{whole}];{puts} {call} }}")
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
@@ -286,10 +294,10 @@ def _atomic(writer: Writer, step: Step) -> None:
     old = writer.temporary(c_type(kind), "0")
     bits = {"f32": "fau({})", "f64": "dau({})"}.get(kind, f"({bits_type(size)})({{}})")
     new = bits.format(_new_value(operation, kind, old, values))
-    read = from_bits(f"get{size}(ld_{space}(s, t, a, {size}))", kind)
+    read = from_bits(f"get{size}(p)", kind)
     writer.do(
-        f"{f'if ({guard}) ' if guard else ''}{{ uint64_t a = {where}; {old} = {read}; "
-        f"put{size}(st_{space}(s, t, a, {size}), {new}); }}"
+        f"{f'if ({guard}) ' if guard else ''}{{ uint8_t *p = up_{space}(s, t, {where}, {size}); "
+        f"{old} = {read}; put{size}(p, {new}); }}"
     )
     if opcode.base == "atom":
         writer.write(step.operands[0], old, kind, guard)
