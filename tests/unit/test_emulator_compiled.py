@@ -36,8 +36,13 @@ def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     return folder / "gpuemu-flow" / "kernels"
 
 
-NUMPY_ONLY = ("fragments.ptx", "barriers.ptx")
-"""Kernels of instructions that C lacks: wmma, alloca, mbarrier, bulk copies."""
+NUMPY_ONLY = {
+    "mma_f64": "lacks mma", "wmma_f64": "lacks wmma",
+    "rotate": "lacks %globaltimer", "copied": "lacks %globaltimer",
+    "last_block_sum": "wait for each other", "float_max_cas": "wait for each other",
+    "spin_lock": "wait for each other",
+}  # fmt: skip
+"""Kernels that C gives way for, and what it says."""
 
 
 @needs_compiler
@@ -48,14 +53,8 @@ def test_a_kernel_gives_the_same_bits_compiled(case: Case) -> None:
     assert_equal(first, second)
     case.check(second)
     assert second.findings == ()
-    assert second.backend == "c" or second.note
-
-
-@needs_compiler
-def test_most_kernels_run_compiled() -> None:
-    cases = [c for c in all_cases(1, 100) if c.file not in NUMPY_ONLY]
-    by = [c.launch(checks=VALUES, backend="c").backend for c in cases]
-    assert by.count("c") >= 40
+    assert NUMPY_ONLY.get(case.entry, "") in second.note
+    assert second.backend == ("numpy" if case.entry in NUMPY_ONLY else "c"), second.note
 
 
 @needs_compiler

@@ -14,14 +14,17 @@ from gpuemu_flow.emulator.blocks import (
 from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.ir import Program, Register, Step
 from gpuemu_flow.emulator.native import runtime
+from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
 from gpuemu_flow.emulator.native.c_types import bits_type
 from gpuemu_flow.emulator.native.collectives import HELPERS, is_collective, write_collective
+from gpuemu_flow.emulator.native.fragments import FRAGMENTS
 from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, STATE
 from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
 from gpuemu_flow.emulator.native.prelude_races import RACES
 from gpuemu_flow.emulator.native.steps import write_step
 from gpuemu_flow.emulator.native.writer import LackingError, Writer
 from gpuemu_flow.emulator.races import smallest_access
+from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
 
 MAX_STEPS = 12_000
@@ -43,7 +46,9 @@ class _Segment:
 def is_shared_step(step: Step) -> bool:
     """Tell whether other threads can see in which order a step's lanes execute it."""
     opcode = step.opcode
-    if is_collective(step) or opcode.base in ("atom", "red"):
+    if is_collective(step) or opcode.base in ("atom", "red", "mbarrier"):
+        return True
+    if opcode.base == "cp" and {"bulk", "mbarrier"} & set(opcode.segments):
         return True
     return opcode.base in ("ld", "st") and bool(STRONG.intersection(opcode.segments))
 
@@ -77,11 +82,17 @@ def generate(program: Program, *, races: bool = False) -> str:
     kept |= {_result(steps[end - 1]) for end in blocks.ends} & kept
     functions = [_function(program, blocks, s, kept) for s in segments]
     copying = any(step.opcode.base == "cp" for step in steps)
+    objects = any({"mbarrier", "bulk"} & set(step.opcode.segments) for step in steps)
     head, body = STATE.split("typedef unsigned __int128 u128;", 1)
     parts = [head, "typedef unsigned __int128 u128;", _register_file(program, kept), body]
     grain = smallest_access(program).bit_length() - 1
     parts.insert(0, f"#define RACES {int(races)}\n#define GRAIN {grain}")
-    parts += [RACES, INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, f"#define COPYING {int(copying)}"]
+    parts += [RACES, INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, FRAGMENTS, BARRIER_OBJECTS]
+    bottom, top = stack_region(program)
+    parts.append(
+        f"#define COPYING {int(copying)}\n#define OBJECTING {int(objects)}\n"
+        f"#define STACK_START {bottom}ull\n#define STACK_END {top}ull"
+    )
     parts += functions
     parts += [_tables(program, blocks), _give(program, blocks, kept)]
     parts += [_clear(program, blocks.entry_live & kept), runtime.RUNTIME]
@@ -263,4 +274,6 @@ def _tables(program: Program, blocks: Blocks) -> str:
 
 def _may_wait(step: Step) -> bool:
     words = STRONG.intersection(step.opcode.segments)
-    return step.opcode.base in ("atom", "nanosleep") or (step.opcode.base == "ld" and bool(words))
+    return step.opcode.base in ("atom", "nanosleep", "mbarrier") or (
+        step.opcode.base == "ld" and bool(words)
+    )

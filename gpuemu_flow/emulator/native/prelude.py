@@ -64,8 +64,10 @@ typedef struct {
   uint32_t arrived[16];
   uint8_t carry[MW];
   uint32_t clock[33][33], known[16][33], epoch, strong, together;
+  uint64_t stack[MW];
   uint64_t stamp[33], stamps, *quiet;
   Cell *cells;
+  struct Later *later;
   Copy *copies;
   RF *f;
 } St;

@@ -145,12 +145,13 @@ int run(Args *a, int64_t first, int64_t last) {
   uint32_t width = (a->threads + 31) / 32 * 32;
   Cell *cells = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof(Cell)) : 0;
   uint64_t *quiet = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *quiet) : 0;
+  struct Later *later = OBJECTING ? calloc(1, sizeof *later) : 0;
   Copy *copies = COPYING ? calloc((size_t)width * COPIES, sizeof(Copy)) : 0;
   int status = 3;
   if (!s || !f || (COPYING && !copies) || (RACES && (!cells || !quiet))) goto out;
-  if (a->threads > MT) goto out;
+  if (a->threads > MT || (OBJECTING && !later)) goto out;
   status = 0;
-  s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet;
+  s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet; s->later = later;
   s->threads = a->threads; s->width = width;
   for (uint32_t t = 0; t < width; t++) {
     s->tx[t] = t % a->nt[0]; s->ty[t] = t / a->nt[0] % a->nt[1];
@@ -171,11 +172,16 @@ int run(Args *a, int64_t first, int64_t last) {
     memset(s->waits, 0, sizeof s->waits); memset(s->arrived, 0, sizeof s->arrived);
     memset(s->carry, 0, sizeof s->carry);
     if (COPYING) { memset(s->group, 0, sizeof s->group); memset(s->pending, 0, sizeof s->pending); }
+    for (uint32_t t = 0; t < width; t++) s->stack[t] = STACK_START;
+    if (OBJECTING) {
+      memset(later->groups, 0, sizeof later->groups);
+      later->fruitless = later->count = later->pending = 0;
+    }
     clear(f); join_all(s);
     status = block(s) ? 2 : s->err ? 1 : 0;
   }
 out:
-  free(cells); free(quiet); free(copies); free(f); free(s);
+  free(later); free(cells); free(quiet); free(copies); free(f); free(s);
   return status;
 }
 """
