@@ -26,7 +26,7 @@ from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
 from gpuemu_flow.judging.reference_dtypes import widens
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import run_error_result, with_printed, with_violations
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
@@ -261,7 +261,9 @@ class CaseEvaluator:
             return []
         self._learn(judge_request)
         return [
-            None if result is None else with_violations(result, called.violations)
+            None
+            if result is None
+            else with_printed(with_violations(result, called.violations), called.printed)
             for result, called in zip(judge_request.results, work.done, strict=False)
         ]
 
@@ -313,7 +315,8 @@ class CaseEvaluator:
         if outcome.error is not None:
             return run_error_result(FailureKind.EXECUTION, outcome.error)
         self._learn(judge_request)
-        return with_violations(_only(judge_request), outcome.violations)
+        result = with_violations(_only(judge_request), outcome.violations)
+        return with_printed(result, outcome.printed)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
         """Tell where the reference's outputs lie, or may be left."""

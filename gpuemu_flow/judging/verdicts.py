@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
 
 EXCEPTION = "op-exception"
 STDERR = "stderr:"  # first line of a note that holds a program's own words
+PRINTED = "printf:"  # the same, of the words of a kernel that the emulator ran
 _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 
 
@@ -41,3 +43,10 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
     return CheckResult(verdict, tuple(violations) + result.failures, result.stats, result.notes)
+
+
+def with_printed(result: CheckResult, printed: str) -> CheckResult:
+    """Add what a kernel printed to the notes of a case that did not pass."""
+    if not printed or result.verdict is Verdict.PASSED:
+        return result
+    return replace(result, notes=(*result.notes, f"{PRINTED}\n{printed}"))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.judging.verdicts import STDERR
+from gpuemu_flow.judging.verdicts import PRINTED, STDERR
 from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
@@ -23,6 +23,8 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 _VALUE_WIDTH = 70
+SHOWN_LINES = 12
+"""Lines of what a program wrote that a report shows."""
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -268,9 +270,13 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 def note_lines(note: str) -> list[str]:
     """A note as it is, or a program's own output, its last lines marked as such."""
     lines = printable(note).splitlines()
+    if note.startswith(PRINTED):
+        said, left = lines[1 : 1 + SHOWN_LINES], len(lines) - 1 - SHOWN_LINES
+        more = [f"| ... and {plural(left, 'line')} more"] if left > 0 else []
+        return [PRINTED, *(f"| {line}" for line in said), *more]
     if len(lines) == 1 and not note.startswith(STDERR):
         return lines
-    return [f"| {line}" for line in lines if line != STDERR][-12:]
+    return [f"| {line}" for line in lines if line != STDERR][-SHOWN_LINES:]
 
 
 def totals_line(report: RunReport) -> str:
