@@ -289,6 +289,37 @@ def test_each_kernel_can_be_run_before_it_is_damaged(monkeypatch: pytest.MonkeyP
         assert outcome in ("executed", "emulator-budget"), source.name
 
 
+FAR = """
+.version 8.0
+.target sm_80
+.address_size 64
+.global .align 4 .b8 table[64];
+.visible .entry far(.param .u64 out)
+{{
+  .reg .b64 %rd<4>; .reg .b32 %r<3>;
+  ld.param.u64 %rd1, [out];
+  mov.u64 %rd2, {name}{added};
+  cvta.{space}.u64 %rd2, %rd2;
+  st.global.u64 [%rd1], %rd2;
+  ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(("name", "space"), [("table", "global"), ("out", "param")])
+@pytest.mark.parametrize("added", [2**63, -(2**63), 2**64 - 8, -1, 2**64 - 1, 2**31])
+def test_a_displacement_wraps_round(name: str, space: str, added: int) -> None:
+    text = FAR.format(name=name, space=space, added=f"+{added}").encode()
+    buffer = BufferArgument(np.zeros(2, "u8"), name="out")
+    outputs = []
+    for moved in (text, FAR.format(name=name, space=space, added="+0").encode()):
+        entry = choose_entry(read_entries(moved, "far.ptx"), "", "far.ptx")
+        (held,) = Kernel(decode_program(entry)).launch([1], [1], [buffer]).buffers
+        assert held is not None
+        outputs.append(int(held[0]))
+    assert outputs[0] == (outputs[1] + added) % 2**64
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 def test_mutated_ptx_ends_in_an_error_or_within_its_limits(
     source: Source, monkeypatch: pytest.MonkeyPatch
