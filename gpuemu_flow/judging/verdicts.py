@@ -60,3 +60,10 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
     return replace(result, verdict=verdict, failures=(*violations, *result.failures))
+
+
+def with_printed(result: CheckResult, printed: str) -> CheckResult:
+    """Add what a kernel printed to the result of a case that did not pass."""
+    if not printed or result.verdict is Verdict.PASSED:
+        return result
+    return replace(result, printed=printed)

@@ -23,7 +23,7 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Last lines of a program's standard error that are shown."""
+"""Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
@@ -266,6 +266,11 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 def note_lines(result: CheckResult) -> list[str]:
     """Show the notes of a verdict; what a program wrote, and only that, is marked as such."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
+    if result.printed:
+        said = printable(result.printed).splitlines()
+        lines += ["printf:", *(f"| {line}" for line in said[:MAX_WRITTEN])]
+        if len(said) > MAX_WRITTEN:
+            lines.append(f"| ... and {plural(len(said) - MAX_WRITTEN, 'line')} more")
     return lines + [f"| {line}" for line in printable(result.stderr).splitlines()][-MAX_WRITTEN:]
 
 

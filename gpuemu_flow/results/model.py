@@ -41,7 +41,7 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """The line of a kernel's source that is at fault, where a check of the kernel found it."""
         for failure in self.result.failures[:1]:
-            if failure.finding is not None and failure.finding.place.line:
+            if failure.finding is not None and failure.finding.place.is_inside:
                 return failure.finding.place
         return None
 

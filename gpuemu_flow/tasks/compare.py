@@ -14,7 +14,12 @@ from typing import Any
 
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.summary import summarise
-from gpuemu_flow.judging.verdicts import comparison_failed, with_violations, without_outputs
+from gpuemu_flow.judging.verdicts import (
+    comparison_failed,
+    with_printed,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
@@ -184,6 +189,7 @@ def _judge(
             index = item["case"]["index"]
             violations = [failure_from_json(v) for v in item["op"]["violations"]]
             result = with_violations(judged, violations)
+            result = with_printed(result, str(item["op"].get("printed", "")))
             if result.verdict is not Verdict.ERROR and shared is not None:
                 context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
             results[index] = result
