@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
@@ -17,6 +17,7 @@ from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
+from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.fence import Fence
@@ -24,6 +25,13 @@ from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.tasks.params import (
+    DiffParams,
+    GenerateParams,
+    OpParams,
+    ReferenceParams,
+    StageParams,
+)
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -181,10 +189,16 @@ class Compiler:
                 stages.GENERATE,
                 op.name,
                 dtype,
-                params={**parts["cases"], "seed": self._seed, "dtype": dtype},
+                params=GenerateParams(
+                    **parts["cases"],
+                    seed=self._seed,
+                    samples_seed=self._config.validation.seed,
+                    dtype=dtype,
+                ),
                 settings={"schema": generate.schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)
+            fence: dict[str, Any] = {"sandbox": self.fence.key()}
             ran, expected = (
                 self._spec(
                     stage,
@@ -192,19 +206,19 @@ class Compiler:
                     dtype,
                     files=self._program_files(op, ref),
                     inputs=(cases, *_reads_code(builds[ref.kernel])),
-                    params={
+                    params=kind(
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
                         **self._interpreter(),
-                        **({"sandbox": self.fence.key()} if stage == stages.OP else {}),
-                    },
+                        **extra,
+                    ),
                     settings=self._program(
                         op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
                     ),
                 )
-                for stage, ref, kept_from in (
-                    (stages.OP, program, self._off_limits(program, op.reference)),
-                    (stages.REFERENCE, op.reference, NOTHING),
+                for stage, kind, ref, kept_from, extra in (
+                    (stages.OP, OpParams, program, self._off_limits(program, op.reference), fence),
+                    (stages.REFERENCE, ReferenceParams, op.reference, NOTHING, {}),
                 )
             )
             judged = self._spec(
@@ -219,7 +233,7 @@ class Compiler:
                     _reads(stages.REFERENCE, expected),
                     *_reads_code(builds[op.reference.kernel]),
                 ),
-                params=parts["compare"],
+                params=CompareParams.from_json(parts["compare"]),
                 settings={"op": ran.settings, "reference": expected.settings},
             )
             for spec in (made, ran, expected, judged):
@@ -232,7 +246,7 @@ class Compiler:
                 op.name,
                 "",
                 inputs=tuple(compared),
-                params={"regression_threshold": threshold},
+                params=DiffParams(regression_threshold=threshold),
             )
         )
 
@@ -266,7 +280,7 @@ class Compiler:
         op: str,
         dtype: str,
         *,
-        params: Json,
+        params: StageParams,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
         inputs: tuple[TaskInput, ...] = (),

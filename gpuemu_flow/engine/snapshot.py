@@ -11,8 +11,8 @@ from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
 FORMAT = 9
@@ -186,7 +186,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "current": sorted(snapshot.current),
         "observed": snapshot.observed.to_json(),
     }
-    write_atomic(path, seal(content))
+    PrivateFolder(path.parent).write(path, seal(content))
 
 
 def load(
@@ -201,7 +201,7 @@ def load(
         Told a damaged file and why.
     """
     try:
-        data = path.read_bytes()
+        data = PrivateFolder(path.parent).read(path)
     except OSError:
         return None
     try:

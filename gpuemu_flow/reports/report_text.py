@@ -101,10 +101,9 @@ def _after(report: Report) -> Iterator[str]:
         yield f"{plural(len(report.recorded), 'recorded failure')} besides, newest first:"
         yield from (f"  {failure_row(record)}" for record in report.recorded[:MAX_RECORDED])
     if report.baseline is not None:
-        about = report.baseline["baseline"]
         count = len(report.regressions)
         yield (
-            f"against baseline {printable(about['tag'])}: "
+            f"against baseline {printable(report.baseline.baseline.tag)}: "
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
@@ -129,15 +128,15 @@ def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _word(verdict: Verdict, style: Style) -> str:
-    painted = style.verdict(verdict)
-    return f"[{painted.replace(verdict.value, _WORDS[verdict])}]"
+    return f"[{style.verdict(verdict, word=_WORDS[verdict])}]"
 
 
 def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
     name = printable(result.op)
     word = _word(result.verdict, style)
     if not result.cases:
-        yield f"{word} {name} {result.dtype}: {printable(result.reason)}".rstrip(": ")
+        why = f": {printable(result.reason)}" if result.reason else ""
+        yield f"{word} {name} {result.dtype}{why}"
         return
     if result.verdict is Verdict.PASSED:
         yield (
@@ -164,13 +163,8 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
 
 
 def _kernel_line(kernel: KernelResult, style: Style) -> str:
-    found = [
-        v
-        for entry in kernel.entries
-        for v in entry["violations"]
-        if v["severity"] == "error" and "allowed" not in v
-    ]
-    why = found[0]["message"] if found else kernel.reason
+    found = [violation for entry in kernel.entries for violation in entry.errors]
+    why = found[0].message if found else kernel.reason
     name = printable(f"{kernel.kernel} {kernel.arch}".rstrip())
     text = f"{_word(kernel.verdict, style)} kernel {name}"
     return f"{text}: {printable(why)}" if why else text

@@ -14,6 +14,14 @@ KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
 EMULATED = ("ptx", "cuda")
 """Kinds whose programs are compiled kernels: the emulator runs them."""
 
+REFUSALS = frozenset(
+    {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
+)
+"""Slugs of launches that the emulator does not begin; what it refuses once, it refuses again."""
+
+MOST_PRINTED = 4_000
+"""Characters of a kernel's ``printf`` that are kept of one case."""
+
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """The least that a program is expected to get through, where nobody has set its timeout."""
@@ -218,6 +226,8 @@ class Outcome:
         What the extra checks found.
     duration_s : float
         Seconds of the judged call alone.
+    printed : str
+        The beginning of what kernels that the emulator ran wrote with ``printf``.
     """
 
     index: int
@@ -228,10 +238,11 @@ class Outcome:
     error: RunError | None = None
     violations: tuple[Failure, ...] = ()
     duration_s: float = 0.0
+    printed: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
-        return {
+        record: dict[str, Json] = {
             "index": self.index,
             "ok": self.ok,
             "blob": self.blob,
@@ -243,6 +254,9 @@ class Outcome:
             "violations": [failure_to_json(f) for f in self.violations],
             "duration_s": self.duration_s,
         }
+        if self.printed:
+            record["printed"] = self.printed
+        return record
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
@@ -259,6 +273,7 @@ class Outcome:
             error=error_from_json(data["error"]) if data["error"] is not None else None,
             violations=tuple(failure_from_json(f) for f in data["violations"]),
             duration_s=float(data["duration_s"]),
+            printed=str(data.get("printed", ""))[:MOST_PRINTED],
         )
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
     ServerDiedError,
@@ -161,7 +161,12 @@ class Pool:
                 finally:
                     worker_client.close()
 
-        return Supervisor(program.isolation, lambda: talk(self._open(program)), open_private)
+        return Supervisor(
+            program.isolation,
+            lambda: talk(self._open(program)),
+            open_private,
+            leaves_nothing=program.kind in EMULATED,
+        )
 
     @contextlib.contextmanager
     def session(

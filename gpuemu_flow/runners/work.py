@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
@@ -174,6 +174,7 @@ class CallResult:
     slots: Mapping[str, Slot]
     violations: tuple[Failure, ...]
     duration_s: float
+    printed: str = ""
 
 
 class CallMany:
@@ -229,6 +230,7 @@ class CallMany:
                         read_slots(item),
                         tuple(failure_from_json(f) for f in item["violations"]),
                         float(item["seconds"]),
+                        str(item["printed"])[:MOST_PRINTED],
                     )
                     for item in answer["items"]
                 ]

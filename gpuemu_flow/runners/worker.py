@@ -363,7 +363,7 @@ class Worker:
         assert self._arena is not None  # noqa: S101 - comes with the first call
         self._conduct.demand(checks)
         written = self._arena.write(executed.outputs, start=start)
-        return _CallRecord(written, executed.violations, executed.seconds)
+        return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 
 
 @dataclass(frozen=True)
@@ -373,9 +373,11 @@ class _CallRecord:
     slots: dict[str, Slot]
     violations: tuple[Failure, ...]
     seconds: float
+    printed: str
 
     def to_json(self) -> dict[str, Json]:
         return {
+            "printed": self.printed,
             "slots": {name: slot.to_json() for name, slot in self.slots.items()},
             "violations": [failure_to_json(failure) for failure in self.violations],
             "seconds": self.seconds,
@@ -412,6 +414,7 @@ def _outcome(index: int, executed: Executed, digest: str, size: int) -> Outcome:
         outputs=infos,
         violations=executed.violations,
         duration_s=executed.seconds,
+        printed=executed.printed,
     )
 
 
