@@ -85,7 +85,7 @@ class KernelFinding:
 
     @property
     def message(self) -> str:
-        """Return what happened, without check and place."""
+        """Describe what happened, without check and place."""
         there = "" if self.there is None else str(self.there)
         return f"{self.instruction} {self.words.replace(THERE, there)}".strip()
 

@@ -111,7 +111,7 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Tell how two tolerances relate: ratios as text, and which is the stricter in both members."""
+    """Compare two tolerances: ratios as text, and the one that is stricter in both members."""
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"

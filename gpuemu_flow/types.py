@@ -220,7 +220,7 @@ class Case:
         return cls(**{**data, "inputs": inputs, "dims": dims})
 
     def to_text(self) -> str:
-        """What with the op and the seed gives this case again, as one word for a command line.
+        """Write the case as one word for a command line, complete with the op and the seed.
 
         ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout and own
         dtype, the last two where they are not contiguous and the case's.
@@ -234,7 +234,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """Return what an action key holds of this case: all but its place in the sequence."""
+        """Return the part of this case that action keys hold: all but its place in the sequence."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out

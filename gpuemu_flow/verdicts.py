@@ -80,7 +80,7 @@ class Compared:
 
     @property
     def reason(self) -> str:
-        """Why this output makes its case inconclusive; empty where it does not."""
+        """Say why this output makes its case inconclusive; empty where it does not."""
         if self.unjudged <= MOST_UNJUDGED * self.count:
             return ""
         of = f"{self.unjudged} of {self.count} elements of {self.name!r}"
@@ -234,7 +234,7 @@ class Tally:
         return decide(False, 0 if reason else self.finite), reason
 
     def _reason(self) -> str:
-        """Why these cases, of which none failed, are no pass; empty where they are one."""
+        """Say why these cases, of which none failed, are no pass; empty where they are one."""
         without = self.cases - self.counts.get(Verdict.PASSED, 0)
         if self.elements == 0:
             return "nothing was compared: every output of every case is empty"

@@ -140,7 +140,7 @@ class KernelMetrics:
 
 
 def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
-    """Return what the cubin itself records: the best source."""
+    """Take the figures that the cubin itself records: the best source."""
     return Resources(
         CUBIN,
         tool_version,
@@ -154,7 +154,7 @@ def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
 
 
 def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
-    """Return what ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
+    """Take the figures that ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
     no_spills = usage.spill_bytes == 0
     return Resources(
         PTXAS,

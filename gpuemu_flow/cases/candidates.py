@@ -140,7 +140,7 @@ class Search:
 
     @property
     def steps(self) -> int:
-        """Tell how often a smaller case was found."""
+        """Count the times that a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:

@@ -12,7 +12,7 @@ CaseId = tuple[str, int]
 
 
 def case_id(case: Case) -> CaseId:
-    """Return what a cause knows a case by."""
+    """Return the name under which a cause lists a case."""
     return case.dtype, case.seed
 
 

@@ -176,7 +176,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """Return what of an op no case exercised, single aspects before pairs.
+        """List the aspects of an op that no case exercised, single ones before pairs.
 
         Parameters
         ----------

@@ -127,7 +127,7 @@ class Designer:
         return None if times % 2 == 0 else self.targets[times // 2 % len(self.targets)]
 
     def _news(self, shape_class: str, strategy: str, layout: str) -> int:
-        """Tell how many pairs a combination would meet for the first time."""
+        """Count the pairs that a combination would meet for the first time."""
         return sum(pair not in self._met for pair in _pairs(shape_class, strategy, layout))
 
     def _uncovered_singles(self) -> Iterator[Combination]:

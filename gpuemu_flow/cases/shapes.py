@@ -65,7 +65,7 @@ PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 
 def is_prime(n: int) -> bool:
-    """Whether `n` (below 3.3e24) is prime, by Miller and Rabin's test with the first 13 primes.
+    """Test `n` (below 3.3e24) for being prime, by Miller and Rabin with the first 13 primes.
 
     Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
     """

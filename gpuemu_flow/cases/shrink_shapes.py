@@ -103,7 +103,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Tell where a failing element of an output lies along each dim, as far as can be told.
+    """Locate a failing element of an output along each dim, as far as that is possible.
 
     Parameters
     ----------

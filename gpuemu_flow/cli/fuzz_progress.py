@@ -43,7 +43,7 @@ class FuzzDisplay:
         self._classes.add((case.shape_class, case.layout, case.strategy))
 
     def line(self) -> str:
-        """Tell how far the run is."""
+        """Show the progress of the run in one line."""
         if not self._op:
             return ""
         elapsed = max(time.monotonic() - self._begin, 1e-9)

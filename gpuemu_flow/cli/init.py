@@ -101,7 +101,7 @@ def init(
 
 
 def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:
-    """Return what keeps the new workspace, or a part of it, from working here and now."""
+    """List what keeps the new workspace, or a part of it, from working here and now."""
     notes = []
     missing = framework.missing()
     if missing:

@@ -92,7 +92,7 @@ class Client:
 
     @property
     def socket_path(self) -> str:
-        """Tell where the daemon is, or would be."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         return str(self._connection.socket_path)
 
     def close(self) -> None:
@@ -476,7 +476,7 @@ class Client:
         return self._do_long(call)
 
     def get_ci_summary(self) -> CiSummary:
-        """Return what the last `run_ci` found."""
+        """Return the result of the last `run_ci`."""
         return self._do(calls.get_ci_summary())
 
     def shutdown(self) -> None:

@@ -184,7 +184,7 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Return what decides a sequence of cases."""
+    """Put together the settings that decide a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {
@@ -237,7 +237,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Tell how far a request of this client has come: done, total."""
+    """Ask how far a request of this client has come: done, total."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",
@@ -393,7 +393,7 @@ def run_ci(
 
 
 def get_ci_summary() -> Call[CiSummary]:
-    """Return what the last `run_ci` found."""
+    """Ask for the result of the last `run_ci`."""
     return Call(
         {"type": "GetCiSummary"},
         "CiRunComplete",

@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def socket_path(self) -> Path:
-        """Tell where the daemon is, or would be."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         if self._named is not None:
             return self._named
         info = read_info(self._root, self._environ) if self._root is not None else None

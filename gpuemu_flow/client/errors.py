@@ -29,7 +29,7 @@ class ClientError(FlowError):
 
     @property
     def message(self) -> str:
-        """Return what is wrong, without slug and hint."""
+        """Return the error's message, without slug and hint."""
         return self.problems[0].message
 
 

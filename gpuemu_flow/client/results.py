@@ -222,7 +222,7 @@ def _verdict(result: ValidationResult) -> Verdict:
 
 
 def _elements(result: ValidationResult) -> Elements:
-    """What a case compared; of an older daemon's all that it counted is taken for compared."""
+    """Count the elements that were compared; an older daemon's count stands for all of them."""
     try:
         return Elements.from_json(result.compared)
     except (KeyError, TypeError, ValueError):

@@ -85,7 +85,7 @@ def _flat(section: Section, prefix: str) -> Iterator[tuple[str, Key]]:
 
 
 def _meaning(key: Key) -> str:
-    """Return what a key does, or that it does nothing."""
+    """Explain a key, or say that it does nothing."""
     return f"{key.doc} No effect, and a warning: {key.unread}." if key.unread else key.doc
 
 

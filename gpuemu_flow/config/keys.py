@@ -131,7 +131,7 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Return what `data`, a result of `check`, says of a key, or the key's default."""
+        """Take a key's value from `data`, a result of `check`, or the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
@@ -228,7 +228,7 @@ class FreeValue(ValueType):
 
 
 def _free_fault(value: Json) -> str:
-    """Return what is wrong with a free value; empty when nothing is."""
+    """Say why a free value is wrong; empty when it is not."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""

@@ -28,7 +28,7 @@ __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_conf
 
 
 def environment(environ: Mapping[str, str]) -> Environment:
-    """Return what the environment variables say; words that are no log level are ignored."""
+    """Read the environment variables; words that are no log level are ignored."""
     level = ""
     for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
         word = environ.get(name, "").strip().lower()

@@ -21,7 +21,7 @@ Table = Mapping[str, Json]
 
 
 def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
-    """Return what a checked table of tolerances says, by canonical dtype."""
+    """Read a checked table of tolerances, by canonical dtype."""
     return {dtype: PartialTolerance(**given) for dtype, given in table.items()}
 
 

@@ -88,7 +88,7 @@ class TargetParser:
             self.out_of(where).add("config-target-unknown", where, text, hint)
 
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
-        """Why there is no such task, and the nearest that there is; empty when there is one."""
+        """Say that there is no such task, and name the nearest; empty when there is one."""
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
         if op is not None and stage in OP_STAGES:

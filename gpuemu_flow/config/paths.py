@@ -132,7 +132,7 @@ class Workspace:
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Why `path` cannot be read as a file; empty when it can."""
+        """Say why `path` cannot be read as a file; empty when it can."""
         try:
             if path.is_dir():
                 return "is a folder"

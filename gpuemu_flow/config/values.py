@@ -28,7 +28,7 @@ INVALID: Final = _Invalid()
 
 
 def toml_type(value: object) -> str:
-    """Return what TOML calls the type of a parsed value."""
+    """Name the type of a parsed value as TOML does."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",

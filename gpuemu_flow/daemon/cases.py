@@ -99,7 +99,7 @@ class IssuedCases:
             return self._issued.get((op, seed))
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return what a case was made from and its number; None when it was never handed out."""
+        """Return a case's recipe and number; None when it was never handed out."""
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))

@@ -66,7 +66,7 @@ class Fields:
 
     @property
     def reply_exchange(self) -> Exchange | None:
-        """Where the reply's large tensors go, if the client says that it can take them there."""
+        """Return the exchange for the reply's large tensors, if the client says that it has one."""
         return self._exchange if self.flag("exchange", default=False) else None
 
     def optional_name(self, name: str) -> str | None:
@@ -131,7 +131,7 @@ class Fields:
         }
 
     def client(self) -> dict[str, Json]:
-        """Tell who submits, as far as the request says it: protocol v1 has no such field."""
+        """Describe the client, as far as the request does: protocol v1 has no such field."""
         if not self.has("client"):
             return {}
         given = self.object("client")

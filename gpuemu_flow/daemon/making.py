@@ -59,7 +59,7 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Return what a request asks for."""
+        """Read from a request how to make its cases."""
         return cls(
             service,
             op,
@@ -138,5 +138,5 @@ def case_bytes(case: Case) -> int:
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return what the wire says of strides: the protocol's label, or those of the data."""
+    """Return the strides for the wire: the protocol's label, or those of the data."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

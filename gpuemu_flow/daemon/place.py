@@ -47,7 +47,7 @@ class Place:
 
     @property
     def info(self) -> Path:
-        """Return what clients read to find the daemon; see `wire.address.read_info`."""
+        """Return the file by which clients find the daemon; see `wire.address.read_info`."""
         return self.folder / f"{self.stem}.json"
 
     @property
@@ -95,7 +95,7 @@ def make_place(root: Path, environ: Mapping[str, str]) -> Place:
 
 
 def _unusable(place: Place) -> str:
-    """Why a folder cannot be used, or nothing."""
+    """Say why a folder cannot be used; empty when it can."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
     return make_private(place.folder)

@@ -63,7 +63,7 @@ class Reloading:
 
     @property
     def error(self) -> FlowError | None:
-        """Why the files as they are now are not in use."""
+        """Return the reason why the files as they are now are not in use."""
         return self._error
 
     def current(self) -> Configured:

@@ -79,7 +79,7 @@ class Session:
 
     @property
     def prompt(self) -> str:
-        """Return what a terminal shows before each command."""
+        """Return the prompt that a terminal shows before each command."""
         chosen = self.selected
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
@@ -112,7 +112,7 @@ class Session:
         yield from self._actions[command.name](rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
-        """Return what the word `begun` at the end of `line` may become."""
+        """List the ways to complete the word `begun` at the end of `line`."""
         before = line[: len(line) - len(begun)].split()
         if not before:
             words: tuple[str, ...] = tuple(c.name for c in COMMANDS)

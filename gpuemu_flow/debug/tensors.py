@@ -53,7 +53,7 @@ def value_lines(array: Array) -> list[str]:
 
 
 def difference_lines(names: tuple[str, str], first: Array, second: Array) -> list[str]:
-    """Tell how many elements differ, the largest difference, and a map of all of them.
+    """Count the elements that differ, show the largest difference, and map all of them.
 
     Raises
     ------

@@ -299,7 +299,7 @@ class Compiler:
         return glob_files(self._config.root, pattern)
 
     def _off_limits(self, op: ProgramRef, reference: ProgramRef) -> OffLimits:
-        """What the op's process must leave alone: the reference, its sources, our own files."""
+        """List what the op's process must not touch: the reference, its sources, our own files."""
         made_of = {f for start in reference.files for f in self.sources.closure(start).files}
         sources = [self._config.root / path for path in made_of]
         sources += [file.path for file in self._config.files]

@@ -110,7 +110,7 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
 
 
 def still_holds(root: Path, basis: KernelBasis) -> bool:
-    """Whether the files, headers and tools that kernels were compiled from are found as before."""
+    """Tell whether the files, headers and tools behind compiled kernels are found as before."""
     return (
         all(
             include_closure(root / start, flags, root) == found
@@ -182,7 +182,7 @@ class _KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """Tell how a kernel's artifacts are had; empty when it names none."""
+        """Name the way in which a kernel's artifacts are had; empty when there is none."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:
@@ -319,7 +319,7 @@ class _KernelCompiler:
         self._includes.append([relative(source, self._root), list(flags), found])
 
     def _missing(self, kind: str) -> str:
-        """Why kernels of a kind cannot be built here; empty when they can."""
+        """Say why kernels of a kind cannot be built here; empty when they can."""
         if kind == CUDA and not self._chain.tools.get("nvcc"):
             missing = tool_missing("nvcc")
             return f"{missing.message}: {missing.hint}"

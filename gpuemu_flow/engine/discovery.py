@@ -313,7 +313,7 @@ def entries_in(folder: str) -> frozenset[str] | None:
 
 
 def modules_in(folder: str) -> frozenset[str] | None:
-    """Return what `entries_in` does, without names that editors make beside sources."""
+    """List a folder like `entries_in`, without names that editors make beside sources."""
     return _entries(folder, _NO_MODULES)
 
 
@@ -336,7 +336,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def sizes_in(folder: str) -> dict[str, str] | None:
-    """Return what can be seen of each entry of a folder besides its times; None without folder."""
+    """Look at each entry of a folder, but for its times; None where there is no folder."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]

@@ -139,7 +139,7 @@ class Graph:
         return chosen
 
     def _unknown(self, word: str) -> Problem:
-        """Why a word names nothing: it may be a task that could be, were its op not skipped."""
+        """Report a word that names nothing: it may be a task of an op that was skipped."""
         stage, _, rest = word.partition(":")
         for skip in self.skips:
             if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):

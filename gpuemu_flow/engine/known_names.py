@@ -43,7 +43,7 @@ class KnownNames:
 
     @property
     def groups(self) -> list[str]:
-        """Return what `run` takes besides tasks: ops, kernels, stages, targets."""
+        """List the words that `run` takes besides tasks: ops, kernels, stages, targets."""
         targets = self._tree.get("targets")
         named = list(targets) if isinstance(targets, dict) else []
         return [*self.ops, *self.kernels, *named, *STAGES, "quick", "all"]

@@ -56,7 +56,7 @@ class ObservedSets:
         self.task_sets[task] = key
 
     def of(self, tasks: Iterable[str]) -> ObservedSets:
-        """Return what is known of these tasks only."""
+        """Select the sets of these tasks."""
         kept = {task: self.task_sets[task] for task in tasks if task in self.task_sets}
         return ObservedSets({key: self.sets[key] for key in set(kept.values())}, kept)
 
@@ -76,7 +76,7 @@ class ObservedSets:
         return {task for task, key in self.task_sets.items() if key in moved}
 
     def needed(self, lookup: Discovery) -> Needed:
-        """Return what the plan must hold besides the files that the lookup has digested."""
+        """Collect what the plan must hold besides the files that the lookup has digested."""
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}

@@ -91,7 +91,7 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
 
 
 def look_of(path: str, *, size: bool = False) -> str:
-    """Return what a program that asks for a path sees: kind and mode; empty where there is nothing.
+    """Return the kind and mode that a program sees at a path; empty where there is nothing.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """Return what of the process itself a plan depends on."""
+    """Collect the facts of the process that a plan depends on."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)

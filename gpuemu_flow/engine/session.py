@@ -156,7 +156,7 @@ def run(
 
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
-    """Tell how many tasks run at a time."""
+    """Return the number of tasks that may run at a time."""
     jobs = options.jobs if options.jobs is not None else workspace.settings.jobs
     return jobs or os.cpu_count() or 1
 

@@ -120,7 +120,7 @@ class TaskStates:
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
-        """Return what decides, now, whether `spec` must run."""
+        """Collect all that decides, now, whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
         static = self.static_parts(spec)
         if record is None:
@@ -197,7 +197,7 @@ class TaskStates:
         self._cache.state.put(f"broken:{spec.name}", found)
 
     def broken(self, spec: TaskSpec) -> list[Problem] | None:
-        """Why a task made nothing when it last ran, as it is now; None when that is not known."""
+        """Return the problems of a task that made nothing, if they still hold; None if unknown."""
         if self.record(spec.name) is not None:
             return None
         found = self._cache.state.get(f"broken:{spec.name}")

@@ -168,7 +168,7 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
 
 
 def _is_past(stamp: Stamp | None) -> bool:
-    """Whether a later change must have another stamp; file systems count in ticks of some ms."""
+    """Tell whether a later change must have another stamp; file systems count ticks of some ms."""
     return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
 
 

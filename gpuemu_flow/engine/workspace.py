@@ -96,7 +96,7 @@ class Workspace:
 
     @property
     def settings(self) -> Settings:
-        """Return what a run needs of the configuration."""
+        """Return the part of the configuration that a run needs."""
         return self.snapshot.settings
 
     @property
@@ -112,7 +112,7 @@ class Workspace:
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return what programs were seen to use, as it is now."""
+        """Return the lookup of the present state of inputs that programs were seen to use."""
         return self._discovery(self.snapshot.files)
 
     def _discovery(self, files: FileTable) -> Discovery:
@@ -250,7 +250,7 @@ class Workspace:
         )
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what the overrides come to, given what ``[ci]`` asks for."""
+        """Merge the overrides with the settings of ``[ci]``."""
         return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -261,7 +261,7 @@ class Workspace:
         return still_holds(self.root, known.basis.kernels)
 
     def _same_imports(self, known: Snapshot) -> bool:
-        """Whether every import still leads to the file that it led to when the graph was made."""
+        """Tell whether every import still leads to the file that it led to at compile time."""
         if any((self.root / path).exists() for path in known.basis.absent):
             return False
         files = FileTable(self.root, dict(known.files.entries))
@@ -329,7 +329,7 @@ class Workspace:
 
 
 def _target(path: str) -> str:
-    """Return what a link leads to; empty when it is none."""
+    """Return the path that a link leads to; empty when it is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:

@@ -88,7 +88,7 @@ def named(inputs: Inputs) -> dict[str, Any]:
 
 
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
-    """Tell how a function takes inputs of these names, as a function of one mapping of tensors.
+    """Wrap a function, however it takes its inputs, as one of a mapping of tensors.
 
     A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
     to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
@@ -134,7 +134,7 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
 
 
 def outputs_of(returned: Any) -> list[Any]:
-    """Return what an op returned, as a list of tensors."""
+    """List the tensors that an op returned."""
     if isinstance(returned, Mapping):
         return list(returned.values())
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -220,7 +220,7 @@ class FrameworkAdapter(ABC):
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
-    """Whether arrays agree in ``atol + rtol * |expected|``, NaN with NaN; largest difference."""
+    """Compare by ``atol + rtol * |expected|``, NaN equal to NaN; also the largest difference."""
     a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
     if a.shape != e.shape:
         return False, float("inf")

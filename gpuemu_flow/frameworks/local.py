@@ -28,7 +28,7 @@ OUTPUT = "output"
 
 
 def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """What an op returned: one tensor, several in an order, or a mapping, as arrays by name."""
+    """Name the arrays that an op returned: one tensor, several in an order, or a mapping."""
     if isinstance(returned, Mapping):
         values = {str(name): value for name, value in returned.items()}
     elif isinstance(returned, (tuple, list)):

@@ -86,7 +86,7 @@ def local_envelope(
     seed: int,
     precision: str,
 ) -> Envelope:
-    """Return what the reference allows for, measured by calling it again, and its shadows.
+    """Measure the error that the reference allows for, by calling it again; also its shadows.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """Return what stands for a value: a copy in float32, or the very same one."""
+        """Return the stand-in for a value: a copy in float32, or the very same one."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1

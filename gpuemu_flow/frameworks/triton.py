@@ -97,7 +97,7 @@ class TritonOp:
         self.name = getattr(self.function, "__name__", "op")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the function returns.
+        """Call the function.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Return what the function returns, and what is wrong with how it came about.
+        """Call the function, and return also what its kernels did wrong.
 
         Parameters
         ----------

@@ -73,7 +73,7 @@ class Effort:
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return what the report has to say of it."""
+        """List the problems that the report has to mention."""
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
@@ -88,7 +88,7 @@ class Effort:
 
 
 def family(result: CheckResult) -> str:
-    """What kind of failure it is: wrong values of any kind are one, each way to crash another."""
+    """Name the family of a failure: wrong values of any kind are one, each way to crash another."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None

@@ -26,7 +26,7 @@ class CoverageReport:
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """Return what all fuzzing so far exercised."""
+    """Return all that fuzzing has exercised so far."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
         return Coverage.from_json(record) if record is not None else Coverage()

@@ -280,7 +280,7 @@ class Experiment:
         return None
 
     def seen_with(self, most: int = 3) -> list[Cause]:
-        """Return what the failing cases were seen with, heaviest first, on one subject each."""
+        """List features that failing cases have more often, strongest first, one per subject."""
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):

@@ -131,7 +131,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Tell where the failing element lies along each dim: slices about it are tried first."""
+    """Locate the failing element along each dim: slices about it are tried first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None

@@ -103,7 +103,7 @@ class FuzzOutcome:
             heapq.heapreplace(self._sample, entry)
 
     def count(self, verdict: Verdict) -> int:
-        """Tell how many cases have a verdict."""
+        """Count the cases that have a verdict."""
         return self.tally.counts.get(verdict, 0)
 
     @property

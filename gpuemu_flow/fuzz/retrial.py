@@ -74,7 +74,7 @@ def judge_in(
 
 
 def recorded_reason(record: FailureRecord) -> str:
-    """Why the recorded case did not pass; see `tasks.verdicts.reason`."""
+    """Return the reason why the recorded case did not pass; see `judging.verdicts.reason`."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     return reason(first) if first is not None else record.kind
 

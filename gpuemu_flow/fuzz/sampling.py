@@ -38,7 +38,7 @@ def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Whether inputs have the names, the ranks and the shared dims of a schema, of any size."""
+    """Tell whether inputs have the names, ranks and shared dims of a schema, of any size."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}

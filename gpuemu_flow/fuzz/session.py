@@ -130,7 +130,7 @@ def _fuzz_op(
 
 
 def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
-    """Return what this run did not exercise."""
+    """List the aspects that this run did not exercise."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
         for gap in outcome.coverage.gaps(
@@ -154,7 +154,7 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
 def _causes(
     workspace: Workspace, op: str, outcome: FuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
-    """Return what new cases confirm of the failures of a run that went to its end."""
+    """Confirm causes by new cases, for the failures of a run that went to its end."""
     if not outcome.failures or outcome.interrupted or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)

@@ -203,7 +203,7 @@ class Subjects:
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
-        """Whether an op is judged by the documented table, not by what its inputs make of it."""
+        """Tell whether an op is judged by the documented table, not by its inputs."""
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
@@ -386,7 +386,7 @@ def _parse(text: str) -> Json:
 
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Tell where the results of submissions lie: the cache, or below ``[storage] db_path``.
+    """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
 
     Several workspaces may name one `db_path`; each has a folder of its own there.
     """

@@ -48,7 +48,7 @@ class Origin:
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
-    """Tell where the running gpuemu-flow came from.
+    """Find the origin of the installation that runs.
 
     An installation from a package index is asked for by its version, one from a repository by the
     repository's address and commit. For one from a folder, the folder is asked: where it is a
@@ -77,7 +77,7 @@ def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Return what PEP 610 records of an installation that no index was asked for."""
+    """Read the record that PEP 610 asks for where an installation came from no index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -123,7 +123,7 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git says, or nothing where it fails."""
+    """Return the output of a git command; empty where it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

@@ -136,7 +136,7 @@ def plan_files(
     ci: str | None,
     origin: Origin,
 ) -> dict[str, bytes]:
-    """What a new workspace consists of, by path relative to it; the configuration comes last.
+    """Plan the files of a new workspace, by relative path; the configuration comes last.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def plan_files(
 
 
 def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, bytes]:
-    """What a workspace that is there already lacks for a CI service; parameters as `plan_files`."""
+    """Plan the files that a workspace lacks for a CI service; parameters as `plan_files`."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}
 
@@ -210,7 +210,7 @@ def _op_table(op: Op, framework: Framework) -> str:
 
 
 def ignored() -> list[str]:
-    """Return what a workspace makes and nobody wants to commit."""
+    """List the files that a workspace makes and nobody wants to commit."""
     return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
 
 

@@ -60,7 +60,7 @@ class Finding:
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Finding]:
-    """Return what the configuration's own loader finds wrong in a text.
+    """List the errors that the configuration's own loader finds in a text.
 
     Parameters
     ----------

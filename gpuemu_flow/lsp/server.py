@@ -172,7 +172,7 @@ class ConfigServer(LanguageServer):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     def results(self, document: Document) -> LastResults:
-        """Return what is known of the results of a document's workspace."""
+        """Return the known results of a document's workspace."""
         return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
 
     def all_findings(self, document: Document, outlined: Outline) -> list[Finding]:
@@ -180,7 +180,7 @@ class ConfigServer(LanguageServer):
         return [*document.findings, *result_findings(outlined, self.results(document))]
 
     def range_of(self, finding: Finding, outlined: Outline) -> types.Range:
-        """Tell where a finding stands, in the client's units."""
+        """Return the range of a finding, in the client's units."""
         last = len(outlined.lines) - 1
         span = finding.span if finding.span.line <= last else outlined.line_span(last)
         return to_range(span, outlined.lines, self.workspace.position_codec)

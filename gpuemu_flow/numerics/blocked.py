@@ -105,7 +105,7 @@ class Prover:
 
     @staticmethod
     def provable(atol: float, rtol: float, work: np.dtype[Any]) -> bool:
-        """Whether quotients and offsets of these tolerances stay far from the dtype's limits."""
+        """Tell whether quotients and offsets of these tolerances stay far from a dtype's limits."""
         far = 2.0**100 if work == np.float32 else 2.0**900
         return rtol == 0.0 or (rtol >= 1.0 / far and atol / rtol <= far)
 

@@ -54,7 +54,7 @@ class Observation:
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """How far errors reach beyond ``rtol * |expected|``: an upper bound, tight to a binade."""
+        """Bound the errors beyond ``rtol * |expected|`` from above, tight to a binade."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -90,7 +90,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why the suggestion should not be taken on trust; often empty."""
+        """List reasons not to take the suggestion on trust; often there is none."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")

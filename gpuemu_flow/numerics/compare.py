@@ -101,7 +101,7 @@ def check_outputs(
 
 
 def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
-    """How much of an output was compared; the inputs are only looked at where NaN is expected."""
+    """Measure how much of an output was compared; inputs matter only where NaN is expected."""
     totals = output.outcome.totals
     return Compared(
         output.name,

@@ -40,7 +40,7 @@ def diagnose(
     rules: Rules | None = None,
     limit: int = MOST_FINDINGS,
 ) -> tuple[Finding, ...]:
-    """Return what is to be said of the wrong elements of one output, likeliest first.
+    """Describe the wrong elements of one output, likeliest explanation first.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def failing_elements(
 
 
 def _of_finite_elements(evidence: Evidence) -> list[Finding]:
-    """Return what is said of the finite elements explains only their share of the failure."""
+    """Describe the finite wrong elements, which may be only a share of the failing ones."""
     share = len(evidence.finite) / len(evidence.failing)
     found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]

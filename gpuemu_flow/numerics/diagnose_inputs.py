@@ -95,7 +95,7 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
-    """Return what the rows of an input hold, where the rows of the output come from its rows."""
+    """List what the rows of an input hold, where the rows of the output come from its rows."""
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue
@@ -124,7 +124,7 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Which rows of the output have failures; None when they do not correspond to `leading`."""
+    """Mark the output's rows with failures; None when they do not correspond to `leading`."""
     shape = evidence.shape
     if shape[: len(leading)] != leading:
         return None

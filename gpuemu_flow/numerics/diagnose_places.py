@@ -104,7 +104,7 @@ def _scattered(evidence: Evidence) -> Finding:
 
 
 def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
-    """Tell how the indices of one axis at which elements fail are arranged."""
+    """Describe how the failing elements are arranged along one axis."""
     size = hits.size
     hit = hits > 0
     strong = hits > STRAY * hits.max()
@@ -208,7 +208,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Return what the border of a head or tail tells of the tiles."""
+    """Derive from the border of a head or tail how large the tiles may be."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 

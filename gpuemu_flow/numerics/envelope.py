@@ -89,7 +89,7 @@ class Envelope:
 
     @property
     def reason(self) -> str:
-        """Why nothing could be measured, once that was tried; empty where something was."""
+        """Say why nothing could be measured, once that was tried; empty where something was."""
         tried = self.evaluations
         if tried is None or not tried.failed or tried.succeeded:
             return ""

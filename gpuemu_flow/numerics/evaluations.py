@@ -54,7 +54,7 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Whether the reference has not been seen to refuse float64 and to take another type."""
+        """Tell whether the reference may take float64: it was not seen to refuse only that type."""
         return self._takes in (None, WIDE)
 
     @property

@@ -121,7 +121,7 @@ class Evidence:
 
     @property
     def rows(self) -> int:
-        """Tell how many rows of `columns` elements there are."""
+        """Count the rows of `columns` elements."""
         return self.total // max(self.columns, 1)
 
     @property
@@ -180,7 +180,7 @@ class Evidence:
 
 
 def count_along(mask: BoolArray, axis: int) -> NDArray[np.int64]:
-    """Tell how many are set at each index of one axis."""
+    """Count the marked elements at each index of one axis."""
     others = tuple(a for a in range(mask.ndim) if a != axis)
     if not others:
         return mask.astype(np.int64)

@@ -176,7 +176,7 @@ def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
 def _matches(
     actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
 ) -> BoolArray:
-    """Where a non-finite pair counts as equal: NaN with NaN, Inf with the same Inf, or overflow."""
+    """Mark non-finite pairs that count as equal: NaN with NaN, Inf with the same, or overflow."""
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
     fmt = rules.clip

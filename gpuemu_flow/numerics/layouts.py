@@ -132,7 +132,7 @@ class Placement:
 
 
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
-    """Tell where a tensor lies, and how large a buffer it needs.
+    """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
     With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
     """

@@ -255,7 +255,7 @@ class MutationScore:
 
 
 def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether any element is finite: in outputs without one there is nothing to plant a bug in."""
+    """Tell whether any element is finite: without one there is no place to plant a bug."""
     return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 

@@ -103,7 +103,7 @@ class Observation:
 
     @property
     def wrong(self) -> dict[str, BoolArray]:
-        """Tell which elements of each output are wrong, outputs without any left out."""
+        """Mark the wrong elements of each output, without outputs that have none."""
         found = {name: self._wrong(name) for name in self.actual}
         return {name: mask for name, mask in found.items() if mask.any()}
 

@@ -302,7 +302,7 @@ def _row_statistics(seen: Observation, ask: Ask) -> Iterator[tuple[Relation, Flo
 
 
 def _beyond(start: Float64Array, factor: Float64Array, expected: Float64Array) -> Float64Array:
-    """Return what is expected, its distance from the value at zero times a factor of each row."""
+    """Scale the distance of each expected value from the value at zero by a factor of its row."""
     distance = expected - start
     result: Float64Array = np.where(distance == 0.0, start, start + factor * distance)
     return result

@@ -63,7 +63,7 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
 
 
 def _doubtful(values: Doubles) -> NDArray[np.bool_]:
-    """Tell where an error of GUARD_ULPS could change the float32, or where errors may be larger."""
+    """Mark where an error of GUARD_ULPS could change the float32, or where errors may be larger."""
     tie = 1 << (ROUNDED_BITS - 1)
     distance = values.view(np.uint64) & np.uint64((1 << ROUNDED_BITS) - 1)
     distance -= np.uint64(tie - GUARD_ULPS)  # wraps to a large number below the boundary

@@ -90,7 +90,7 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
 
 
 def _parses(source: str) -> bool:
-    """Whether the text is still Python; round an operand that is a bare ``yield`` it is not."""
+    """Tell whether the text is still Python; with a bare ``yield`` as operand it is not."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -217,7 +217,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return what the errors of rounded operands come to over all, as the draws show it.
+        """Sum up the errors of rounded operands, as the draws show them.
 
         The variance is the mean over an element's binade, with that of rounding the output and the
         square of `error` on top.

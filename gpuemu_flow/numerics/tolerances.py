@@ -99,7 +99,7 @@ def resolve(
 
 
 def is_default(tolerance: Tolerance) -> bool:
-    """Whether no table, call or calibration had a say in it: where ``auto`` may take its place."""
+    """Tell whether no table, call or calibration chose it: then ``auto`` may take its place."""
     return tolerance.origin == DEFAULT_ORIGIN
 
 

@@ -48,7 +48,7 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
 
 
 def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
-    """Tell how many representable values lie from `expected` to `actual`, in their common dtype.
+    """Count the representable values from `expected` to `actual`, in their common dtype.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ BLOCK = 1 << 20
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:
-    """Return what is weak about the comparison of an output; None when nothing is.
+    """Describe the weakness of an output's comparison; None when it has none.
 
     Zeros would pass where the explicit tolerance allows them in place of every finite expected
     value. Expected values negated pass nowhere but there.

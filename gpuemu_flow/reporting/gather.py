@@ -111,7 +111,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """Return what the store of failures knows of the failing cases of a report."""
+    """Look the failing cases of a report up in the store of failures."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}

@@ -57,7 +57,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """What the task's program was seen to use besides its sources, but for the system's libraries.
+    """List what the program was seen to use, but for its sources and the system's libraries.
 
     These count, too, and are alike for all programs.
     """

@@ -49,7 +49,7 @@ class _Pair:
 
     @property
     def name(self) -> str:
-        """Return what the two together are called."""
+        """Name the two files together."""
         return str(self.ptx or self.cubin)
 
 
@@ -152,7 +152,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Tell where measurements are kept; None when there is no place that can be written to."""
+    """Open the store of measurements; None when there is no place that can be written to."""
     if workspace is not None:
         workspace.cache.create()
         try:

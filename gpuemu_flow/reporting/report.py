@@ -172,7 +172,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
-    """Return what the graph has no tasks for, as far as it was asked for."""
+    """List the ops that the graph has no tasks for, as far as they were asked for."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     return [
         skip

@@ -49,7 +49,7 @@ class Query:
 
 
 def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.environ) -> Report:
-    """What the last runs found; what changed since is marked, what was never checked is skipped.
+    """Report the last results: changed ones are marked, and those never checked are skipped.
 
     Raises
     ------

@@ -121,7 +121,7 @@ def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpRe
 
 
 def _who_and_when(valid: list[StoredResult]) -> str:
-    """Tell how many there are, when the last came, and from whom."""
+    """Say how many there are, when the last came, and from whom."""
     last = max(valid, key=lambda stored: stored.key)
     when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
     text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"

@@ -74,7 +74,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """Tell where it fails, most often first, and where it never does."""
+    """List the shape classes that fail, most often first, and those that never do."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]

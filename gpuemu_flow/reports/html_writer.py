@@ -153,7 +153,7 @@ def _parts() -> tuple[Any, str, str]:
 
 
 def outcome(report: Report) -> str:
-    """Tell how many of what did not pass, in a sentence."""
+    """Count in one sentence what did not pass."""
     results, kernels = report.run.results, report.run.kernels
     parts = []
     for found, word in ((results, "ops by dtype"), (kernels, "kernels")):

@@ -145,7 +145,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
 def plan_to_json(
     status: Mapping[str, str], reasons: Mapping[str, Sequence[BuildReason]]
 ) -> dict[str, Json]:
-    """Return what a dry run found: which tasks would run, and why."""
+    """Return the result of a dry run: the tasks that would run, and why."""
     pending = [name for name, state in status.items() if state == "pending"]
     return {
         "schema_version": SCHEMA_VERSION,

@@ -16,7 +16,7 @@ Kind = tuple[str, str, str]
 
 
 def like(failure: CaseFailure) -> Kind:
-    """Return what it has in common with the cases that one entry of a report stands for."""
+    """Return the op, dtype and kind, by which one entry of a report stands for several cases."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
@@ -35,7 +35,7 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
-    """What the failing cases share, if most do, and what is wrong with this one, in one line."""
+    """Say in one line what is wrong with a case, and what most cases like it share."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

@@ -194,7 +194,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """Return what a reader wants to know of the failure."""
+        """List the facts that a reader wants to know of the failure."""
         record = self._record
         return {
             "op": record.op,

@@ -203,7 +203,7 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: Place | None, name: str) -> dict[str, Json]:
-    """Tell where it is; code review services show nothing without a file."""
+    """Make the location of a result; code review services show nothing without a file."""
     at = place or Place("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]

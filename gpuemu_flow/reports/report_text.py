@@ -33,7 +33,7 @@ def write(report: Report, look: Look) -> str:
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """Return what ``run`` prints, then the comparison with a baseline and one line of totals."""
+    """Format the output of ``run``, then the comparison with a baseline and a line of totals."""
     lines = [headline(report)] if report.missing or report.timed_out else []
     lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))

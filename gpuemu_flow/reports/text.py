@@ -280,7 +280,7 @@ def totals_line(report: RunReport) -> str:
 
 
 def verdicts_line(report: RunReport) -> str:
-    """Tell how many ops and dtypes got which verdict."""
+    """Count ops by dtype and kernels by verdict."""
     counts: dict[Verdict, int] = {}
     verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     for verdict in verdicts:
@@ -289,7 +289,7 @@ def verdicts_line(report: RunReport) -> str:
 
 
 def up_to_date_line(report: RunReport) -> str:
-    """Return what the next run prints when nothing changed."""
+    """Format the line that the next run prints when nothing changed."""
     cases = sum(result.passed for result in report.results)
     return (
         f"up to date: {plural(report.tasks.total, 'task')}; "

@@ -238,7 +238,7 @@ class Report:
     history: tuple[HistoryPoint, ...] = ()
 
     def place_of(self, failure: CaseFailure) -> Place | None:
-        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        """Find the place to look for a failure: a line that a check found, else the op's place."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -259,7 +259,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """Return what was asked for and has no verdict; what a time limit cut off comes first."""
+        """List what was asked for and has no verdict, beginning with what a time limit cut off."""
         every = [
             *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
             *(
@@ -320,7 +320,7 @@ class Report:
 
     @cached_property
     def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """Return what each failing case has in common with others of its op."""
+        """Map each failing case to what it has in common with others of its op."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:

@@ -117,7 +117,7 @@ class ReportBuilder:
         return result, problems
 
     def build_problems(self, build: TaskSpec) -> list[Problem]:
-        """Return what a build says of its source."""
+        """List the problems that a build found in its source."""
         if self.status.get(build.name) in ("failed", "pending"):
             return []
         try:

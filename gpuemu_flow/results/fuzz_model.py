@@ -101,7 +101,7 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Tell how often the op fails over seeds; cases without a verdict tell nothing of it."""
+        """Estimate how often the op fails over seeds; cases without a verdict do not count."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 

@@ -120,7 +120,7 @@ class OpResult:
 
     @property
     def absent(self) -> Absence:
-        """Why there is no verdict on it, if there is none."""
+        """Return the reason why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
@@ -177,7 +177,7 @@ class KernelResult:
 
     @property
     def absent(self) -> Absence:
-        """Why there is no verdict on it, if there is none."""
+        """Return the reason why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
 
 

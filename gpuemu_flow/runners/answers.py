@@ -50,7 +50,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Tell where the outputs lie in shared memory; one of `MALFORMED` when it does not say."""
+    """Read the slots of the outputs in shared memory; `MALFORMED` when the answer has none."""
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 

@@ -315,7 +315,7 @@ def _bytes_of(
     arrays: Mapping[str, np.ndarray] | None,
     slots: Mapping[str, Slot] | None,
 ) -> int:
-    """Tell how much a request gives a program to work on."""
+    """Count the bytes that a request gives a program to work on."""
     sent = sum(array.nbytes for array in (arrays or {}).values())
     cases = message.get("cases") or [message.get("case")]
     made = max((Case.from_json(case).nbytes for case in cases if case is not None), default=0)

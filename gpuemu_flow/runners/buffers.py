@@ -12,7 +12,7 @@ from gpuemu_flow.types import Failure, FailureKind
 
 
 def address(array: np.ndarray) -> int:
-    """Tell where the first element lies."""
+    """Return the address of the first element."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -117,7 +117,7 @@ class InputBuffers:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what is passed to the program."""
+        """Return the arrays to pass to the program."""
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -139,7 +139,7 @@ class InputBuffers:
                 buffer.memory[:] = buffer.before
 
     def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
-        """Return what was written since `remember` and must not have been."""
+        """List what was written since `remember` and must not have been."""
         found = []
         for name, buffer in self._buffers.items():
             if not np.array_equal(buffer.memory, buffer.before):

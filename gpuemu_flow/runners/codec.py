@@ -78,7 +78,7 @@ class EncodedRequest:
         return self.text.encode()
 
     def document(self) -> dict[str, Json]:
-        """Return what ``json.loads(text)`` returns, every object of it new."""
+        """Build the object that ``json.loads(text)`` would return, new in every part."""
         inputs = {
             name: {
                 key: list(value) if isinstance(value, list) else value

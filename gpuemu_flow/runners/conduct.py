@@ -39,7 +39,7 @@ class Conduct:
                 yield
 
     def violation(self) -> RunError | None:
-        """Why nothing that this program gives can count, once that is so."""
+        """Return the reason why nothing that this program gives can count, once there is one."""
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:

@@ -129,7 +129,7 @@ class EmulatedRunner:
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
-        """Return what the checks found in the latest call."""
+        """List what the checks found in the latest call."""
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:

@@ -42,13 +42,13 @@ class Runner(Protocol):
 
     @property
     def hint(self) -> str:
-        """Return what may explain an exception that the program raises, or nothing."""
+        """Return a hint that may explain an exception of the program, or nothing."""
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
         """The outputs by name; OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
-        """Return what the runner itself saw the latest call do that it must not."""
+        """List what the runner itself saw the latest call do that it must not."""
 
 
 @dataclass(frozen=True)

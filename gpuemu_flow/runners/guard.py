@@ -254,7 +254,7 @@ def _module_name(path: str) -> str:
 
 
 def _mentions(path: str, root: str) -> re.Pattern[str]:
-    """Tell how a command line, or code in it, can name a file or import it."""
+    """Tell whether a command line, or code in it, may name a file or import it."""
     absolute, within = re.escape(path), re.escape(shown_path(path, root))
     forms = [rf"(?<![\w.-])(?:{absolute}|{within})(?![\w-])"]
     if path.endswith(".py"):

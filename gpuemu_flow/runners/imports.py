@@ -20,8 +20,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Whether a file or folder is the user's own code: below the root, but not an installed package
-    and not Python itself, which may both lie there too.
+    """Tell whether a path is the user's own code: below the root, and not installed there.
+
+    Packages and Python itself may lie below the root, too.
     """
     if not _is_below(path, root):
         return False

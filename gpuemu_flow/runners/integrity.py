@@ -71,7 +71,7 @@ class Seal:
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
-        """Return what the program replaced, or an empty string."""
+        """Name what the program replaced; empty when it replaced nothing."""
         for names in self._names:
             found = names.replaced()
             if found:

@@ -173,7 +173,7 @@ class Service(Protocol):
         """The answer to one question; any exception says why there is none."""
 
     def go_on(self, context: ServiceContext) -> None:
-        """Return what is left to do once the answer has been sent."""
+        """Do the rest of the work, once the answer has been sent."""
 
 
 def make_service(target: str, setup: Json) -> Service:

@@ -29,7 +29,7 @@ class Request(Protocol):
         """As bytes."""
 
     def document(self) -> Json:
-        """Return what it parses to, built afresh."""
+        """Parse it into a new object."""
 
 
 @dataclass(frozen=True)

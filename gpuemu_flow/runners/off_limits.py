@@ -40,7 +40,7 @@ NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
 def off_limits(
     op: Located, reference: Located, sources: Iterable[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """Return what an op's process may not touch.
+    """List what an op's process may not touch.
 
     Parameters
     ----------

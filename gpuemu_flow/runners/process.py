@@ -316,7 +316,7 @@ class ServerHandle:
         return worker
 
     def stderr_tail(self) -> str:
-        """Return what the server complained about."""
+        """Return the end of the server's standard error."""
         return memfd.tail(self._stderr)
 
     def close(self) -> None:

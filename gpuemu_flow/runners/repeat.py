@@ -23,7 +23,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 def compare_calls(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], *, deterministic: bool
 ) -> list[Failure]:
-    """Return what the outputs of two identical calls betray.
+    """Compare the outputs of two identical calls, and report what differs.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(streams: tuple[Any, ...]) -> bool:
-    """Return what an interpreter does at its end: wait for threads, run exit functions, flush.
+    """Do what an interpreter does at its end: wait for threads, run exit functions, flush.
 
     False when something printed could not be written.
     """

@@ -134,7 +134,7 @@ class ProgramSession:
         self._supervisor.begin(self._begun)
 
     def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
-        """Return what `call` returns, for the call that was begun."""
+        """Finish the call that was begun, and return its result."""
         work = self._begun
         if work is None:
             raise RuntimeError("no call was begun")

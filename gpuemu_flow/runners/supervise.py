@@ -118,7 +118,7 @@ class Supervisor:
         self._each_alone = self._isolation != "warm"
 
     def _first(self, work: Work) -> tuple[Attempt, bool]:
-        """What came of a case where its turn fell; also whether it was its process's first."""
+        """Take a case's result in its turn, and whether it was its process's first."""
         if not self._begun or self._current is None:
             return self._alone(work), True
         self._begun = False

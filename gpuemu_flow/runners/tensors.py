@@ -89,7 +89,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a callable returned, by output name.
+    """Name the outputs that a callable returned.
 
     Parameters
     ----------

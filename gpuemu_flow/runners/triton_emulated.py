@@ -101,7 +101,7 @@ class CompiledTriton:
                 os.environ[SWITCH] = switch
 
     def failures(self) -> list[Failure]:
-        """Return what the checks found in the latest `running`."""
+        """List what the checks found in the latest `running`."""
         return self._found
 
     def _on_address(self, _tensor: Any) -> None:

@@ -121,7 +121,7 @@ class Interpreter:
             yield
 
     def failures(self) -> list[Failure]:
-        """Return what kernels touched outside of all tensors in the latest `running`."""
+        """List accesses of kernels outside of all tensors in the latest `running`."""
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:

@@ -133,7 +133,7 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """Return what was touched outside of the tensors since `forget`."""
+        """List accesses outside of the tensors since `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()

@@ -55,7 +55,7 @@ def plain_error(error: BaseException) -> BaseException:
 
 
 def seed_of_call() -> int:
-    """Return what the global generator was seeded with for this call; reading it draws nothing."""
+    """Return the seed of the global generator for this call; reading it draws nothing."""
     state: Any = np.random.get_state()
     return int(state[1][0])
 
@@ -119,12 +119,12 @@ class TritonRunner(CallableRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """Return what the kernels of the latest call touched or left out, and must not have."""
+        """List what the kernels of the latest call touched or left out, and must not have."""
         return self._found
 
 
 def _maker(program: Program) -> Interpreter | CompiledTriton:
-    """Return what runs the kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
+    """Make the runner of kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
     if not program.argv:
         return Interpreter()
     from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it

@@ -103,7 +103,7 @@ class Values:
         return found if isinstance(found, self._language.dtype) and found.is_numeric() else None
 
     def argument(self, value: Any) -> Any:
-        """What a kernel gets for an argument of its launch, as the compiler would specialise it."""
+        """Convert an argument of a launch for the kernel, as the compiler would specialise it."""
         if isinstance(value, Typed):
             if value.type is None:
                 return self._convert(value.value)
@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """What a ``for`` runs over; the variable of a ``range`` has the type of its bounds."""
+        """Return the values of a ``for``; the variable of a ``range`` has its bounds' type."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]

@@ -92,7 +92,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """Tell how another interpreter, which may lack this package, runs the program."""
+    """Build the command by which another interpreter, maybe without this package, runs it."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:

@@ -30,7 +30,7 @@ class BlobStore:
         self._set_aside = set_aside
 
     def path(self, digest: str) -> Path:
-        """Tell where a blob lies or would lie.
+        """Return the path of a blob, whether it exists or not.
 
         Raises
         ------

@@ -127,7 +127,7 @@ class JsonStore:
             return None
 
     def _is_replaced(self) -> bool:
-        """Whether another process has set the database aside: SQLite would write to it still."""
+        """Tell whether another process set the database aside, which SQLite would not notice."""
         return self._inode != self._inode_now()
 
     def _drop(self) -> None:

@@ -218,7 +218,7 @@ class FailureStore:
         return self._blobs.read(record.inputs) if record.inputs else None
 
     def dropped(self) -> int:
-        """Tell how many failures have lost their inputs to the limit."""
+        """Count the failures that have lost their inputs to the limit."""
         return sum(record.inputs_dropped for record in self)
 
     def pinned(self) -> frozenset[str]:

@@ -65,12 +65,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def layout(self) -> str:
-        """Tell how the inputs lie in memory."""
+        """Return the layout of the inputs in memory."""
         return self._case.layout
 
     @property
     def strategy(self) -> str:
-        """Tell which values the inputs have."""
+        """Return the strategy by which the inputs' values are drawn."""
         return self._case.strategy
 
     @property
@@ -195,7 +195,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         )
 
     def explain(self) -> str:
-        """Why the case did not pass, on what, and how to see it again."""
+        """Explain why the case did not pass, on which inputs, and how to see it again."""
         lines = [f"{self.op}: case {self.index}: {self.describe()}"]
         failures = self.result.failures if self.result is not None else ()
         for failure in failures[:SHOWN_FAILURES]:
@@ -220,7 +220,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return lines
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return what reports say of the case."""
+        """Return the properties that reports show of the case."""
         out: list[tuple[str, object]] = [
             ("gpuemu_op", self.op),
             ("gpuemu_dtype", self.dtype),

@@ -96,7 +96,7 @@ class Session:
         return found
 
     def command(self, test: str, seed: int) -> str:
-        """Return what runs a test again on the same case."""
+        """Return the command that runs a test again on the same case."""
         words = ["pytest", test, "--gpuemu-seed", str(seed)]
         for option in ("--gpuemu-cases", "--gpuemu-config"):
             if self._config.getoption(option) is not None:

@@ -36,7 +36,7 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def default_socket(environ: Mapping[str, str]) -> Path:
-    """Tell where the published client looks, whatever else is configured."""
+    """Return the socket where the published client looks, whatever else is configured."""
     return home(environ) / DEFAULT_FOLDER / DEFAULT_NAME
 
 
@@ -74,7 +74,7 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Return what a workspace's daemon says of itself, or None when none has been started.
+    """Read the information file of a workspace's daemon; None when none has been started.
 
     The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
     """

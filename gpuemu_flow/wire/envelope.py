@@ -49,7 +49,7 @@ class Envelope:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return what a string of the message holds: itself, or the long text that was cut out."""
+        """Return a string of the message: itself, or the long text that was cut out of it."""
         return self._cut.get(value, value)
 
 

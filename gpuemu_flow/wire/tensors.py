@@ -135,7 +135,7 @@ def encode_tensors(
 
 
 def json_type(value: Json) -> str:
-    """Return what JSON calls the type of a value."""
+    """Name the type of a value as JSON does."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

@@ -24,7 +24,6 @@ METHODS = frozenset(
 
 READERS = {
     "artifacts/cubin.py": "a note of an ELF file is no sentence",
-    "config/read.py": "ends a sentence of the TOML reader without a full stop",
     "emulator/described.py": "what was said there is a table",
     "runners/worker.py": "a message of a worker is a JSON object",
     "wire/launch.py": "a message of a daemon is a JSON object",

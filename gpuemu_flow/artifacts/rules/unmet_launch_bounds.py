@@ -19,7 +19,7 @@ ID = "unmet-launch-bounds"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """Return what ptxas said, else what the architecture's limits say."""
+    """Report bounds that ptxas ignored, or that the architecture's limits rule out."""
     if view.unmet_bounds:
         yield violation(view, ID, "warning", f"ptxas: {view.unmet_bounds}")
         return
