@@ -91,7 +91,7 @@ class FlowError(Exception):
 
     @property
     def slug(self) -> str:
-        """The first problem's slug."""
+        """Return the first problem's slug."""
         return self.problems[0].slug
 
 
@@ -120,7 +120,7 @@ class CancelledRunError(Exception):
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """The known name most like `name`, or an empty string when none is near."""
+    """Return the known name most like `name`, or an empty string when none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
 
     found = get_close_matches(name, known, n=1, cutoff=0.6)

@@ -28,7 +28,7 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Shapes: every combination of the sizes given per dim, or random ones without an end.
+    """Yield shapes: every combination of the sizes given per dim, or random ones without an end.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def fuzz_layouts(
     include_strided: bool = True,
     include_transposed: bool = True,
 ) -> Iterator[Any]:
-    """Layouts of a shape as (shape, strides in elements); without a shape, their names.
+    """Yield layouts of a shape as (shape, strides in elements); without a shape, their names.
 
     Contiguous, each swap of two neighbouring dims, and elements two apart.
     """
@@ -143,7 +143,7 @@ def generate_random_tensor(
     dtype: str = "float32",
     domain: str | tuple[float, float] = "data",
 ) -> NDArray[Any]:
-    """A tensor from a seed.
+    """Return a tensor from a seed.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class FuzzConfig:
 
     @property
     def limits(self) -> dict[str, int] | None:
-        """Limits of random shapes, None when there are lists of sizes."""
+        """Return limits of random shapes, None when there are lists of sizes."""
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
@@ -246,11 +246,11 @@ class TestCase:
     strides: tuple[int, ...] = field(default=())
 
     def generate_input(self, name: str = "input") -> NDArray[Any]:
-        """A tensor of the case with normal values, from a stream of the input's own."""
+        """Return a tensor of the case with normal values, from a stream of the input's own."""
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:
-        """The very tensors that the daemon makes of this case, for inputs in this order."""
+        """Return the very tensors that the daemon makes of this case, for inputs in this order."""
         inputs = tuple(
             InputSpec(name, self.shape, self.dtype, position=position)
             for position, name in enumerate(names)
@@ -283,7 +283,7 @@ class SeededFuzzer:
         self._next = 0
 
     def next(self) -> TestCase:
-        """The next case."""
+        """Return the next case."""
         case = protocol_v1.case_at(self._request, ["input"], self._next)
         self._next += 1
         shape = protocol_v1.representative_shape(self._request, case)
@@ -297,7 +297,7 @@ class SeededFuzzer:
         return self.next()
 
     def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:
-        """The next cases, so many."""
+        """Return the next cases, so many."""
         return (self.next() for _ in range(max_iterations))
 
     def __iter__(self) -> Iterator[TestCase]:

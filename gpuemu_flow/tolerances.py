@@ -73,7 +73,7 @@ class ToleranceConfig:
 
     @classmethod
     def for_dtype(cls, dtype: str, framework: str = "numpy") -> ToleranceConfig:
-        """The default of a dtype, wider for frameworks that compute less exactly."""
+        """Return the default of a dtype, wider for frameworks that compute less exactly."""
         factor = FRAMEWORK_FACTORS.get(framework.lower(), 1.0)
         return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
 
@@ -147,7 +147,7 @@ class ToleranceProfile:
         self.tolerances = {_name(dtype): value for dtype, value in tolerances.items()}
 
     def of_dtype(self, dtype: str) -> ToleranceConfig:
-        """The tolerance of a dtype; 1e-5 for one that the profile does not name."""
+        """Return the tolerance of a dtype; 1e-5 for one that the profile does not name."""
         return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
 
     @classmethod
@@ -161,7 +161,7 @@ class ToleranceProfile:
 
     @classmethod
     def for_testing(cls) -> ToleranceProfile:
-        """The defaults."""
+        """Return the defaults."""
         return cls("testing", {d: ToleranceConfig.for_dtype(d) for d in FLOATS})
 
     @classmethod
@@ -189,7 +189,7 @@ def get_recommended_tolerance(
     op: str | None = None,
     op_type: str | None = None,
 ) -> ToleranceConfig:
-    """The default of a dtype, wider for some frameworks and for ops that round often.
+    """Return the default of a dtype, wider for some frameworks and for ops that round often.
 
     The words may come in any order: what is a dtype's name is the dtype, what is a framework's the
     framework, and the other one the operation. ``float32`` when none is a dtype.
@@ -225,7 +225,7 @@ def calibrate_tolerance(
     shapes: Sequence[Sequence[int]] | None = None,
     iterations: int | None = None,
 ) -> ToleranceConfig:
-    """A tolerance from the errors of an implementation that is known to be right.
+    """Return a tolerance from the errors of an implementation that is known to be right.
 
     Either two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by keyword
     also `ref_fn`, `op_fn`, `shapes`), or results of the daemon,
@@ -294,7 +294,7 @@ def _arity(function: Callable[..., Any]) -> int | None:
 
 
 def _errors(expected: Any, actual: Any) -> tuple[float, float]:
-    """Largest absolute and relative difference, in float64."""
+    """Return largest absolute and relative difference, in float64."""
     wide_e, wide_a = to_float64(np.asarray(expected)), to_float64(np.asarray(actual))
     if not wide_e.size:
         return 0.0, 0.0

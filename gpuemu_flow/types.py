@@ -68,7 +68,7 @@ DTYPE_ALIASES: dict[str, str] = {
 
 
 def canonical_dtype(name: str) -> str | None:
-    """The canonical dtype name for a name or alias in any case, or None when unknown."""
+    """Return the canonical dtype name for a name or alias in any case, or None when unknown."""
     lower = name.strip().lower()
     lower = DTYPE_ALIASES.get(lower, lower)
     return lower if lower in DTYPES else None
@@ -190,7 +190,7 @@ class Case:
 
     @property
     def numel(self) -> int:
-        """Elements over all inputs."""
+        """Return elements over all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -201,7 +201,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all inputs."""
+        """Return bytes of all inputs."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -317,7 +317,7 @@ class ErrorStats:
 
     @property
     def unjudged(self) -> float:
-        """Share of the elements without a verdict."""
+        """Return share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
@@ -446,7 +446,7 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
-    """A failure as plain JSON."""
+    """Return a failure as plain JSON."""
     return {
         "kind": failure.kind.value,
         "message": failure.message,

@@ -68,14 +68,14 @@ class Compared:
 
     @property
     def unjudged(self) -> int:
-        """Elements that say nothing of the op."""
+        """Return elements that say nothing of the op."""
         if self.finite_inputs and self.nan > MOST_NAN * self.count:
             return self.no_verdict + self.nan
         return self.no_verdict
 
     @property
     def shown(self) -> int:
-        """Elements that a report counts as unjudged: besides, every NaN on finite inputs."""
+        """Return elements that a report counts as unjudged: besides, every NaN on finite inputs."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
@@ -198,7 +198,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Outputs that were expected to have one value throughout, and that value.
+        """Return outputs that were expected to have one value throughout, and that value.
 
         Of few elements that says nothing: relu makes two zeros of every fourth pair of numbers.
         """
@@ -206,21 +206,21 @@ class Tally:
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:
-        """Outputs whose explicit tolerance is larger than every value that it judged."""
+        """Return outputs whose explicit tolerance is larger than every value that it judged."""
         return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
     def cases(self) -> int:
-        """All cases."""
+        """Return all cases."""
         return sum(self.counts.values())
 
     @property
     def unjudged(self) -> float:
-        """Share of the output elements without a verdict."""
+        """Return share of the output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:
-        """The verdict on all of them, and why they are inconclusive if they are.
+        """Return the verdict on all of them, and why they are inconclusive if they are.
 
         Any failure fails them, then any error; cases that were all skipped are skipped.
         """

@@ -45,7 +45,7 @@ class KernelAnalysis:
 
     @cached_property
     def by_opcode(self) -> dict[Opcode, list[int]]:
-        """Instructions of each distinct opcode, in file order."""
+        """Return instructions of each distinct opcode, in file order."""
         found: dict[Opcode, list[int]] = {}
         for index, instruction in enumerate(self.body.instructions):
             opcode = instruction[0]
@@ -64,7 +64,7 @@ class KernelAnalysis:
 
     @cached_property
     def calls(self) -> dict[str, list[int]]:
-        """Instructions that call each function (or the register that holds its address)."""
+        """Return instructions that call each function (or the register that holds its address)."""
         found: dict[str, list[int]] = {}
         for index in self.select("call"):
             match = _CALLED.match(self.body.instructions[index].text.lstrip())
@@ -78,7 +78,7 @@ class KernelAnalysis:
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
-        """Instructions whose opcode begins with one of `bases`, in file order.
+        """Return instructions whose opcode begins with one of `bases`, in file order.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class KernelAnalysis:
         return Place(line, path, first.line)
 
     def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
-        """Findings for instructions, one per source line, at most `MAX_FINDINGS`.
+        """Return findings for instructions, one per source line, at most `MAX_FINDINGS`.
 
         Parameters
         ----------

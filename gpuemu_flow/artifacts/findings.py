@@ -84,7 +84,7 @@ class Violation:
     allowed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The form that ``lint --format json`` shows."""
+        """Return the form that ``lint --format json`` shows."""
         out: dict[str, Any] = {
             "rule": self.rule,
             "severity": self.severity,

@@ -118,7 +118,7 @@ class Linter:
 
 
 def unknown_rules(policy: Policy) -> list[Problem]:
-    """Warnings for rules that the policy names and that do not exist."""
+    """Return warnings for rules that the policy names and that do not exist."""
     return [
         Problem(
             "lint-unknown-rule",

@@ -49,7 +49,7 @@ class Resources:
     barriers: int | None = None
 
     def figures(self) -> dict[str, Any]:
-        """All but the source, under the names that `KernelMetrics` has for them."""
+        """Return all but the source, under the names that `KernelMetrics` has for them."""
         return {name: value for name, value in vars(self).items() if name != "source"}
 
 
@@ -122,7 +122,7 @@ class KernelMetrics:
 
     @property
     def sass_instructions(self) -> int | None:
-        """Machine instructions without padding; None when no disassembler read the cubin."""
+        """Return machine instructions without padding; None when no disassembler read the cubin."""
         return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:

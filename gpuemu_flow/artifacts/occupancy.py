@@ -54,7 +54,7 @@ class ArchLimits:
 
     @property
     def max_threads(self) -> int:
-        """Threads per multiprocessor."""
+        """Return threads per multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -125,7 +125,7 @@ def arch_number(arch: str) -> int | None:
 
 
 def limits_of(arch: str) -> ArchLimits | None:
-    """Limits of an architecture by name; None when it is not in the table."""
+    """Return limits of an architecture by name; None when it is not in the table."""
     number = arch_number(arch)
     return None if number is None else ARCHITECTURES.get(number)
 

@@ -98,7 +98,7 @@ class _Propagation:
                 again.update(self._readers.get(register, ()))
 
     def _blocks_reading_single_definitions(self) -> dict[int, set[int]]:
-        """Blocks that read each register before they write it."""
+        """Return blocks that read each register before they write it."""
         readers: dict[int, set[int]] = {}
         graph, flow = self._graph, self._flow
         for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):

@@ -73,7 +73,7 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
 
 
 def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
-    """The conditions that the verdicts speak for, heaviest first.
+    """Return the conditions that the verdicts speak for, heaviest first.
 
     Parameters
     ----------

@@ -95,7 +95,7 @@ def sizes_of(case: Case) -> dict[str, int]:
 
 
 def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[Condition]:
-    """Every condition that holds for a case.
+    """Yield every condition that holds for a case.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class Designer:
         self._times: Counter[tuple[str, str]] = Counter()
 
     def combinations(self) -> Iterator[Combination]:
-        """The agenda, what it leaves uncovered, and all pairs, each once where possible."""
+        """Yield the agenda, what it leaves uncovered, and all pairs, each once where possible."""
         agenda = [
             (c, s, layout)
             for c, s, layout in AGENDA
@@ -114,7 +114,7 @@ class Designer:
         return Combination(shape_class, strategy, layout, target)
 
     def _next_target(self, strategy: str) -> int | None:
-        """All inputs in one case, one input in the next; `special` on single inputs first.
+        """Return all inputs in one case, one input in the next; `special` on single inputs first.
 
         With NaN in all inputs at once an op that swallows the NaN of one of them looks right.
         """
@@ -151,7 +151,7 @@ class Designer:
         strategies: Sequence[str] = (),
         layouts: Sequence[str] = (),
     ) -> tuple[str, str, str]:
-        """The combination among the given names (empty = all) that meets the most new pairs.
+        """Return the combination among the given names (empty = all) that meets the most new pairs.
 
         Between equals the one whose members were used least, then the likeliest revealer.
         """
@@ -196,6 +196,6 @@ def _pairs(shape_class: str, strategy: str, layout: str) -> tuple[Feature, Featu
 
 
 def _by_rank(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
-    """All pairs, those of two early members first."""
+    """Return all pairs, those of two early members first."""
     ranked = [(i + j, i, j) for i in range(len(first)) for j in range(len(second))]
     return [(first[i], second[j]) for _, i, j in sorted(ranked)]

@@ -141,7 +141,7 @@ class FuzzConfig:
 
 
 def unknown_layout(value: str, path: str) -> Problem:
-    """The problem of a layout that protocol v1 does not have."""
+    """Return the problem of a layout that protocol v1 does not have."""
     shown = value[:MAX_SHOWN]
     hint = did_you_mean(shown.lower(), LAYOUTS_V1)
     return Problem("unknown-layout", f"{path}: unknown layout {shown!r}", hint)

@@ -134,7 +134,7 @@ _INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
 
 
 def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
-    """Values of [first, end), with the strategy's structure as far as a range allows one."""
+    """Return values of [first, end), with the strategy's structure as far as a range allows one."""
     span = end - first
     if strategy in ("extremes", "special"):
         return pick(rows.rng, np.array([first, end - 1, first + span // 2]), rows.shape)
@@ -155,7 +155,7 @@ def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
 
 
 def _near_the_first(rows: Rows, first: int, span: int) -> Array:
-    """Values whose distance from `first` has any number of bits: small and large ones alike.
+    """Return values whose distance from `first` has any number of bits: small and large ones alike.
 
     Indices near the start are what short tensors are addressed by, and where limits are met.
     """

@@ -45,7 +45,7 @@ def plan_cases(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """The first `count` cases of an op.
+    """Return the first `count` cases of an op.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _cases(
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
-    """The strategy of the inputs that a case is not about."""
+    """Return the strategy of the inputs that a case is not about."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
 
@@ -189,7 +189,7 @@ def _random(
 def inputs_of(
     schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """The inputs of a case and the name of the one that it is about (None = all)."""
+    """Return the inputs of a case and the name of the one that it is about (None = all)."""
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be no different

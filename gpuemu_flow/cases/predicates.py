@@ -190,7 +190,7 @@ _OF_TWO: dict[str, Callable[[int, int], bool]] = {
 
 
 def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
-    """Every condition that may tell the failing cases from the passing ones.
+    """Yield every condition that may tell the failing cases from the passing ones.
 
     Bounds on what inputs hold, and unions of strategies and layouts, follow the cases.
     """
@@ -230,7 +230,7 @@ def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
 def _choices(
     kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
 ) -> Iterator[Predicate]:
-    """Each choice alone, and the union of those in which most cases fail."""
+    """Yield each choice alone, and the union of those in which most cases fail."""
     number: dict[str, list[int]] = {}
     for choice, failed in zip(chosen, fails, strict=True):
         counts = number.setdefault(choice, [0, 0])
@@ -287,7 +287,7 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
 
 
 def _between(inside: float, outside: float) -> float:
-    """A short number between two, so that the first lies on its own side."""
+    """Return a short number between two, so that the first lies on its own side."""
     middle = (inside + outside) / 2
     if inside * outside > 0:
         middle = (1 if inside > 0 else -1) * (abs(inside) ** 0.5 * abs(outside) ** 0.5)

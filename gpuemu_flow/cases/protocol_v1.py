@@ -129,7 +129,7 @@ def _schema_shapes(
 
 
 def representative_shape(config: FuzzConfig, case: Case) -> Shape:
-    """The one shape that the wire gives for a whole case of `config`."""
+    """Return the one shape that the wire gives for a whole case of `config`."""
     if config.op_schema is None:
         return case.inputs[0].shape
     return _schema_shape(config.op_schema, dict(case.dims))
@@ -138,7 +138,7 @@ def representative_shape(config: FuzzConfig, case: Case) -> Shape:
 def tensors(
     case: Case, protocol_v1: bool = True, *, max_bytes: int = MAX_CASE_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """The input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
+    """Return the input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def tensors(
 
 
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Strides in elements, as the wire labels a layout.
+    """Return strides in elements, as the wire labels a layout.
 
     They describe no memory: the protocol's buffers hold the elements in C order whatever the label.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the

@@ -55,7 +55,7 @@ MAX_SHOWN = 60
 
 
 def parse_schema(value: object, input_names: Sequence[str], report: Report) -> OpSchema | None:
-    """An op's schema from its value in the configuration.
+    """Return an op's schema from its value in the configuration.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class _SchemaTable:
                 self.report((*path, str(key)), "config-unknown-key", message, hint)
 
     def _named(self, key: str, what: str) -> list[tuple[KeyPath, str, object]]:
-        """The entries under `key`, a table or a list of tables, as (path, name, value)."""
+        """Return the entries under `key`, a table or a list of tables, as (path, name, value)."""
         value = self.table.get(key)
         found: list[tuple[KeyPath, str, object]] = []
         if isinstance(value, Mapping):

@@ -42,7 +42,7 @@ def draw(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """A tensor of values.
+    """Return a tensor of values.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """Values outside [low, high] reflected at its ends, as often as it takes."""
+    """Return values outside [low, high] reflected at its ends, as often as it takes."""
     span = high - low
     if span <= 0 or span > WIDEST_FOLD:
         return np.clip(values, low, high)
@@ -296,7 +296,7 @@ def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.
 
 
 def _representable(bound: float, dtype: str, *, up: bool) -> Any:
-    """The value of a dtype next to `bound`, not below it (`up`) or not above it."""
+    """Return the value of a dtype next to `bound`, not below it (`up`) or not above it."""
     target = numpy_dtype(dtype)
     nearest = np.array(bound).astype(target)
     if (float(nearest) < bound) if up else (float(nearest) > bound):

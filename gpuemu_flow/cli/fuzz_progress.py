@@ -57,7 +57,7 @@ class FuzzDisplay:
 
 @contextmanager
 def fuzz_display(*, live: bool) -> Iterator[FuzzDisplay]:
-    """A display, live on a terminal."""
+    """Yield a display, live on a terminal."""
     display = FuzzDisplay()
     if not live:
         yield display

@@ -22,7 +22,7 @@ class _FrameworkChoice(click.Choice[str]):
     """The frameworks by their names, and by the short ones that people use."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The full name."""
+        """Return the full name."""
         return str(super().convert(_ALIASES.get(value.lower(), value.lower()), param, ctx))
 
 

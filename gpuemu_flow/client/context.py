@@ -105,7 +105,7 @@ def validate_op(
 
 
 def failed(result: ValidationResult) -> ValidationError:
-    """The exception for a result that did not pass; its text names the first reasons."""
+    """Return the exception for a result that did not pass; its text names the first reasons."""
     reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
     left = len(result.failures) - len(reasons)
     if left > 0:

@@ -75,5 +75,5 @@ class TransportLost(TransportError):  # noqa: N818
 
 
 def refused(code: str, message: str) -> ClientError:
-    """The error for a daemon's ``Error`` reply."""
+    """Return the error for a daemon's ``Error`` reply."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

@@ -37,7 +37,7 @@ def note_fork() -> None:
 
 
 def _library() -> Any:
-    """The library, with its ways to free objects guarded; slow to import."""
+    """Return the library, with its ways to free objects guarded; slow to import."""
     global _user
     first, _user = not _user, os.getpid()
     import pynng  # noqa: PLC0415
@@ -146,7 +146,7 @@ class LibraryContext:
 
 
 def _ours(library: Any, error: Exception) -> TransportError:
-    """The library's exception as ours."""
+    """Return the library's exception as ours."""
     if isinstance(error, library.Timeout):
         return TransportTimeout(str(error))
     ended = (library.ConnectionReset, library.ConnectionRefused, library.Closed)

@@ -50,7 +50,7 @@ class PlainSocket:
         return PlainContext(self, timeout_ms)
 
     def take(self) -> _Connection:
-        """A connection that nobody uses."""
+        """Return a connection that nobody uses."""
         with self._lock:
             if self._closed:
                 raise TransportLost("the connection was closed")

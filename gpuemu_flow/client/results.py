@@ -193,7 +193,7 @@ class FuzzResults(Record):
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Results of single cases as those of fuzzing with a seed."""
+    """Return results of single cases as those of fuzzing with a seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()
@@ -214,7 +214,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
 
 
 def _verdict(result: ValidationResult) -> Verdict:
-    """The verdict of a result; that of an older daemon follows from whether it passed."""
+    """Return the verdict of a result; that of an older daemon follows from whether it passed."""
     known = {verdict.value: verdict for verdict in Verdict}
     if result.verdict in known:
         return known[result.verdict]

@@ -79,7 +79,7 @@ class OpParser:
         self.modules = Modules(self.programs)
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
-        """All ops that could be made sense of; what is wrong with the others is reported."""
+        """Return all ops that could be made sense of; what is wrong with the others is reported."""
         unique_names(items, "ops", self.out)
         parsed = []
         for place, table in enumerate(items):
@@ -91,7 +91,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """One op; None when a problem was reported that leaves nothing to build."""
+        """Return one op; None when a problem was reported that leaves nothing to build."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
@@ -215,7 +215,7 @@ class OpParser:
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
 
     def depends(self, table: Table, where: KeyPath) -> tuple[str, ...]:
-        """The globs, relative to the workspace root."""
+        """Return the globs, relative to the workspace root."""
         globs = []
         for place, pattern in enumerate(table.get("depends", ())):
             here = (*where, "depends", place)
@@ -244,7 +244,7 @@ class OpParser:
         return tuple(dict.fromkeys(globs))
 
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
-        """The mode for dtypes without a tolerance, and the explicit ones.
+        """Return the mode for dtypes without a tolerance, and the explicit ones.
 
         An op that says ``tolerance`` itself has only its own explicit ones beside it.
         """

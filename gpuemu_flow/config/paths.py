@@ -71,7 +71,7 @@ class Workspace:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """The absolute path that `text` names; None once a problem is reported.
+        """Return the absolute path that `text` names; None once a problem is reported.
 
         Links stay in it, so that one that is made to lead elsewhere is noticed; where they lead now
         has to be inside all the same.
@@ -145,7 +145,7 @@ class Workspace:
             return f"cannot be looked at: {error.strerror}"
 
     def beside(self, path: Path) -> str:
-        """A hint that names the file most like the missing one in its folder."""
+        """Return a hint that names the file most like the missing one in its folder."""
         try:
             with os.scandir(path.parent) as entries:
                 names = tuple(e.name for e in islice(entries, MAX_SIBLINGS))

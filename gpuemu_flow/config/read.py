@@ -86,7 +86,7 @@ def _encoded(edited: str) -> bytes:
 
 
 def _sized(data: bytes, out: Reporter) -> bytes | None:
-    """The bytes, or None once their number is reported as too large."""
+    """Return the bytes, or None once their number is reported as too large."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
         out.add("config-too-large", (), text, "is this the right file?")

@@ -33,7 +33,7 @@ def shortened(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as TOML would have it, shortened for a message."""
+    """Return a value as TOML would have it, shortened for a message."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -114,7 +114,7 @@ class Reporter:
         self.problems.append(Problem(slug, message, hint, self.file, line, warning))
 
     def collected(self, *, strict: bool = False) -> list[Problem]:
-        """All problems by line; under `strict` every warning is an error."""
+        """Return all problems by line; under `strict` every warning is an error."""
         out = sorted(self.problems, key=lambda problem: problem.line)
         if self.untold_errors:
             text = f"{self.untold_errors} more errors in this file are not shown"

@@ -14,7 +14,7 @@ from gpuemu_flow.types import Json
 
 
 def json_schema() -> dict[str, Json]:
-    """The JSON Schema, draft 7."""
+    """Return the JSON Schema, draft 7."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "gpuemu.toml",

@@ -71,7 +71,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """The dtype that the reference is asked for; None means float64 where it can.
+    """Return the dtype that the reference is asked for; None means float64 where it can.
 
     The documented table allows for the rounding of a reference that computes in the op's own
     dtype: against an unrounded one it rejects what is right.

@@ -45,7 +45,7 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """The normalised value, or `INVALID` once a problem has been reported."""
+        """Return the normalised value, or `INVALID` once a problem has been reported."""
 
     @abc.abstractmethod
     def schema(self) -> dict[str, Json]:
@@ -229,7 +229,7 @@ class Choice(ValueType):
 
 
 def any_case_pattern(words: tuple[str, ...]) -> str:
-    """A pattern that matches the words in any case; JSON Schema's patterns have no flags."""
+    """Return a pattern that matches the words in any case; JSON Schema's patterns have no flags."""
 
     def either(char: str) -> str:
         return f"[{char.lower()}{char.upper()}]" if char.isalpha() else re.escape(char)

@@ -70,7 +70,7 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Kernels of a text and the names that they go by."""
+    """Return kernels of a text and the names that they go by."""
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -92,7 +92,7 @@ def _launches(config: Config) -> dict[str, Launch]:
 
 
 def _policy(config: Config, name: str) -> Policy:
-    """A configured kernel's limits, else those of ``[policies]``."""
+    """Return a configured kernel's limits, else those of ``[policies]``."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)
 
@@ -236,7 +236,7 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 
 def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
-    """The metrics of now against those of a tag; None when it names none."""
+    """Return the metrics of now against those of a tag; None when it names none."""
     try:
         then = BaselineStore(service.cache).get(tag).artifacts
     except UsageError:

@@ -41,7 +41,7 @@ class Issued:
 
 
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
-    """sha256 of tensors: names, dtypes, shapes and elements in C order."""
+    """Return sha256 of tensors: names, dtypes, shapes and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
         found.update(repr((name, array.dtype.name, array.shape)).encode())
@@ -94,7 +94,7 @@ class IssuedCases:
                 self._issued.popitem(last=False)
 
     def find(self, op: str, seed: int) -> Issued | None:
-        """The case of an op and seed, or None when it is not in memory."""
+        """Return the case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
 

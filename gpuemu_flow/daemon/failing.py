@@ -82,7 +82,7 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def wire_seed(record: FailureRecord) -> int:
-    """The seed that names a failure on the wire.
+    """Return the seed that names a failure on the wire.
 
     A shrunk case has its original's seed; so that both can be asked for, its id stands for it.
     """
@@ -90,7 +90,7 @@ def wire_seed(record: FailureRecord) -> int:
 
 
 def _find(service: Service, seed: int) -> FailureRecord:
-    """The newest failure of a seed, shrunk ones by their own.
+    """Return the newest failure of a seed, shrunk ones by their own.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _as_result(record: FailureRecord) -> dict[str, Json]:
 
 
 def _unix(text: str) -> int:
-    """Seconds of a record's time."""
+    """Return seconds of a record's time."""
     try:
         parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     except ValueError:

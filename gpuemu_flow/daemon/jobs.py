@@ -119,7 +119,7 @@ class JobTable:
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """The job that its client calls so."""
+        """Return the job that its client calls so."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 

@@ -88,7 +88,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """One case; seeds of different numbers differ."""
+        """Return one case; seeds of different numbers differ."""
         if not self._plans:
             return case_at(self.config, self.op.input_names, number)
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
@@ -98,13 +98,13 @@ class CaseMaker:
         return self._planned.case(self.op, sequence, number)
 
     def shape(self, case: Case) -> Shape:
-        """The one shape that the wire gives for a whole case."""
+        """Return the one shape that the wire gives for a whole case."""
         if self._plans:
             return case.inputs[0].shape if case.inputs else ()
         return representative_shape(self.config, case)
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
-        """Inputs of a case as they travel: bfloat16 as float32, which every client can read.
+        """Return inputs of a case as they travel: bfloat16 as float32, which every client can read.
 
         Raises
         ------
@@ -133,7 +133,7 @@ def _too_large() -> Exception:
 
 
 def case_bytes(case: Case) -> int:
-    """Bytes of a case's inputs."""
+    """Return bytes of a case's inputs."""
     return case.nbytes
 
 

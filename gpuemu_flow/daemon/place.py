@@ -37,7 +37,7 @@ class Place:
 
     @property
     def socket(self) -> Path:
-        """The workspace's own socket, where the configuration names no other."""
+        """Return the workspace's own socket, where the configuration names no other."""
         return self.folder / f"{self.stem}.sock"
 
     @property
@@ -52,12 +52,12 @@ class Place:
 
     @property
     def log(self) -> Path:
-        """The log file."""
+        """Return the log file."""
         return self.folder / f"{self.stem}.log"
 
 
 def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
-    """The place of a daemon that has been started before, or None."""
+    """Return the place of a daemon that has been started before, or None."""
     stem = workspace_stem(root)
     for folder in user_folders(environ):
         place = Place(folder, stem)
@@ -67,7 +67,7 @@ def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> Place:
-    """The place of a daemon that is to be started.
+    """Return the place of a daemon that is to be started.
 
     Raises
     ------

@@ -58,7 +58,7 @@ class Reloading:
 
     @property
     def root(self) -> Path:
-        """The workspace's folder."""
+        """Return the workspace's folder."""
         return self._current.workspace.root
 
     @property
@@ -67,7 +67,7 @@ class Reloading:
         return self._error
 
     def current(self) -> Configured:
-        """The last good configuration."""
+        """Return the last good configuration."""
         with self._lock:
             if any(stamp_of(path) != stamp for path, stamp in self._stamps):
                 self._reload()

@@ -53,12 +53,12 @@ class RequestError(Exception):
 
 
 def error_reply(code: str, message: str) -> dict[str, Json]:
-    """The reply that says what is wrong."""
+    """Return the reply that says what is wrong."""
     return {"type": "Error", "code": code, "message": message}
 
 
 def flow_error_reply(error: FlowError) -> dict[str, Json]:
-    """The reply for one of our own errors."""
+    """Return the reply for one of our own errors."""
     code = _CODES.get(error.slug)
     if code is None and isinstance(error, ConfigError):
         code = "ConfigError"
@@ -82,7 +82,7 @@ def validation_result(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> dict[str, Json]:
-    """A verdict as ``ValidationResult``.
+    """Return a verdict as ``ValidationResult``.
 
     Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
     ``nonfinite``) say what its own cannot: other clients ignore them.
@@ -125,7 +125,7 @@ _STATISTICS = (
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """The failures; something readable too where there is none and the case did not pass."""
+    """Return the failures; something readable too where there is none and the case did not pass."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"

@@ -132,7 +132,7 @@ def refuse_broken_reference(result: CheckResult) -> None:
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
-    """The outputs by name; the protocol's single one has the empty name."""
+    """Return the outputs by name; the protocol's single one has the empty name."""
     if fields.has("outputs"):
         outputs = fields.tensors("outputs")
         if not outputs:
@@ -148,14 +148,14 @@ def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[s
 
 
 def _leading_dtype(arrays: Any) -> str:
-    """The dtype that a case stands for: the first float one, else the first."""
+    """Return the dtype that a case stands for: the first float one, else the first."""
     names = [dtype_name(array.dtype) or "float32" for array in arrays]
     floats = [name for name in names if DTYPES[name].kind == "float"]
     return (floats or names or ["float32"])[0]
 
 
 def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Float tensors as bfloat16."""
+    """Return float tensors as bfloat16."""
     bfloat16 = numpy_dtype("bfloat16")
     with np.errstate(over="ignore", invalid="ignore"):
         return {

@@ -24,7 +24,7 @@ class Reader(Protocol):
     interactive: bool
 
     def read(self) -> str | None:
-        """The next line; None at the end."""
+        """Return the next line; None at the end."""
 
 
 def run_repl(
@@ -76,7 +76,7 @@ class Pipe:
     interactive = False
 
     def read(self) -> str | None:
-        """The next line, cut off where it is far too long."""
+        """Return the next line, cut off where it is far too long."""
         stream = sys.stdin.buffer
         line = stream.readline(4 * LONGEST_LINE + 4)
         rest = line
@@ -93,7 +93,7 @@ class Terminal:
     interactive = True
 
     def read(self) -> str | None:
-        """The next line."""
+        """Return the next line."""
         try:
             return input(self.session.prompt)
         except EOFError:

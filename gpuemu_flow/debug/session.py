@@ -144,14 +144,14 @@ class Session:
         self._inputs, self._found, self._stage = None, None, 0
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """The selected failure's inputs."""
+        """Return the selected failure's inputs."""
         record = self._select("")
         if self._inputs is None:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
     def reproduction(self) -> failures.Reproduction:
-        """The selected failure, run once and remembered until `reproduce` or `refresh`."""
+        """Return the selected failure, run once and remembered until `reproduce` or `refresh`."""
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:
@@ -218,7 +218,7 @@ class Session:
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
-        """A tensor, or the part of it that indices name."""
+        """Return a tensor, or the part of it that indices name."""
         array = self._named(name)
         check_slice(name, indices, array.shape)
         part: NDArray[Any] = array[indices] if indices else array
@@ -237,7 +237,7 @@ class Session:
         raise problems.unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """All names, without running anything for it."""
+        """Return all names, without running anything for it."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

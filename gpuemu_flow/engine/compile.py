@@ -59,7 +59,7 @@ class Sampling:
     shapes: tuple[tuple[int, ...], ...] = ()
 
     def of(self, op: OpConfig) -> OpConfig:
-        """The op as it is checked."""
+        """Return the op as it is checked."""
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)
@@ -105,7 +105,7 @@ class Compiler:
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
-        """All tasks, groups and skips."""
+        """Return all tasks, groups and skips."""
         kernels = self._kernels()
         for op in self._config.ops:
             reason = op.skip_reason
@@ -238,12 +238,12 @@ class Compiler:
 
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
-        """A program's conditions without those that only limit it."""
+        """Return a program's conditions without those that only limit it."""
         limits = ("timeout", "timeout_grows", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Another interpreter than ours, where one is configured."""
+        """Return another interpreter than ours, where one is configured."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 
@@ -384,7 +384,7 @@ def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Files below `root` that `pattern` matches, relative to it, sorted."""
+    """Return files below `root` that `pattern` matches, relative to it, sorted."""
     return sorted(
         path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
     )

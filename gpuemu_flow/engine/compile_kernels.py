@@ -79,12 +79,12 @@ class KernelTasks:
 def kernel_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
 ) -> KernelTasks:
-    """Tasks of all kernels of a configuration; `version` is the digest of our own code."""
+    """Return tasks of all kernels of a configuration; `version` is the digest of our own code."""
     return _KernelCompiler(config, cache, sources, version).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
-    """Limits and severities of one kernel: its own go over those of ``[policies]``."""
+    """Return limits and severities of one kernel: its own go over those of ``[policies]``."""
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
         "registers_warn_above": policies.registers.warn,
@@ -156,7 +156,7 @@ class _KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """All tasks, in the order of the configuration."""
+        """Return all tasks, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
@@ -291,7 +291,7 @@ class _KernelCompiler:
         return ptx, cubin
 
     def _files(self, kernel: KernelConfig, kind: str) -> tuple[list[str], tuple[str, ...]]:
-        """Files that decide what a build gives, and packages."""
+        """Return files that decide what a build gives, and packages."""
         files: set[str] = set()
         packages: tuple[str, ...] = ()
         if kernel.source is not None:

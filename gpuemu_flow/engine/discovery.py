@@ -276,7 +276,7 @@ class Discovery:
         )
 
     def _stdlib_of(self, path: str) -> str:
-        """The folder of the standard library that a path lies in; empty when in none."""
+        """Return the folder of the standard library that a path lies in; empty when in none."""
         match = _STDLIB.fullmatch(path)
         if match is None:
             return ""
@@ -355,7 +355,7 @@ SHOWN: dict[str, Callable[[str], object]] = {
 
 
 def _source_of(path: str) -> str:
-    """The source that compiled code was made from, where it is there."""
+    """Return the source that compiled code was made from, where it is there."""
     match = _PYC.fullmatch(path)
     source = f"{match[1]}/{match[2]}.py" if match is not None else path
     return source if match is None or os.path.exists(source) else path  # noqa: PTH110
@@ -374,7 +374,7 @@ def _has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Every link on the way from a path as it is named to the file behind it."""
+    """Yield every link on the way from a path as it is named to the file behind it."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

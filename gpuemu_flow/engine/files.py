@@ -17,7 +17,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """The stamp of a regular file, or None when there is none."""
+    """Return the stamp of a regular file, or None when there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ class FileTable:
         self._prefix = str(self.root)
 
     def digest(self, path: str) -> str:
-        """sha256 of a file's content, `ABSENT` when it does not exist or is no file."""
+        """Return sha256 of a file's content, `ABSENT` when it does not exist or is no file."""
         full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
         stamp = stamp_of(full)
         if stamp is None:

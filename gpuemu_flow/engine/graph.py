@@ -66,7 +66,7 @@ class Graph:
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Names of the tasks that read `task`'s manifest."""
+        """Return names of the tasks that read `task`'s manifest."""
         if not self._readers:
             for spec in self.tasks.values():
                 for source in spec.inputs:
@@ -96,7 +96,7 @@ class Graph:
         return found
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
-        """Tasks that the words of a command line name, without what they depend on.
+        """Return tasks that the words of a command line name, without what they depend on.
 
         Parameters
         ----------

@@ -58,7 +58,7 @@ def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
 
 
 def relative(path: Path, root: Path) -> str:
-    """A path as keys and messages show it."""
+    """Return a path as keys and messages show it."""
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
     return path.as_posix()

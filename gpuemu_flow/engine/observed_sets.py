@@ -161,7 +161,7 @@ def _look(found: Needed, path: str, seen: str) -> None:
 
 
 def _first_missing(path: str) -> str:
-    """The uppermost part of a path that is not there."""
+    """Return the uppermost part of a path that is not there."""
     while len(path) > 1:
         folder = os.path.dirname(path)  # noqa: PTH120
         if os.path.isdir(folder):  # noqa: PTH112

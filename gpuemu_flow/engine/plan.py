@@ -131,7 +131,7 @@ def render(
     variables: Mapping[str, str] | None = None,
     looks: Mapping[str, str] | None = None,
 ) -> bytes | None:
-    """The plan file's content.
+    """Return the plan file's content.
 
     Parameters
     ----------
@@ -277,7 +277,7 @@ def _unquote(text: str) -> str:
 
 
 def find_workspace(start: str) -> str | None:
-    """The nearest folder from `start` upward that holds a configuration."""
+    """Return the nearest folder from `start` upward that holds a configuration."""
     folder = start
     while True:
         if os.path.isfile(os.path.join(folder, CONFIG_NAME)):  # noqa: PTH113, PTH118

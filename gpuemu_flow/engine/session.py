@@ -88,7 +88,7 @@ class RunOutcome:
 
     @property
     def executed(self) -> list[str]:
-        """Tasks whose action really ran, in graph order."""
+        """Return tasks whose action really ran, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
@@ -162,7 +162,7 @@ def count_jobs(workspace: Workspace, options: RunOptions) -> int:
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """A warning when narrowed triggers let tasks stand that would otherwise run."""
+    """Return a warning when narrowed triggers let tasks stand that would otherwise run."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks

@@ -43,7 +43,7 @@ def on_signals(react: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def cancel_on_signals() -> Iterator[threading.Event]:
-    """An event that a signal sets."""
+    """Yield an event that a signal sets."""
     cancel = threading.Event()
     with on_signals(cancel.set):
         yield cancel

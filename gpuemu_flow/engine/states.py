@@ -116,7 +116,7 @@ class TaskStates:
         self._manifests = below.as_posix() + "/"
 
     def manifest(self, target: str) -> str:
-        """A target's path in the file table."""
+        """Return a target's path in the file table."""
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
@@ -128,7 +128,7 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """The parts that are known without what its program was seen to use."""
+        """Return the parts that are known without what its program was seen to use."""
         runs_program = bool(spec.sources or spec.packages)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
@@ -139,7 +139,7 @@ class TaskStates:
         )
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
-        """Versions, now, of the packages that a task's sources import."""
+        """Return versions, now, of the packages that a task's sources import."""
         versions = ((name, self._version(name)) for name in spec.packages)
         return {name: version for name, version in versions if version}
 
@@ -224,7 +224,7 @@ class TaskStates:
         return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
 
     def environment_digest(self) -> str:
-        """One name for the whole environment."""
+        """Return one name for the whole environment."""
         return digest_json(self._environment)
 
 

@@ -57,7 +57,7 @@ class FileWatch:
 
     @property
     def folders(self) -> frozenset[str]:
-        """Every folder in which something watched lies."""
+        """Return every folder in which something watched lies."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
         all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
@@ -101,7 +101,7 @@ class FileWatch:
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Paths that changed, came or went since `refresh`, relative to the workspace."""
+        """Return paths that changed, came or went since `refresh`, relative to the workspace."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}

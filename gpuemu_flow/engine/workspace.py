@@ -91,7 +91,7 @@ class Workspace:
 
     @property
     def graph(self) -> Graph:
-        """The task graph."""
+        """Return the task graph."""
         return self.snapshot.graph
 
     @property
@@ -101,13 +101,13 @@ class Workspace:
 
     @property
     def config(self) -> Config:
-        """The configuration, parsed when first asked for."""
+        """Return the configuration, parsed when first asked for."""
         if self._config is None:
             self._config = load_config(self.config_path, environ=self._environ)
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
-        """States and keys of the tasks."""
+        """Return states and keys of the tasks."""
         return TaskStates(self.cache, self.snapshot.files, self.environment, triggers, self.inputs)
 
     @cached_property
@@ -124,7 +124,7 @@ class Workspace:
         )
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Those of `names` that may have to run: changed themselves, or downstream of one.
+        """Return those of `names` that may have to run: changed themselves, or downstream of one.
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
@@ -348,7 +348,7 @@ def _scanned(index: SourceIndex, path: Path) -> list[str]:
 
 
 def _package_files() -> list[str]:
-    """Files that change when a package that all results depend on is installed anew."""
+    """Return files that change when a package that all results depend on is installed anew."""
     import importlib.util  # noqa: PLC0415
 
     found = []

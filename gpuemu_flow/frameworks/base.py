@@ -29,7 +29,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def require(package: str, extra: str) -> Any:
-    """An installed package, imported.
+    """Return an installed package, imported.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def demand(outcome: CheckOutcome, what: str) -> None:
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
+    """Return inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}
@@ -155,7 +155,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """The framework itself; UsageError ``framework-missing``."""
+        """Return the framework itself; UsageError ``framework-missing``."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -168,18 +168,18 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> Array:
-        """An array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
+        """Return an array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
 
     @abstractmethod
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """A tensor of its own memory, on the device and of the dtype of `like`.
+        """Return a tensor of its own memory, on the device and of the dtype of `like`.
 
         `like` may be a tensor, or the name of a dtype.
         """
 
     @abstractmethod
     def get_dtype_name(self, tensor: Any) -> str:
-        """The canonical name of a tensor's dtype, such as ``bfloat16``."""
+        """Return the canonical name of a tensor's dtype, such as ``bfloat16``."""
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
@@ -187,13 +187,13 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
-        """Gradients in the framework's own way; see the adapters."""
+        """Return gradients in the framework's own way; see the adapters."""
 
     @abstractmethod
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Outputs of a function, and its gradients as a function of the outputs' cotangents.
+        """Return outputs of a function, and its gradients as a function of the outputs' cotangents.
 
         Parameters
         ----------
@@ -206,12 +206,12 @@ class FrameworkAdapter(ABC):
         """
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
-        """Outputs of a function, as arrays."""
+        """Return outputs of a function, as arrays."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         return [self.to_numpy(output) for output in outputs_of(function(tensors))]
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
-        """Tensors among the inputs, by name, as arrays."""
+        """Return tensors among the inputs, by name, as arrays."""
         return {
             name: self.to_numpy(value)
             for name, value in named(inputs).items()

@@ -130,7 +130,7 @@ def validating(
     backward: bool,
     options: Mapping[str, Any],
 ) -> Iterator[GradientContext]:
-    """A context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
+    """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
     raise_on_failure = bool(kwargs.pop("raise_on_failure", True))

@@ -43,7 +43,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> Reference:
-    """A function as `compare` asks it again; `call` hands arrays over to a version of it."""
+    """Return a function as `compare` asks it again; `call` hands arrays over to a version of it."""
     return Reference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 
@@ -133,7 +133,7 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """A comparison as the daemon would have answered it."""
+    """Return a comparison as the daemon would have answered it."""
     failures = (*found, *checked.failures)
     verdict = checked.verdict
     if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):

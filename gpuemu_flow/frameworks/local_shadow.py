@@ -140,7 +140,7 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a module's globals that all functions of the module share."""
+        """Return a copy of a module's globals that all functions of the module share."""
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))

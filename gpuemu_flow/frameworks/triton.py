@@ -135,7 +135,7 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Outputs of the same call with other values in new memory; None where it fails."""
+        """Return outputs of the same call with other values in new memory; None where it fails."""
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))
@@ -199,7 +199,7 @@ class TritonOp:
 
 
 def _tensor(value: Any) -> Any:
-    """Arrays as tensors on memory of their own, also in mappings; anything else as it is."""
+    """Return arrays as tensors on memory of their own, also in mappings; anything else as it is."""
     if isinstance(value, np.ndarray):
         return _ADAPTER.from_numpy(value)
     if isinstance(value, Mapping):
@@ -208,7 +208,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Tensors as copies, also in mappings; anything else as it is."""
+    """Return tensors as copies, also in mappings; anything else as it is."""
     if isinstance(value, Mapping):
         return {name: _copied(member) for name, member in value.items()}
     if not hasattr(value, "detach"):

@@ -111,7 +111,7 @@ def with_causes(
     cancel: Event | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
-    """A run's report with the causes of its failures.
+    """Return a run's report with the causes of its failures.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """The failing cases by kind of failure."""
+    """Return the failing cases by kind of failure."""
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
         if result.verdict in BAD and result.failures:
@@ -232,7 +232,7 @@ def _key(
 
 
 def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
-    """The cause with the failing cases that it stands for."""
+    """Return the cause with the failing cases that it stands for."""
     from gpuemu_flow.cases.beliefs import holds  # noqa: PLC0415
     from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
     from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
@@ -328,7 +328,7 @@ class _Reference:
         self._left = RERUNS * budget.left
 
     def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-        """Its outputs; None where it refuses the inputs or has been asked often enough."""
+        """Return its outputs; None where it refuses the inputs or has been asked often enough."""
         from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
 
         if self._left <= 0 or self._budget.late():

@@ -158,7 +158,7 @@ class Experiment:
     # Relations
 
     def _relation(self) -> Cause | None:
-        """A relation of all failing cases with plain values."""
+        """Return a relation of all failing cases with plain values."""
         chosen = self._relater.candidates(self._failing)
         for case in chosen:
             tried = self._try(case)

@@ -148,7 +148,7 @@ def list_failures(
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:
-    """A warning when failures have lost their inputs to the limit on what they may take."""
+    """Return a warning when failures have lost their inputs to the limit on what they may take."""
     count = FailureStore(workspace.cache).dropped()
     return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
 
@@ -205,7 +205,7 @@ def find_or_make(
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
-    """The exact inputs of a failure, in the layouts that they had.
+    """Return the exact inputs of a failure, in the layouts that they had.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """The op as it is configured now, or as it was when the failure was recorded.
+    """Return the op as it is configured now, or as it was when the failure was recorded.
 
     A request may have changed the op's arguments and tolerance: what came of it is judged as then.
 

@@ -65,7 +65,7 @@ class Mutation:
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
-    """The cases of a default run, or `count` of the same sequence."""
+    """Return the cases of a default run, or `count` of the same sequence."""
     name = f"generate:{subject.subject.name}:{subject.subject.dtype}"
     return plan_cases(
         subject.schema,
@@ -156,7 +156,7 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Tolerances that the errors of the op as it is suggest; it must be one that is trusted.
+    """Return tolerances that the errors of the op as it is suggest; it must be one that is trusted.
 
     Raises
     ------

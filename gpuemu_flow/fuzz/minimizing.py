@@ -155,7 +155,7 @@ class _Shrinker:
         self._setting = Setting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
-        """The smallest case, in the first setting in which the original fails."""
+        """Return the smallest case, in the first setting in which the original fails."""
         for setting in Setting:
             self._setting = setting
             with self._evaluator() as evaluator:
@@ -180,7 +180,7 @@ class _Shrinker:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
     def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
-        """One trial in a process of its own, with the op's whole time."""
+        """Return one trial in a process of its own, with the op's whole time."""
         with self._evaluator(self._patient) as evaluator:
             return self._judge(evaluator, candidate)
 

@@ -108,16 +108,16 @@ class FuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Cases that failed or ended in an error, by number."""
+        """Return cases that failed or ended in an error, by number."""
         return sorted(self._failures, key=attrgetter("number"))
 
     @property
     def passing(self) -> list[Case]:
-        """Cases that passed, by number; of many an even choice."""
+        """Return cases that passed, by number; of many an even choice."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:
-        """Cases by dtype, class of shapes, layout and strategy."""
+        """Return cases by dtype, class of shapes, layout and strategy."""
         return {
             what: self.coverage.by(aspect)
             for what, aspect in (

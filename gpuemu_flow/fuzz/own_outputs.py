@@ -65,11 +65,11 @@ class OwnOutputs:
         self._lock = threading.RLock()
 
     def op(self, name: str) -> OpConfig:
-        """The configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op; UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
     def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
-        """One case of an op; see `PlannedCases.case`."""
+        """Return one case of an op; see `PlannedCases.case`."""
         return self._planned.case(self.op(op), sequence, index)
 
     def check(
@@ -110,7 +110,7 @@ class OwnOutputs:
         )
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Names of an op's outputs, in order; see `output_names`."""
+        """Return names of an op's outputs, in order; see `output_names`."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
@@ -184,12 +184,12 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Names of the outputs; one of the usual name where the schema has none."""
+    """Return names of the outputs; one of the usual name where the schema has none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)
 
 
 def raised(error: BaseException) -> CheckResult:
-    """The verdict on a case whose op raised."""
+    """Return the verdict on a case whose op raised."""
     text = f"{type(error).__name__}: {error}"
     failure = Failure(FailureKind.EXECUTION, text, why=type(error).__name__)
     return CheckResult(Verdict.ERROR, (failure,))

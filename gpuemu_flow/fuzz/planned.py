@@ -52,7 +52,7 @@ class PlannedCases:
         self._lock = threading.Lock()
 
     def case(self, op: OpConfig, sequence: CaseSequence, index: int) -> Case:
-        """One case.
+        """Return one case.
 
         Raises
         ------

@@ -89,7 +89,7 @@ class Relater:
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """Some failing cases to begin with: of different sizes, the smallest first."""
+        """Return some failing cases to begin with: of different sizes, the smallest first."""
         plain = sorted(filter(self.is_plain, failing), key=lambda c: (c.numel < 64, c.numel))
         chosen: list[Case] = []
         for case in plain:

@@ -165,7 +165,7 @@ def _causes(
 def _groups(
     log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
 ) -> list[CauseGroup]:
-    """Failures by cause; each record learns its cause."""
+    """Return failures by cause; each record learns its cause."""
     by_reason: dict[str, list[Judged]] = {}
     stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
     by_cause: dict[Cause, list[Judged]] = {}
@@ -204,7 +204,7 @@ def _group(
     outcome: FuzzOutcome,
     text: str,
 ) -> CauseGroup:
-    """Failures that belong together, smallest first; each record is told why."""
+    """Return failures that belong together, smallest first; each record is told why."""
     records = [_record(log, known, op, judged, text) for judged in members]
     smallest = members[0].result
     return CauseGroup(
@@ -217,13 +217,13 @@ def _group(
 
 
 def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Failing and passing cases in each class of shapes."""
+    """Return failing and passing cases in each class of shapes."""
     failed = Counter(case.shape_class for case in failing)
     return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
 
 
 def _recorded(log: FailureLog, op: str) -> dict[str, str]:
-    """Ids of the op's recorded failures by their cases."""
+    """Return ids of the op's recorded failures by their cases."""
     return {
         digest_json(record.case): record.id
         for record in reversed(log.store.list(op))

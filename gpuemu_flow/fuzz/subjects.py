@@ -54,7 +54,7 @@ class OpSubject:
 
 
 def op_names(workspace: Workspace) -> list[str]:
-    """Ops that can be run, in the order of the configuration."""
+    """Return ops that can be run, in the order of the configuration."""
     return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
 
 
@@ -81,7 +81,7 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
 
 
 def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
-    """The dtypes that an op is checked in, or those of `wanted`.
+    """Return the dtypes that an op is checked in, or those of `wanted`.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
 
 
 def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
-    """One op in one dtype, ready to be tried; compiled code is built first.
+    """Return one op in one dtype, ready to be tried; compiled code is built first.
 
     Raises
     ------

@@ -19,7 +19,7 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Results that no newer state of the same code has retired, oldest first.
+    """Return results that no newer state of the same code has retired, oldest first.
 
     A state of the code is retired when another state of it began to submit after it had ended.
     States that submit at the same time, as two checkouts with one origin do, both count. So does

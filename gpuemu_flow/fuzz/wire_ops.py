@@ -199,7 +199,7 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """The configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op; UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class Subjects:
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
-        """The subject of a request.
+        """Return the subject of a request.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Subjects:
         return digest_json([repr(query.key()), *parts, *made_of])
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> _Compiled:
-        """An op with what a request changes of it."""
+        """Return an op with what a request changes of it."""
         op = self._config.op(query.op)
         kwargs = _typed(query.kwargs, op.kwargs, compiled.reference.kind)
         names = query.input_names or compiled.reference.input_names

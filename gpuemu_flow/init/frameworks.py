@@ -32,7 +32,7 @@ class Framework:
     extras: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Modules that its ops need and this interpreter lacks."""
+        """Return modules that its ops need and this interpreter lacks."""
         return [name for name in self.modules if find_spec(name) is None]
 
 

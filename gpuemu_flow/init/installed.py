@@ -37,7 +37,7 @@ class Origin:
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """The requirement, asking for extras of the package too."""
+        """Return the requirement, asking for extras of the package too."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
@@ -91,7 +91,7 @@ def _folder(address: str) -> Path | None:
 
 
 def _checkout() -> Path | None:
-    """The checkout that this package is imported from, if it is not installed."""
+    """Return the checkout that this package is imported from, if it is not installed."""
     folder = Path(gpuemu_flow.__file__).resolve().parent.parent
     return folder if (folder / "pyproject.toml").is_file() else None
 

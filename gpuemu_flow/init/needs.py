@@ -16,7 +16,7 @@ from gpuemu_flow.init.installed import NAME
 
 
 def needed_extras(config: Path) -> tuple[str, ...]:
-    """The extras without which a part of a workspace would be skipped.
+    """Return the extras without which a part of a workspace would be skipped.
 
     Raises
     ------

@@ -169,7 +169,7 @@ def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, by
 
 
 def framework_of(config: Path) -> str:
-    """A key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
+    """Return a key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
 
     Raises
     ------
@@ -225,6 +225,6 @@ def ignore_lines(known: bytes) -> bytes:
 
 
 def project_name(folder: Path) -> str:
-    """The folder's own name, as far as a name can be made of it."""
+    """Return the folder's own name, as far as a name can be made of it."""
     printable = "".join(c for c in folder.resolve().name if c.isprintable())
     return printable[:200] or "ops"

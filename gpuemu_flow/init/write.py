@@ -82,7 +82,7 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """The paths to write; a UsageError that names every reason not to."""
+    """Return the paths to write; a UsageError that names every reason not to."""
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():

@@ -16,7 +16,7 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """The command line of a lens; None when there is no failure that it could be about."""
+    """Return the command line of a lens; None when there is no failure that it could be about."""
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())

@@ -24,7 +24,7 @@ _OFFER_KINDS = {
 
 
 def make_server() -> ConfigServer:
-    """A server with all that it answers."""
+    """Return a server with all that it answers."""
     server = ConfigServer()
     _follow_texts(server)
     _follow_files(server)

@@ -122,7 +122,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
-    """The last results of ops that failed, each at the op's name."""
+    """Return the last results of ops that failed, each at the op's name."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):

@@ -34,7 +34,7 @@ class Progress:
 
     @property
     def percent(self) -> int:
-        """Whole per cent of the tasks, the one under way in part."""
+        """Return whole per cent of the tasks, the one under way in part."""
         part = self.done / self.total if self.total else 0.0
         return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
 

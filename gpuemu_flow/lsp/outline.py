@@ -80,7 +80,7 @@ class Outline:
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """The key path that a place is about; empty when it is about none."""
+        """Return the key path that a place is about; empty when it is about none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
@@ -143,7 +143,7 @@ def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
 
 
 def _name(found: Outline, line: int) -> tuple[str, Span]:
-    """The op's name on the line of its key, and where it stands."""
+    """Return the op's name on the line of its key, and where it stands."""
     whole = found.line_span(line)
     text = found.lines[whole.line]
     match = _NAME.search(text)

@@ -145,7 +145,7 @@ class Prover:
         return float(relative.max()) if relative.size else 0.0
 
     def extremes(self, actual: Array, expected: Array) -> NDArray[np.intp]:
-        """Positions of the largest error and the largest share in a block that passes."""
+        """Return positions of the largest error and the largest share in a block that passes."""
         proof = self.prove(actual, expected)
         error, scale = self._buffers[0, : actual.size], self._buffers[3, : actual.size]
         at = {int(error.argmax())}
@@ -154,7 +154,7 @@ class Prover:
         return np.array(sorted(at), dtype=np.intp)
 
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
-        """Largest error in ulp of the block that `prove` has just proven.
+        """Return largest error in ulp of the block that `prove` has just proven.
 
         Steps between values of one dtype; otherwise, for float64 expected values, the error over
         the spacing of `fmt` at them.
@@ -202,7 +202,7 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """A prover for the dtypes and the bound at hand, or None when nothing can be proven."""
+    """Return a prover for the dtypes and the bound at hand, or None when nothing can be proven."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof
@@ -239,7 +239,7 @@ def paired_blocks(
 
 
 def take(array: Array, where: Where) -> Array:
-    """The elements at flat positions in C order, without flattening a strided array."""
+    """Return the elements at flat positions in C order, without flattening a strided array."""
     if array.flags.c_contiguous:
         return array.reshape(-1)[where]
     positions = np.arange(where.start, where.stop) if isinstance(where, slice) else where

@@ -105,7 +105,7 @@ class Excuse:
     without: ElementBound
 
     def size(self, error: Float64Array) -> float:
-        """The mean of the squared errors, each divided by its variance and clipped.
+        """Return the mean of the squared errors, each divided by its variance and clipped.
 
         A single far element is not its business: the bound sees to it.
         """

@@ -49,7 +49,7 @@ class Observation:
 
     @property
     def at_the_top(self) -> float:
-        """Largest relative error among the largest values."""
+        """Return largest relative error among the largest values."""
         top = max(self.relative, default=0)
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
@@ -120,7 +120,7 @@ def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
 ) -> list[Observation]:
-    """One case's errors, one entry per float dtype among the outputs.
+    """Return one case's errors, one entry per float dtype among the outputs.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def observe(
 
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
-    """The largest relative error of each binade of expected values that occurs."""
+    """Yield the largest relative error of each binade of expected values that occurs."""
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]
@@ -165,7 +165,7 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
 
 
 def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
-    """A suggestion per dtype, in the order in which the dtypes come.
+    """Return a suggestion per dtype, in the order in which the dtypes come.
 
     Notes
     -----
@@ -201,7 +201,7 @@ def _suggest(dtype: str, seen: list[Observation]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """The 95th percentile, never interpolated: with up to 20 values the largest of them."""
+    """Return the 95th percentile, never interpolated: with up to 20 values the largest of them."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 

@@ -143,7 +143,7 @@ class CheckedOutput:
         return index, float(self.actual[index]), float(self.expected[index])
 
     def _text(self, value: Any) -> str:
-        """A value with all the digits that its dtype distinguishes."""
+        """Return a value with all the digits that its dtype distinguishes."""
         if self.dtype not in FLOAT_LIMITS and np.asarray(value).dtype.kind in "biu":
             return str(int(value))
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"

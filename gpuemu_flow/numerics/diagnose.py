@@ -98,7 +98,7 @@ def _default_rules(actual: NDArray[Any], expected: NDArray[Any]) -> Rules:
 def failing_elements(
     actual: NDArray[Any], expected: NDArray[Any], bound: Bound, rules: Rules
 ) -> BoolArray:
-    """The mask of the elements that fail, as the comparison judges them."""
+    """Return the mask of the elements that fail, as the comparison judges them."""
     flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
     mask = np.empty(actual.size, bool)
     exact = actual.dtype == expected.dtype and actual.dtype.kind in "iu"
@@ -129,7 +129,7 @@ _ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 
 def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:
-    """The best finding of each aspect, likeliest first."""
+    """Return the best finding of each aspect, likeliest first."""
     best = [
         max(found, key=lambda finding: finding.likelihood) for found in map(list, aspects) if found
     ]

@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Findings on what wrong elements have in common beside their place."""
+    """Return findings on what wrong elements have in common beside their place."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count
@@ -75,7 +75,7 @@ def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
 
 
 def _input_values(evidence: Evidence, failing: Positions, passing: Positions) -> Iterator[Finding]:
-    """A border in the values of an input that has the output's shape."""
+    """Yield a border in the values of an input that has the output's shape."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape or not array.ndim:
             continue
@@ -143,7 +143,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """A border in the rows' largest magnitude or in their spread."""
+    """Yield a border in the rows' largest magnitude or in their spread."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:
@@ -188,7 +188,7 @@ _ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = 
 
 
 def _growing(evidence: Evidence) -> Iterator[Finding]:
-    """Errors that grow steadily along an axis, by an order of magnitude at least."""
+    """Yield errors that grow steadily along an axis, by an order of magnitude at least."""
     points = evidence.finite
     if len(points) < 4 * BINS:
         return

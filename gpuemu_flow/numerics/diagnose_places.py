@@ -60,7 +60,7 @@ class _Region:
 
 
 def places(evidence: Evidence) -> list[Finding]:
-    """Findings on where the failing elements lie, likeliest first."""
+    """Return findings on where the failing elements lie, likeliest first."""
     if evidence.total == 1:
         return []
     if evidence.count == 1:
@@ -146,7 +146,7 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
 
 def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """One sentence for the axes on which the failing elements are confined to a region."""
+    """Return one sentence for the axes on which the failing elements are confined to a region."""
     confined = [region for region in regions if region.form not in ("all", "some")]
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
@@ -174,7 +174,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _tile(region: _Region) -> int:
-    """The widest usual tile that a region's border is a multiple of; 0 for none."""
+    """Return the widest usual tile that a region's border is a multiple of; 0 for none."""
     border = region.start if region.form == "tail" else region.stop
     if region.form not in ("tail", "head") or not border:
         return 0

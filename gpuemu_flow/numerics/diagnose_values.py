@@ -49,7 +49,7 @@ SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 
 
 def values(evidence: Evidence) -> list[Finding]:
-    """Findings on the values of the failing elements that are finite on both sides."""
+    """Return findings on the values of the failing elements that are finite on both sides."""
     points = evidence.finite
     if not len(points):
         return []
@@ -60,7 +60,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Findings on NaN and Inf on one side only."""
+    """Yield findings on NaN and Inf on one side only."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
@@ -294,7 +294,7 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
 
 
 def _held_by(values: Float64Array, name: str) -> float:
-    """Share of the values that a format represents exactly."""
+    """Return share of the values that a format represents exactly."""
     rounded = to_float64(values.astype(numpy_dtype(name)))
     return float(np.count_nonzero(rounded == values)) / values.size
 

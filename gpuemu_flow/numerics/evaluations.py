@@ -71,7 +71,7 @@ class Evaluations:
     def outputs(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays | None:
-        """The outputs, or None when the evaluation failed.
+        """Return the outputs, or None when the evaluation failed.
 
         A reference that refuses float64 is given float32, then the dtypes of the case itself. What
         it takes first it is given from then on.

@@ -77,7 +77,7 @@ class Points:
     expected: Float64Array
 
     def where(self, chosen: BoolArray) -> Points:
-        """The points for which `chosen` is set."""
+        """Return the points for which `chosen` is set."""
         return Points(self.positions[chosen], self.actual[chosen], self.expected[chosen])
 
     def __len__(self) -> int:
@@ -126,12 +126,12 @@ class Evidence:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Sizes of all axes of the output and the inputs, without repetition."""
+        """Return sizes of all axes of the output and the inputs, without repetition."""
         shapes = [self.shape, *(array.shape for array in self.inputs.values())]
         return tuple(dict.fromkeys(size for shape in shapes for size in shape))
 
     def at(self, positions: Positions) -> Points:
-        """The elements at flat positions."""
+        """Return the elements at flat positions."""
         return Points(positions, self.actual_at(positions), self.expected_at(positions))
 
     def actual_at(self, positions: Positions) -> Float64Array:
@@ -142,7 +142,7 @@ class Evidence:
 
     @cached_property
     def failing(self) -> Points:
-        """Failing elements, spread evenly over all of them."""
+        """Return failing elements, spread evenly over all of them."""
         return self.at(some_positions(self.mask.reshape(-1), self.count))
 
     @cached_property
@@ -152,12 +152,12 @@ class Evidence:
 
     @cached_property
     def finite(self) -> Points:
-        """The failing elements that are finite on both sides."""
+        """Return the failing elements that are finite on both sides."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 
     def lines(self, axis: int) -> tuple[Points, BoolArray]:
-        """Some rows (axis -1) or columns (axis -2) with failures, as a grid.
+        """Return some rows (axis -1) or columns (axis -2) with failures, as a grid.
 
         Returns
         -------
@@ -189,14 +189,14 @@ def count_along(mask: BoolArray, axis: int) -> NDArray[np.int64]:
 
 
 def spread(values: Positions, limit: int) -> Positions:
-    """At most `limit` of the values: the first, the last, and others spread evenly."""
+    """Return at most `limit` of the values: the first, the last, and others spread evenly."""
     if values.size <= limit:
         return values
     return values[np.linspace(0, values.size - 1, limit).astype(np.intp)]
 
 
 def some_positions(mask: BoolArray, count: int) -> Positions:
-    """At most `SAMPLE` positions where a flat mask is set, ascending.
+    """Return at most `SAMPLE` positions where a flat mask is set, ascending.
 
     Ranks are spread evenly and then moved by a golden-ratio sequence: an even step would fall in
     with the period of the tiles.

@@ -31,7 +31,7 @@ class FailureRate:
 
     @property
     def rate(self) -> float:
-        """Share that failed; 0 of 0 is 0."""
+        """Return share that failed; 0 of 0 is 0."""
         return self.failed / self.total if self.total else 0.0
 
     @property
@@ -60,7 +60,7 @@ class FailureRate:
 
 
 def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> FailureRate:
-    """The failure rate with Wilson's score interval.
+    """Return the failure rate with Wilson's score interval.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Elements at `where` whose failure would mean nothing; None when there are none."""
+        """Return elements at `where` whose failure would mean nothing; None when there are none."""
         ...
 
 
@@ -194,7 +194,7 @@ def _matches(
 
 
 def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
-    """Values that fail under a strict policy even where the expected value is the same."""
+    """Return values that fail under a strict policy even where the expected value is the same."""
     forbidden: BoolArray | bool = False
     if rules.nan == "strict":
         forbidden = forbidden | np.isnan(actual)
@@ -204,7 +204,7 @@ def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
 
 
 def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
-    """Pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
+    """Return pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
 
     The expected value decides; a NaN or Inf that only the output has counts as a failure unless
     the case itself feeds such values.

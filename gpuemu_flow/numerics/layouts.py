@@ -54,7 +54,7 @@ def sentinel(dtype: np.dtype[Any]) -> bytes:
 
 
 def effective_layout(layout: str, shape: Shape) -> str:
-    """The layout that a tensor of `shape` really has when `layout` is asked for.
+    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def reduced_shape(shape: Shape) -> Shape:
 
 
 def describe(layout: str, shape: Shape) -> tuple[int, ...]:
-    """Strides in elements of a tensor of `shape` in `layout`."""
+    """Return strides in elements of a tensor of `shape` in `layout`."""
     layout = effective_layout(layout, shape)
     if layout == "transposed":
         swapped = _row_major((*shape[:-2], shape[-1], shape[-2]))
@@ -197,7 +197,7 @@ class LaidOut:
 
 
 def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
-    """The bytes of a buffer as unsigned integers of the elements' size."""
+    """Return the bytes of a buffer as unsigned integers of the elements' size."""
     return buffer.view(np.dtype(f"u{itemsize}"))
 
 
@@ -274,7 +274,7 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """A view of the values in a layout; `values` itself when it lies so already.
+    """Return a view of the values in a layout; `values` itself when it lies so already.
 
     Parameters and errors are those of `lay_out_guarded`.
     """

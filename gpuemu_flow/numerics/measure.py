@@ -56,7 +56,7 @@ def measure(
     thorough: bool = False,
     rounding: Rounding | None = None,
 ) -> tuple[dict[str, ElementBound], bool]:
-    """The envelope of every output, and whether it had to do without a shadow.
+    """Return the envelope of every output, and whether it had to do without a shadow.
 
     Parameters
     ----------

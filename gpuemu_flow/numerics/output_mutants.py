@@ -125,7 +125,7 @@ def plant(
     dtypes: Mapping[str, str] | None = None,
     evaluate: Evaluate | None = None,
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs of a case with the bug in them.
+    """Return the outputs of a case with the bug in them.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """The reference's outputs on changed inputs; empty where it has none."""
+    """Return the reference's outputs on changed inputs; empty where it has none."""
     if evaluate is None:
         return {}
     try:

@@ -26,7 +26,7 @@ def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -
 
 
 def widen(inputs: Arrays) -> Arrays:
-    """All float inputs, of whatever width, as float64."""
+    """Return all float inputs, of whatever width, as float64."""
     return {
         name: to_float64(array) if dtype_name(array.dtype) in FLOAT_LIMITS else array
         for name, array in inputs.items()
@@ -124,7 +124,7 @@ class Perturbation:
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
-    """Inputs for the float32 shadow, optionally in column-major order.
+    """Return inputs for the float32 shadow, optionally in column-major order.
 
     Another memory order makes numpy's reductions add in another order.
     """
@@ -137,7 +137,7 @@ def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
 
 
 def largest_magnitude(inputs64: Arrays) -> float:
-    """The largest finite magnitude over all float64 inputs; 0 when there is none."""
+    """Return the largest finite magnitude over all float64 inputs; 0 when there is none."""
     largest = 0.0
     for values in inputs64.values():
         if values.dtype == np.float64:

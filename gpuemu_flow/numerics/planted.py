@@ -50,7 +50,7 @@ class Site:
         return DTYPES[self.dtype].kind == "float"
 
     def wide(self) -> NDArray[np.float64]:
-        """A float64 copy of the values."""
+        """Return a float64 copy of the values."""
         return np.array(to_float64(self.values), np.float64)
 
 
@@ -148,7 +148,7 @@ def swapped(site: Site) -> Array | None:
 
 
 def _rows(site: Site) -> Array | None:
-    """A copy of the values as rows, or None where there are not two."""
+    """Return a copy of the values as rows, or None where there are not two."""
     if site.values.ndim < 2 or site.values.shape[-1] == 0:
         return None
     rows = np.array(site.values).reshape(-1, site.values.shape[-1])
@@ -195,7 +195,7 @@ def stale_element(site: Site) -> Array | None:
 
 
 def half_rounded(site: Site) -> Array | None:
-    """Values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
+    """Return values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
     if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
         return None
     wide = site.wide()
@@ -205,7 +205,7 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
+    """Return errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
 
     In a 32-bit or wider dtype a 16-bit accumulator is meant. The walk's standard deviation is
     ``√n / 4`` units, of which a sum of n terms of one sign makes more.
@@ -255,7 +255,7 @@ def index_wrapped(site: Site) -> Array | None:
 
 
 def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Float inputs as float64, others unchanged."""
+    """Return float inputs as float64, others unchanged."""
     return {
         name: to_float64(array) if array.dtype.kind not in "iub" else array
         for name, array in inputs.items()

@@ -100,7 +100,7 @@ def _is_step(node: ast.expr) -> bool:
 
 
 def _name(call: ast.Call) -> str:
-    """The last part of what is called; empty when that has no name."""
+    """Return the last part of what is called; empty when that has no name."""
     called = call.func
     return called.attr if isinstance(called, ast.Attribute) else str(getattr(called, "id", ""))
 

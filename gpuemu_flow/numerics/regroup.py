@@ -76,7 +76,7 @@ def _sum(left: Any, right: Any, *, minus: bool) -> Any:
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """The float32 arrays among the inputs, as such whose sums are grouped the other way.
+    """Return the float32 arrays among the inputs, as such whose sums are grouped the other way.
 
     Notes
     -----

@@ -153,7 +153,7 @@ def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArr
 
 
 def output_relations(seen: Observation) -> set[Relation]:
-    """Every relation of the outputs alone that explains a failing case."""
+    """Return every relation of the outputs alone that explains a failing case."""
     wrong = seen.wrong
     if not wrong:
         return set()

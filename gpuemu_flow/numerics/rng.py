@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def _arrays() -> ModuleType:
-    """The array half of the generator; loaded late because it needs numpy."""
+    """Return the array half of the generator; loaded late because it needs numpy."""
     from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
 
     return rng_draws
@@ -78,12 +78,12 @@ class SeededRng:
 
     @property
     def seed(self) -> int:
-        """The seed that this generator was built with, below 2**64."""
+        """Return the seed that this generator was built with, below 2**64."""
         return self._seed
 
     @property
     def state(self) -> State:
-        """The two state words, older first."""
+        """Return the two state words, older first."""
         return self._older, self._newer
 
     def derive(self, domain: str) -> SeededRng:
@@ -93,7 +93,7 @@ class SeededRng:
     # One value at a time: each takes one word of the stream unless it says otherwise.
 
     def gen_u64(self) -> int:
-        """The next 64-bit word."""
+        """Return the next 64-bit word."""
         newest = next_word(self._older, self._newer)
         output = ((newest ^ self._newer) + self._newer) & MASK64
         self._older, self._newer = self._newer, newest
@@ -108,7 +108,7 @@ class SeededRng:
         return (self.gen_u64() >> 40) * 2.0**-24
 
     def gen_range(self, low: int, high: int) -> int:
-        """An integer in [low, high), by modulo as gpuemu does (slightly biased).
+        """Return an integer in [low, high), by modulo as gpuemu does (slightly biased).
 
         Raises
         ------
@@ -120,17 +120,17 @@ class SeededRng:
         return low + self.gen_u64() % (high - low)
 
     def choice_index(self, length: int) -> int:
-        """An index below `length`; ValueError when there is none."""
+        """Return an index below `length`; ValueError when there is none."""
         if length <= 0:
             raise ValueError(f"nothing to choose from: length {length}")
         return self.gen_u64() % length
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of `options`, duplicates counting; ValueError when it is empty."""
+        """Return one of `options`, duplicates counting; ValueError when it is empty."""
         return options[self.choice_index(len(options))]
 
     def gen_bool(self, probability: float = 0.5) -> bool:
-        """True with the given probability: never at 0, always at 1."""
+        """Return True with the given probability: never at 0, always at 1."""
         return self.gen_f64() < probability
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
@@ -147,7 +147,7 @@ class SeededRng:
         return values
 
     def u64(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, uint64."""
+        """Return the next `n` words, uint64."""
         return self._draw("u64", n)
 
     def f64(self, n: int) -> NDArray[np.float64]:
@@ -208,7 +208,7 @@ class SeededRng:
 
 
 def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    """The dims in the arguments of `randn`: separate integers, or one sequence of them."""
+    """Return the dims in the arguments of `randn`: separate integers, or one sequence of them."""
     try:
         return tuple(operator.index(dim) for dim in args)  # type: ignore[arg-type]
     except TypeError:
@@ -218,7 +218,7 @@ def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 
 
 def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
-    """The first `n` words of each seed's stream, shape (len(seeds), n).
+    """Return the first `n` words of each seed's stream, shape (len(seeds), n).
 
     Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
     seed is a lane of its own, so that no jump ahead is needed.

@@ -74,7 +74,7 @@ def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
 
 
 def batch_u64(seeds: Sequence[int], count: int) -> Words:
-    """The first `count` words of each seed's stream, shape (len(seeds), count)."""
+    """Return the first `count` words of each seed's stream, shape (len(seeds), count)."""
     count = _checked(count)
     # A step of few lanes costs as much as one of hundreds, about as much as ten words looked up.
     if len(seeds) == 0 or len(seeds) >= min(count / 10, 60 + count / 400):

@@ -78,7 +78,7 @@ class Lanes:
 
     @property
     def last_state(self) -> State:
-        """The last lane's state."""
+        """Return the last lane's state."""
         return int(self.starts[0, -1]), int(self.starts[1, -1])
 
     def draw_columns(self, conversion: Conversion, block: NDArray[Any]) -> None:
@@ -131,7 +131,7 @@ _workspace = _Workspace()
 
 
 def fill(state: State, count: int, conversion: Conversion) -> tuple[NDArray[Any], State]:
-    """The next `count` values and the state after them.
+    """Return the next `count` values and the state after them.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def seed_states(seeds: Sequence[int]) -> Words:
 
 
 def fill_per_seed(seeds: Sequence[int], count: int, conversion: Conversion) -> NDArray[Any]:
-    """The first `count` values of each seed's stream, shape (len(seeds), count)."""
+    """Return the first `count` values of each seed's stream, shape (len(seeds), count)."""
     padded = -(-count // TILE) * TILE
     values = np.empty((len(seeds), padded), dtype=conversion.dtype)
     for first in range(0, len(seeds), MAX_LANES):

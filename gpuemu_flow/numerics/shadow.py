@@ -43,7 +43,7 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
-    """The source with float64 arithmetic turned into float32, line by line where it was.
+    """Return the source with float64 arithmetic turned into float32, line by line where it was.
 
     Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
     imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
@@ -195,7 +195,7 @@ class _Finder:
 
 
 def _torch_names(tree: ast.Module) -> set[str]:
-    """The names that the torch module is imported under."""
+    """Return the names that the torch module is imported under."""
     return {
         alias.asname or "torch"
         for node in ast.walk(tree)

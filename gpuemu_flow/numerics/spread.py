@@ -151,7 +151,7 @@ class Spread:
         weak: bool,
         safety: float,
     ) -> ElementBound:
-        """The envelope from all that was folded in.
+        """Return the envelope from all that was folded in.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class Spread:
         return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
 
     def _typical(self) -> float:
-        """The median magnitude of the results that are not zero."""
+        """Return the median magnitude of the results that are not zero."""
         sizes = np.abs(self._reference[self.finite & (self._reference != 0.0)])
         return float(np.median(sizes)) if sizes.size else 0.0
 

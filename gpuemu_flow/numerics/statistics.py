@@ -215,7 +215,7 @@ class Sample:
 def make_sample(
     judgement: Judgement, expected: Float64Array, ulps: Float64Array | None, weight: float
 ) -> Sample:
-    """The statistics of sampled elements; `ulps` is None for integers and booleans."""
+    """Return the statistics of sampled elements; `ulps` is None for integers and booleans."""
     error = judgement.error
     if judgement.unjudged is not None:
         kept = ~judgement.unjudged
@@ -237,7 +237,7 @@ def make_sample(
 def combine(
     parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
 ) -> ErrorStats:
-    """One set of statistics over all outputs of a case.
+    """Return one set of statistics over all outputs of a case.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def combine(
 
 
 def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index tuple of a flat position in C order; empty for 0-d."""
+    """Return the index tuple of a flat position in C order; empty for 0-d."""
     return tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
 
 

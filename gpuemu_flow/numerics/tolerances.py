@@ -36,7 +36,7 @@ ToleranceTable = Mapping[str, PartialTolerance]
 
 
 def default_tolerance(dtype: str) -> Tolerance:
-    """The documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
+    """Return the documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
 
     A dtype outside the vocabulary gets float32's.
     """
@@ -55,7 +55,7 @@ def resolve(
     calibrated: ToleranceTable | None = None,
     user_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
-    """The tolerance of one dtype, each member from the most specific place that gives it.
+    """Return the tolerance of one dtype, each member from the most specific place that gives it.
 
     Order: the call itself, ``[ops.tolerances]``, the kernel's, the calibrated ones,
     ``[validation.tolerances]``, the user's configuration, the documented default.

@@ -97,7 +97,7 @@ def trivial_candidates(
     dtypes: Mapping[str, str] | None = None,
     previous: Arrays | None = None,
 ) -> list[TrivialCandidate]:
-    """The candidates that are wrong on this case.
+    """Return the candidates that are wrong on this case.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
 
 
 def _earlier(previous: Arrays, right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """The earlier outputs in the right dtypes; None unless all shapes are the same."""
+    """Return the earlier outputs in the right dtypes; None unless all shapes are the same."""
     if previous.keys() != right.keys():
         return None
     if any(previous[name].shape != values.shape for name, values in right.items()):

@@ -75,7 +75,7 @@ def _is_finite(array: Array) -> NDArray[np.bool_]:
 
 
 def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    """Distance from each value's magnitude to the next larger one in the format.
+    """Return distance from each value's magnitude to the next larger one in the format.
 
     ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``, with magnitudes beyond the
     format's largest value counted as the largest.

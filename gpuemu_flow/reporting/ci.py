@@ -172,7 +172,7 @@ def _gate(workspace: Workspace, request: Request) -> bool:
 
 
 def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunReport:
-    """Results of tasks that the time limit ended, or kept from beginning, as skipped."""
+    """Return results of tasks that the time limit ended, or kept from beginning, as skipped."""
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {

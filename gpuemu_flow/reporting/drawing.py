@@ -28,7 +28,7 @@ FEW_VALUES = 8
 def draw(
     name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
 ) -> Picture:
-    """The figures of one output.
+    """Return the figures of one output.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Elements by the share of the tolerance that they use; see `SHARES`."""
+    """Return elements by the share of the tolerance that they use; see `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
 

@@ -174,7 +174,7 @@ def _op_place(op: OpConfig, config: Path, base: Path) -> Place:
 
 
 def _definition(path: Path, function: str) -> int:
-    """The line of ``def function``; 0 when it cannot be told."""
+    """Return the line of ``def function``; 0 when it cannot be told."""
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0

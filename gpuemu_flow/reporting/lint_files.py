@@ -113,7 +113,7 @@ def _lint(found: Measurement, names: Sequence[str], policy: Policy) -> Linted:
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Source files that the findings of some kernels point to."""
+    """Return source files that the findings of some kernels point to."""
     files = set()
     for view in views:
         places = [view.place]
@@ -194,7 +194,7 @@ class _Measurer:
         return find_tools(self._configured, names=self._names)
 
     def measure(self, pair: _Pair) -> Measurement:
-        """Figures and findings of all kernels of a pair."""
+        """Return figures and findings of all kernels of a pair."""
         ptx, cubin = _bytes(pair.ptx), _bytes(pair.cubin)
         digests = [None if data is None else digest_bytes(data) for data in (ptx, cubin)]
         # Tools by the state of their files, so that nothing is run to find a measurement.

@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Results that are missing as skipped, and a word on those that are out of date."""
+    """Return results that are missing as skipped, and a word on those that are out of date."""
     old = {
         (spec.subject, spec.dtype)
         for name, spec in workspace.graph.tasks.items()

@@ -32,7 +32,7 @@ from gpuemu_flow.verdicts import Tally
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
-    """Results of skipped ops and dtypes for which clients submitted outputs.
+    """Return results of skipped ops and dtypes for which clients submitted outputs.
 
     Only submissions count that were judged by the reference, the configuration and the environment
     as they are now, without a tolerance or arguments of their own, and whose code no newer state of
@@ -166,7 +166,7 @@ def _figure(judged: Judged, name: str) -> float:
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
-    """The recorded failure that a submission became; None when it was deleted since."""
+    """Return the recorded failure that a submission became; None when it was deleted since."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:

@@ -59,7 +59,7 @@ class Trend:
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Cells as strokes, one path per level; neighbours in a row are one piece.
+    """Return cells as strokes, one path per level; neighbours in a row are one piece.
 
     A stroke lies half a cell above its cells' middle: who draws it moves it down by that.
     """
@@ -102,7 +102,7 @@ class _Axis:
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """The cell that a half decade falls into."""
+        """Return the cell that a half decade falls into."""
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 
@@ -160,7 +160,7 @@ def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
 
 
 def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
-    """Places and labels of whole decades, so far apart that labels do not overlap."""
+    """Return places and labels of whole decades, so far apart that labels do not overlap."""
     shown: list[tuple[float, str]] = []
     for value, at in axis.places.items():
         special = value in (_ZERO, _SPECIAL)

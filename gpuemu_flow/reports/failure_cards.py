@@ -58,7 +58,7 @@ class Besides:
 
 
 def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseFailure]]:
-    """A card for each op, dtype and kind, worst first; the other failing cases as a list.
+    """Return a card for each op, dtype and kind, worst first; the other failing cases as a list.
 
     Parameters
     ----------

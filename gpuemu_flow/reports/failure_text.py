@@ -46,7 +46,7 @@ def failure_row(failure: FailureRecord) -> str:
 
 
 def render_failure(record: FailureRecord, style: Style) -> str:
-    """One recorded failure in full."""
+    """Return one recorded failure in full."""
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
@@ -138,7 +138,7 @@ class Shrunk(Protocol):
 
 
 def render_minimization(found: Shrunk, style: Style) -> str:
-    """A failure and the smallest case found."""
+    """Return a failure and the smallest case found."""
     lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
         return "\n".join([*lines, "it no longer fails, so there is nothing to minimise"])

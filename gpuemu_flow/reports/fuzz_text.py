@@ -24,7 +24,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
 
 
 def histogram(counts: Sequence[int]) -> str:
-    """Counts as a row of bars; what is not zero shows."""
+    """Return counts as a row of bars; what is not zero shows."""
     most = max(counts, default=0)
     if not most:
         return ""
@@ -32,7 +32,7 @@ def histogram(counts: Sequence[int]) -> str:
 
 
 def render(report: FuzzReport, style: Style) -> str:
-    """One op's fuzz run."""
+    """Return one op's fuzz run."""
     counts = [
         f"{report.passed} passed",
         *(f"{n} {word}" for n, word in _other_counts(report) if n),

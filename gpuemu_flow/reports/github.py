@@ -31,7 +31,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """One per op, dtype and kind of failure: cases with one cause lie on the same line."""
+    """Yield one per op, dtype and kind of failure: cases with one cause lie on the same line."""
     alike = leads.alike(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}

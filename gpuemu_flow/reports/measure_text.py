@@ -43,7 +43,7 @@ def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
 
 
 def render_mutation(found: Mutated, style: Style) -> str:
-    """The score, the survivors and the trivial candidates that passed."""
+    """Return the score, the survivors and the trivial candidates that passed."""
     score = found.score
     total = len(score.killed) + len(score.survivors)
     name = style.paint(printable(found.op), "1")
@@ -82,7 +82,7 @@ class Covered(Protocol):
 
 
 def render_coverage(found: Covered) -> str:
-    """The table and the gaps."""
+    """Return the table and the gaps."""
     lines = table(found.rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     shown = [

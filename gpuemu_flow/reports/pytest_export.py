@@ -77,7 +77,7 @@ def render(
     folder: Path,
     file_name: str = "",
 ) -> PytestExport:
-    """The test of a failure.
+    """Return the test of a failure.
 
     The op is loaded from where it lies now: paths below the workspace are written relative to
     `folder` when that lies in the workspace too, so that the test can be committed with it.
@@ -154,7 +154,7 @@ class _Test:
         self.tensors: dict[str, Array] = dict(self._expected.tensors)
 
     def text(self, test: str, tensors_name: str) -> str:
-        """The whole file."""
+        """Return the whole file."""
         in_process = bool(self._function)
         body = self._callable_parts(test) if in_process else self._script_parts(test)
         constants = {
@@ -219,14 +219,14 @@ class _Test:
         return Source(literal(str(root)))
 
     def _path(self, path: str) -> Source:
-        """A path of the program, relative to the workspace where it lies in it."""
+        """Return a path of the program, relative to the workspace where it lies in it."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return Source(f"os.path.join(ROOT, {literal(relative)})")
         return Source(literal(path))
 
     def _extended(self) -> list[str]:
-        """Dtypes that numpy has not, among the inputs and the outputs."""
+        """Return dtypes that numpy has not, among the inputs and the outputs."""
         used = {dtype_name(array.dtype) or "" for array in self.tensors.values()}
         used |= {name for output in self._expected.outputs.values() for name in output["dtypes"]}
         used |= {dtype_name(array.dtype) or "" for array in self._inputs.values()}

@@ -45,7 +45,7 @@ class Style:
 
 
 def printable(text: str) -> str:
-    """Text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+    """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
 
     Control characters are shown by their number, and so is the first sign of what GitHub
     (``::error::`` at a line's begin, ``##[error]``) and Azure (``##vso[``) would obey.
@@ -62,12 +62,12 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds or milliseconds, as suits."""
+    """Return seconds or milliseconds, as suits."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun, in the plural unless it is one."""
+    """Return a count with its noun, in the plural unless it is one."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -79,14 +79,14 @@ def _ulps(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share of the tolerance: per cent, or a multiple once it is far beyond."""
+    """Return a share of the tolerance: per cent, or a multiple once it is far beyond."""
     if not math.isfinite(value):
         return "inf"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def percent(part: float) -> str:
-    """A part of a whole, in which nothing is rounded to none, or to all of it."""
+    """Return a part of a whole, in which nothing is rounded to none, or to all of it."""
     if part <= 0 or part >= 1:
         return f"{part:.0%}".replace("%", " %")
     if part < 0.001 or part > 0.999:
@@ -222,7 +222,7 @@ def _kernel_row(result: KernelResult) -> list[str]:
 
 
 def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Failing cases folded to causes; the smallest case stands for each."""
+    """Return failing cases folded to causes; the smallest case stands for each."""
     by_op: dict[str, list[OpResult]] = {}
     for result in results:
         if result.failures:
@@ -269,7 +269,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def totals_line(report: RunReport) -> str:
-    """Counts of tasks and of verdicts."""
+    """Return counts of tasks and of verdicts."""
     tasks = report.tasks
     parts = [f"{tasks.ran} ran", f"{tasks.restored} restored", f"{tasks.current} current"]
     if tasks.failed:
@@ -298,7 +298,7 @@ def up_to_date_line(report: RunReport) -> str:
 
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
-    """The whole report of a run."""
+    """Return the whole report of a run."""
     lines = render_results(report.results, style) if report.results else []
     if report.kernels:
         lines += render_kernels(report.kernels, style)

@@ -42,7 +42,7 @@ class CheckedCase:
 
     @property
     def failure(self) -> CaseFailure:
-        """The same in the form of a run's failures."""
+        """Return the same in the form of a run's failures."""
         return CaseFailure(self.op, self.case, self.result)
 
 
@@ -272,7 +272,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One word for a heading."""
+        """Return one word for a heading."""
         if self.exit_code == 4:
             return "not all validated" if self.run.exit_code == 0 else "nothing validated"
         words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
@@ -280,7 +280,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Cases and lints by verdict; an op or kernel that was skipped counts as one."""
+        """Return cases and lints by verdict; an op or kernel that was skipped counts as one."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -315,7 +315,7 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """The stated cause of each failing case that has one, for people."""
+        """Return the stated cause of each failing case that has one, for people."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property
@@ -333,7 +333,7 @@ class Report:
         }
 
     def representatives(self) -> list[CaseFailure]:
-        """The worst case of each op, dtype and kind of failure, worst first."""
+        """Return the worst case of each op, dtype and kind of failure, worst first."""
         found: dict[tuple[str, str, str], CaseFailure] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
@@ -341,6 +341,6 @@ class Report:
 
 
 def kind_of(failure: CaseFailure) -> str:
-    """The kind of a failing case's first failure, else its verdict."""
+    """Return the kind of a failing case's first failure, else its verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value

@@ -68,7 +68,7 @@ class ReportBuilder:
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """The result of one op and dtype, or None when its comparison never ended."""
+        """Return the result of one op and dtype, or None when its comparison never ended."""
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
         except StoreError:
@@ -93,7 +93,7 @@ class ReportBuilder:
         )
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """The result of one lint and its problems, or None when it never ended."""
+        """Return the result of one lint and its problems, or None when it never ended."""
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
         except StoreError:

@@ -107,7 +107,7 @@ class FuzzReport:
 
     @property
     def cases_per_s(self) -> float:
-        """Cases per second of wall time."""
+        """Return cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Json]:

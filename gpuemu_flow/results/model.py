@@ -47,7 +47,7 @@ class CaseFailure:
 
     @property
     def reproduce(self) -> str:
-        """The command that runs this case again."""
+        """Return the command that runs this case again."""
         words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
@@ -208,7 +208,7 @@ class RunReport:
 
     @property
     def failures(self) -> list[CaseFailure]:
-        """Every failing case, in the order of the results."""
+        """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 
     @property

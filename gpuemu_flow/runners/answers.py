@@ -20,7 +20,7 @@ _PIECE = 1 << 20
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
-    """The outcome of a case in an answer; one of `MALFORMED` when it is none."""
+    """Return the outcome of a case in an answer; one of `MALFORMED` when it is none."""
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")
     if answer["type"] == "called":
@@ -71,7 +71,7 @@ def is_staged(path: Path, outcome: Outcome) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """sha256 of a file; empty when it cannot be read."""
+    """Return sha256 of a file; empty when it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb", buffering=0) as stream:

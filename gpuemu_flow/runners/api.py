@@ -95,7 +95,7 @@ class Program:
     forbidden_function: str = ""
 
     def patience(self, nbytes: int) -> float:
-        """Seconds for a case whose inputs have so many bytes."""
+        """Return seconds for a case whose inputs have so many bytes."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:

@@ -48,7 +48,7 @@ class Attempt:
     load_failed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """The outcome, for this request: an error in loading is every case's."""
+        """Return the outcome, for this request: an error in loading is every case's."""
         return replace(self.outcome, index=request.case.index)
 
 
@@ -107,7 +107,7 @@ class WorkerClient:
             self.arena = None
 
     def shared(self) -> Arena:
-        """The shared memory of both processes, made now if there is none yet."""
+        """Return the shared memory of both processes, made now if there is none yet."""
         if self.arena is None:
             self.arena = Arena(memfd.create("tensors", fixed=True))
         return self.arena
@@ -117,7 +117,7 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """The attempt at a case in which the worker said what cannot be true."""
+        """Return the attempt at a case in which the worker said what cannot be true."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
@@ -288,7 +288,7 @@ class WorkerClient:
         raise JobFailedError(error)
 
     def _await(self) -> dict[str, Json]:
-        """The answer.
+        """Return the answer.
 
         The program's time runs only while the status page says that it is being called.
         DeadlineError when that, or everything together, takes too long.

@@ -55,7 +55,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def as_number(value: Any) -> float:
-    """One element of any dtype as a float."""
+    """Return one element of any dtype as a float."""
     return float(np.asarray(value).astype(np.float64))
 
 
@@ -68,14 +68,14 @@ class _Buffer:
     before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def elements(self, memory: np.ndarray) -> np.ndarray:
-        """An array of the same form at the same place in other memory."""
+        """Return an array of the same form at the same place in other memory."""
         offset = address(self.array) - address(self.memory) if self.memory.size else 0
         shape, strides = self.array.shape, self.array.strides
         laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
         return laid
 
     def span(self) -> np.ndarray:
-        """The bytes from the lowest element to the highest, gaps included."""
+        """Return the bytes from the lowest element to the highest, gaps included."""
         low, high = byte_span(self.array)
         start = low - address(self.memory) if high > low else 0
         return self.memory[start : start + high - low]

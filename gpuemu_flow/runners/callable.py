@@ -107,7 +107,7 @@ class CallableRunner:
         )
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class CommandRunner:
         self._limits = resource.getrlimit(resource.RLIMIT_AS)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------

@@ -18,13 +18,13 @@ CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
 
 def shown_path(path: str, root: str) -> str:
-    """The path relative to the workspace root when it lies inside."""
+    """Return the path relative to the workspace root when it lies inside."""
     prefix = root.rstrip(os.sep) + os.sep
     return path.removeprefix(prefix)
 
 
 def locate(error: BaseException, program: Program) -> tuple[str, int]:
-    """File and line of the innermost frame in the program's file, else in the workspace."""
+    """Return file and line of the innermost frame in the program's file, else in the workspace."""
     if isinstance(error, SyntaxError) and error.filename:
         return shown_path(error.filename, program.root), error.lineno or 0
     frames = [
@@ -53,7 +53,7 @@ def _text(error: BaseException) -> str:
 
 
 def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is not the runner's."""
+    """Return the traceback from the first frame on that is not the runner's."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
         trace = trace.tb_next
     return trace
@@ -87,7 +87,7 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """A RunError for what a program, or loading it, raised.
+    """Return a RunError for what a program, or loading it, raised.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
-    """A RunError for a worker that ended in the middle of a case.
+    """Return a RunError for a worker that ended in the middle of a case.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class Runner(Protocol):
         """Return a hint that may explain an exception of the program, or nothing."""
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name; OpError, or whatever the program raises."""
+        """Return the outputs by name; OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
         """List what the runner itself saw the latest call do that it must not."""
@@ -67,7 +67,7 @@ def make_inputs(
     guards: bool = False,
     values: Arrays | None = None,
 ) -> dict[str, np.ndarray]:
-    """The case's tensors.
+    """Return the case's tensors.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _converts(dtype: str, input_dtype: str | None) -> bool:
 def converted(
     arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
 ) -> dict[str, np.ndarray]:
-    """The arrays, those of the float type `dtype` converted to `input_dtype`."""
+    """Return the arrays, those of the float type `dtype` converted to `input_dtype`."""
     if input_dtype is None or not _converts(dtype, input_dtype):
         return arrays
     wide = numpy_dtype(input_dtype)
@@ -194,7 +194,7 @@ class Executor:
     def _decoy_call(
         self, buffers: InputBuffers, seed: int, fill: int
     ) -> dict[str, np.ndarray] | None:
-        """Outputs of a call that is not judged; None when it failed."""
+        """Return outputs of a call that is not judged; None when it failed."""
         buffers.remember()
         malloc.perturb(fill)
         try:

@@ -140,7 +140,7 @@ class ForkServer:
             lifeline.close()
 
     def _collect(self) -> tuple[int, int] | None:
-        """One child that has ended, its group killed; its id and wait status."""
+        """Return one child that has ended, its group killed; its id and wait status."""
         pid = -1
         try:
             if hasattr(os, "waitid"):

@@ -131,7 +131,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """The first thing that this process, or one that it forked, did and must not."""
+        """Return the first thing that this process, or one that it forked, did and must not."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]
@@ -159,7 +159,7 @@ class Guard:
         raise ForbiddenAccessError(message)
 
     def _place(self, frame: FrameType | None) -> tuple[str, int]:
-        """File and line of the innermost frame in the workspace."""
+        """Return file and line of the innermost frame in the workspace."""
         root = self._program.root
         while frame is not None:
             path = frame.f_code.co_filename
@@ -177,7 +177,7 @@ class Guard:
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:
-        """The forbidden path that `path` leads to, or an empty string."""
+        """Return the forbidden path that `path` leads to, or an empty string."""
         real = realpath(path)
         if real in self._files or any(_is_below(real, folder) for folder in self._folders):
             return real
@@ -248,7 +248,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _module_name(path: str) -> str:
-    """The last part of the name that a file is imported by."""
+    """Return the last part of the name that a file is imported by."""
     file = Path(path)
     return file.parent.name if file.stem == "__init__" else file.stem
 

@@ -124,7 +124,7 @@ def enter_workspace(program: Program) -> None:
 
 
 def read_source(program: Program) -> bytes:
-    """The program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
+    """Return the program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
     try:
         return _transformed(Path(program.path).read_bytes())
     except OSError as error:
@@ -146,7 +146,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """The callable that a program names.
+    """Return the callable that a program names.
 
     Raises
     ------

@@ -34,7 +34,7 @@ PLAIN, SHADOW = "plain", "shadow"
 
 
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
-    """A module's source with float64 replaced by float32; unchanged where it names none.
+    """Return a module's source with float64 replaced by float32; unchanged where it names none.
 
     With `wrap` it rounds on the way, too; see `numerics.shadow.shadow_source`.
     """
@@ -78,7 +78,7 @@ class Evaluator:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, np.ndarray]:
-        """Outputs of the reference on `inputs`; its shadow may round on the way.
+        """Return outputs of the reference on `inputs`; its shadow may round on the way.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class Service(Protocol):
     """An object of ours that lives in a worker and answers questions, one after another."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """The answer to one question; any exception says why there is none."""
+        """Return the answer to one question; any exception says why there is none."""
 
     def go_on(self, context: ServiceContext) -> None:
         """Do the rest of the work, once the answer has been sent."""

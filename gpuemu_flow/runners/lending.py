@@ -49,7 +49,7 @@ class Captured:
 
     @cached_property
     def text(self) -> str:
-        """The whole document."""
+        """Return the whole document."""
         pieces = []
         rest = self.short
         for mark, (value, _) in self.taken.items():
@@ -59,7 +59,7 @@ class Captured:
 
     @property
     def size(self) -> int:
-        """Characters, more or less."""
+        """Return characters, more or less."""
         return len(self.short) + sum(len(value) for value, _ in self.taken.values())
 
 
@@ -182,18 +182,18 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """The binary stream, for what comes after what is held."""
+        """Return the binary stream, for what comes after what is held."""
         self.release()
         return super().buffer
 
 
 def open_stdin() -> io.TextIOWrapper:
-    """Descriptor 0 as an interpreter opens it."""
+    """Return descriptor 0 as an interpreter opens it."""
     return _Text(_Bytes(io.FileIO(0, closefd=False)), encoding="utf-8")
 
 
 def open_stdout() -> Output:
-    """Descriptor 1, likewise."""
+    """Return descriptor 1, likewise."""
     return Output(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
 
 

@@ -15,15 +15,15 @@ class Located(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Its file, absolute."""
+        """Return its file, absolute."""
 
     @property
     def function(self) -> str:
-        """The callable's name; empty for other kinds."""
+        """Return the callable's name; empty for other kinds."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All that it is known to consist of, absolute."""
+        """Return all that it is known to consist of, absolute."""
 
 
 class OffLimits(TypedDict):
@@ -69,7 +69,7 @@ def _real(path: Path | None) -> Path:
 def _forbidden(
     op_files: Iterable[Path], reference_files: Sequence[Path], cache: Path, root: Path
 ) -> tuple[str, ...]:
-    """The reference's own files and the cache folder.
+    """Return the reference's own files and the cache folder.
 
     Not a file that holds the op too, not a package that the op is part of, and nothing outside the
     workspace: an interpreter that runs the reference, say.

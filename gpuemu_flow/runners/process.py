@@ -36,7 +36,7 @@ _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "
 
 
 def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of a program's environment that must be there when its interpreter starts."""
+    """Return the part of a program's environment that must be there when its interpreter starts."""
     return {
         name: value
         for name, value in sorted(env.items())
@@ -99,7 +99,7 @@ class WorkerProcess:
         self._server_died = False
 
     def hand_over(self) -> list[int]:
-        """The descriptors that travel to the fork server, in its order."""
+        """Return the descriptors that travel to the fork server, in its order."""
         return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr,
                 self.report]  # fmt: skip
 
@@ -152,7 +152,7 @@ class WorkerProcess:
             channel.send(self.sock, message, fds)
 
     def receive(self, deadline: float, cancel: threading.Event | None = None) -> dict[str, Json]:
-        """The worker's next message.
+        """Return the worker's next message.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class WorkerProcess:
             raise WorkerEndedError(int(fact["exit"]))
 
     def wait_exit(self, seconds: float) -> int | None:
-        """The exit code of a process that is about to end; None when the server died."""
+        """Return the exit code of a process that is about to end; None when the server died."""
         deadline = time.monotonic() + seconds
         try:
             while True:
@@ -220,7 +220,7 @@ class WorkerProcess:
             return ended.code
 
     def stderr_tail(self) -> str:
-        """The end of what the program wrote to standard error since the case began."""
+        """Return the end of what the program wrote to standard error since the case began."""
         return memfd.tail(self.stderr)
 
     def close(self, grace: float = 1.0) -> None:
@@ -280,7 +280,7 @@ class ServerHandle:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Return the server's process id."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -288,7 +288,7 @@ class ServerHandle:
         return self._process.poll() is None
 
     def open_worker(self, *, fresh: bool) -> WorkerProcess:
-        """A new worker process.
+        """Return a new worker process.
 
         Parameters
         ----------

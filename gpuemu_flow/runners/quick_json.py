@@ -87,7 +87,7 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """A document with long base64 strings taken apart; None where there are none."""
+    """Return a document with long base64 strings taken apart; None where there are none."""
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}

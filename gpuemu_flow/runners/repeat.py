@@ -15,7 +15,7 @@ FIRST_FILL, SECOND_FILL = 0x5B, 0xA4
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """One row of bytes per element."""
+    """Return one row of bytes per element."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).reshape(flat.size, array.itemsize)
 

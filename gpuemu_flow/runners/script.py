@@ -67,7 +67,7 @@ class ScriptRunner:
         self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class ScriptRunner:
     def _run(
         self, request: EncodedRequest, watch: Watch, *, lent: bool
     ) -> dict[str, np.ndarray] | None:
-        """One execution; None when the script could not read what was lent to it."""
+        """Return one execution; None when the script could not read what was lent to it."""
         if lent:
             self._streams.lend()
         else:

@@ -94,7 +94,7 @@ class ProgramSession:
         self._supervisor.begin(work)
 
     def finish_work(self, work: Work) -> Attempt:
-        """The second half of `ask`."""
+        """Return the second half of `ask`."""
         return self._supervisor.finish(work)
 
     def abandon(self) -> None:

@@ -67,7 +67,7 @@ class StandInFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """A spec for the reference's module; None for every other."""
+        """Return a spec for the reference's module; None for every other."""
         if not self._refuser.stands_in_for(fullname):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

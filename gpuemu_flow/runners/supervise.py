@@ -76,7 +76,7 @@ class Supervisor:
             self._failed_early = work.begin(worker_client)
 
     def finish(self, work: Work) -> Attempt:
-        """The final attempt at one case.
+        """Return the final attempt at one case.
 
         When the program cannot be loaded, that attempt is returned for all later cases too.
         """

@@ -17,7 +17,7 @@ MAX_OUTPUT_BYTES = 1 << 33
 
 
 def element_type(array: np.ndarray) -> str:
-    """The canonical name of an array's dtype; TypeError when it has none."""
+    """Return the canonical name of an array's dtype; TypeError when it has none."""
     name = dtype_name(array.dtype)
     if name is None:
         raise TypeError(f"tensors of dtype {array.dtype} have no name in the protocol")
@@ -48,7 +48,7 @@ def _from_torch(value: Any) -> Any:
 
 
 def as_plain_array(value: Any, name: str) -> np.ndarray:
-    """One returned value as a base-class ndarray of a known dtype in native byte order.
+    """Return one returned value as a base-class ndarray of a known dtype in native byte order.
 
     Raises
     ------

@@ -138,7 +138,7 @@ class Arithmetic:
 
 
 def saturated(data: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Floats cut to integers as a GPU does: the nearest one that there is, and 0 for NaN."""
+    """Return floats cut to integers as a GPU does: the nearest one that there is, and 0 for NaN."""
     info = np.iinfo(kind)
     wide = np.trunc(data.astype(np.float64))
     over, under = wide >= float(info.max), wide <= float(info.min)

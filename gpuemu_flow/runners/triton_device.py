@@ -81,7 +81,7 @@ class CpuDevice:
             yield
 
     def moved(self, value: Any) -> Any:
-        """An argument of a torch function with every GPU in it replaced by the CPU."""
+        """Return an argument of a torch function with every GPU in it replaced by the CPU."""
         if isinstance(value, self._torch.device):
             return self._torch.device("cpu") if _DEVICE.fullmatch(value.type) else value
         if isinstance(value, str):
@@ -186,7 +186,7 @@ class CpuDriver:
     def clear_cache(self, cache: object) -> None: ...
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """A benchmark that runs once and finds everything equally fast."""
+        """Return a benchmark that runs once and finds everything equally fast."""
 
         def bench(call: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
             call()

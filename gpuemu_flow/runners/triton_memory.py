@@ -32,7 +32,7 @@ class Region:
     stop: int
 
     def distance(self, address: int) -> int:
-        """Bytes between the region and an address outside of it."""
+        """Return bytes between the region and an address outside of it."""
         return self.start - address if address < self.start else address - self.stop
 
 
@@ -80,7 +80,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """The mask without the accesses that leave every tensor; those are remembered.
+        """Return the mask without the accesses that leave every tensor; those are remembered.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ def as_torch(torch: Any, array: np.ndarray) -> Any:
 
 
 def with_torch(torch: Any, value: Any) -> Any:
-    """A value with the arrays in it, or in its mappings, as torch tensors."""
+    """Return a value with the arrays in it, or in its mappings, as torch tensors."""
     if isinstance(value, np.ndarray):
         return as_torch(torch, value)
     if isinstance(value, Mapping):
@@ -48,7 +48,7 @@ def with_torch(torch: Any, value: Any) -> Any:
 
 
 def plain_error(error: BaseException) -> BaseException:
-    """The kernel's own exception inside those that the interpreter wraps round it."""
+    """Return the kernel's own exception inside those that the interpreter wraps round it."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error
@@ -111,7 +111,7 @@ class TritonRunner(CallableRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Outputs of the same call with other values in new memory; None where it fails."""
+        """Return outputs of the same call with other values in new memory; None where it fails."""
         self._run = 1
         try:
             return super().call(copies, watch)

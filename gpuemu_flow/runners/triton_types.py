@@ -47,7 +47,7 @@ class Values:
         self._convert = interpreter._implicit_cvt
 
     def patches(self) -> list[Patch]:
-        """Names of the interpreter's module to replace."""
+        """Return names of the interpreter's module to replace."""
         rewriter = self._interpreter.FunctionRewriter
         return [
             (self._interpreter, HELPER, self),
@@ -58,7 +58,7 @@ class Values:
     # --- arguments
 
     def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """Arguments by name, those with a type of their own marked with it.
+        """Return arguments by name, those with a type of their own marked with it.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Values:
     # --- what the source of a kernel says
 
     def assigned(self, value: Any) -> Any:
-        """A value as its variable holds it: numbers become scalars of a type."""
+        """Return a value as its variable holds it: numbers become scalars of a type."""
         value = self._plain(value)
         if isinstance(value, tuple):
             return type(value)(*map(self.assigned, value)) if hasattr(value, "_fields") else tuple(

@@ -65,12 +65,12 @@ class Descriptors:
     notices: int = -1  # where the fork server takes what traces this process
 
     def numbers(self) -> tuple[int, ...]:
-        """All of them, in the constructor's order."""
+        """Return all of them, in the constructor's order."""
         return self.channel, self.status, self.stderr, self.report, self.notices
 
 
 def _runner(program: Program, streams: StandardStreams) -> Runner:
-    """The runner for a program's kind; OpError or the program's own exception."""
+    """Return the runner for a program's kind; OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
     if program.kind == "triton":
@@ -257,7 +257,7 @@ class Worker:
         return jobs.ServiceContext(self._run, evaluate, own, self._peer)
 
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-        """The program's outputs; see `jobs.ServiceContext`."""
+        """Return the program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         os.ftruncate(self._stderr, 0)
         outputs = self._executor.call(InputBuffers(arrays), seed, _PLAIN).outputs

@@ -157,12 +157,12 @@ class Baseline:
 
 
 def now() -> str:
-    """The time as baselines hold it."""
+    """Return the time as baselines hold it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def check_tag(tag: str) -> str:
-    """A tag that can be used.
+    """Return a tag that can be used.
 
     Raises
     ------
@@ -204,7 +204,7 @@ class BaselineStore:
         return existed
 
     def get(self, tag: str) -> Baseline:
-        """The baseline of a name.
+        """Return the baseline of a name.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class BaselineStore:
         return found
 
     def newest(self) -> Baseline:
-        """The baseline that was stored last and that a run can be compared with.
+        """Return the baseline that was stored last and that a run can be compared with.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class BaselineStore:
         return found[0]
 
     def list(self) -> tuple[Baseline, ...]:
-        """All baselines, newest first."""
+        """Return all baselines, newest first."""
         found = [self._read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
         known = [baseline for baseline in found if baseline is not None]
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
@@ -291,7 +291,7 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """A stored baseline; None when there is none, or it was damaged and is set aside."""
+        """Return a stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
             baseline = Baseline.from_json(unseal(path.read_bytes()))
             if self._path(baseline.tag) != path:
@@ -305,7 +305,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> Baseline:
-    """A baseline that was exported.
+    """Return a baseline that was exported.
 
     Raises
     ------

@@ -46,7 +46,7 @@ class BlobStore:
         return self.path(digest).exists()
 
     def size(self, digest: str) -> int:
-        """Bytes of a blob, 0 when there is none."""
+        """Return bytes of a blob, 0 when there is none."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
@@ -57,7 +57,7 @@ class BlobStore:
         self.path(digest).unlink(missing_ok=True)
 
     def read(self, digest: str) -> bytes | None:
-        """The content, or None when it is absent or was damaged (then it is set aside)."""
+        """Return the content, or None when it is absent or was damaged (then it is set aside)."""
         path = self.path(digest)
         try:
             data = path.read_bytes()

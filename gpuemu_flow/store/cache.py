@@ -185,7 +185,7 @@ class JsonStore:
             self._drop()
 
     def get(self, key: str) -> Json | None:
-        """The value, or None when there is none or it was damaged (then it is set aside)."""
+        """Return the value, or None when there is none or it was damaged (then it is set aside)."""
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: cache.get(key))
@@ -237,7 +237,7 @@ class JsonStore:
         self._guarded(delete)
 
     def __iter__(self) -> Iterator[str]:
-        """All keys, in the order they were first stored."""
+        """Return all keys, in the order they were first stored."""
 
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []

@@ -112,12 +112,12 @@ class StoredResult:
 
     @property
     def origin(self) -> str:
-        """The code that computed the output; empty when the client did not say."""
+        """Return the code that computed the output; empty when the client did not say."""
         return str(self.client.get("origin", ""))
 
     @property
     def time_ns(self) -> int:
-        """Unix time in ns."""
+        """Return Unix time in ns."""
         return int(self.key[:_TIME_DIGITS])
 
 
@@ -253,7 +253,7 @@ class ResultStore:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
-        """Keys that are too many or too old; they leave the index."""
+        """Return keys that are too many or too old; they leave the index."""
         drop = 0
         if self._max_results:
             drop = max(0, len(self._keys) - self._max_results)
@@ -283,26 +283,26 @@ class ResultStore:
             self._records.delete_many(keys)
 
     def find(self, seed: int) -> StoredResult | None:
-        """The newest result of a seed."""
+        """Return the newest result of a seed."""
         with self._lock:
             self._catch_up()
             keys = self._by_seed.get(seed)
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
-        """At most `limit` results, newest first."""
+        """Return at most `limit` results, newest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
 
     def latest(self) -> dict[tuple[str, int], StoredResult]:
-        """The newest result of each op and seed."""
+        """Return the newest result of each op and seed."""
         with self._lock:
             self._catch_up()
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
 
     def everything(self) -> list[StoredResult]:
-        """All results, oldest first."""
+        """Return all results, oldest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in self._keys]

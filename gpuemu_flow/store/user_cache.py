@@ -23,7 +23,7 @@ def user_cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def open_user_cache() -> WorkspaceCache | None:
-    """The user's cache; None where it cannot be written to, for nothing depends on it."""
+    """Return the user's cache; None where it cannot be written to, for nothing depends on it."""
     try:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()

@@ -54,12 +54,12 @@ class WorkspaceCache:
 
     @property
     def lock_path(self) -> Path:
-        """File of the run lock."""
+        """Return file of the run lock."""
         return self.folder / "lock"
 
     @property
     def staging(self) -> Path:
-        """Folder for files that are being written, on the same file system as the blobs."""
+        """Return folder for files that are being written, on the same file system as the blobs."""
         path = self.folder / "staging"
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)

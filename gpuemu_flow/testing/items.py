@@ -41,7 +41,7 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
 
 
 def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
-    """The fixture's value."""
+    """Return the fixture's value."""
     try:
         case = GpuemuCase(session_of(request.config), request.param, request.node.nodeid)
     except FlowError as error:
@@ -50,7 +50,7 @@ def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
 
 
 def make_client(config: pytest.Config) -> Client:
-    """A client of the workspace's daemon."""
+    """Return a client of the workspace's daemon."""
     from gpuemu_flow.client import Client  # noqa: PLC0415
 
     session = session_of(config)

@@ -18,7 +18,7 @@ MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, les
 
 
 def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
-    """The workspace that `start` belongs to, or None when there is none."""
+    """Return the workspace that `start` belongs to, or None when there is none."""
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
         path = start / named
@@ -31,7 +31,7 @@ def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """The user's home folder, as the published client finds it."""
+    """Return the user's home folder, as the published client finds it."""
     return Path(environ.get("HOME") or Path.home())
 
 

@@ -87,7 +87,7 @@ def _refuse_half_characters(value: Json) -> None:
 
 
 def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
-    """The message with a token in place of each long ``data`` text."""
+    """Return the message with a token in place of each long ``data`` text."""
     nonce = secrets.token_hex(16)
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []

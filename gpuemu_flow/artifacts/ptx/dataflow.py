@@ -50,7 +50,7 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Those of some symbols that an instruction names, in time of the smaller side."""
+        """Return those of some symbols that an instruction names, in time of the smaller side."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
@@ -97,7 +97,7 @@ class _Resolver:
         return table
 
     def resolve(self, name: str, scope: int) -> int:
-        """Number of the register that `name` means, or -1."""
+        """Return number of the register that `name` means, or -1."""
         if name[:1].isdigit():
             return _NOT_A_REGISTER
         outermost = self.table(0)

@@ -31,7 +31,7 @@ _BOUND = re.compile(
 
 
 def parse_registers(statement: str) -> list[RegisterDeclaration]:
-    """Names of one ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
+    """Return names of one ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
     type_name, lanes, position = "", 1, 0
     match = _SPECIFIERS.match(statement)
     while match is not None:

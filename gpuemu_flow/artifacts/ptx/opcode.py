@@ -104,12 +104,12 @@ class Opcode:
 
     @property
     def type(self) -> str:
-        """The last type segment, or an empty string."""
+        """Return the last type segment, or an empty string."""
         return self.types[-1] if self.types else ""
 
     @cached_property
     def space(self) -> str:
-        """State space of a memory access without its sub-qualifier; empty when generic."""
+        """Return state space of a memory access without its sub-qualifier; empty when generic."""
         for segment in self.segments[1:]:
             space = segment.partition("::")[0]
             if space in STATE_SPACES:
@@ -118,7 +118,7 @@ class Opcode:
 
     @cached_property
     def vector(self) -> int:
-        """Elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
+        """Return elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
         for segment in self.segments[1:]:
             if segment in VECTOR_WIDTHS:
                 return VECTOR_WIDTHS[segment]
@@ -126,7 +126,7 @@ class Opcode:
 
     @property
     def access_bytes(self) -> int:
-        """Bytes that a memory access moves per thread: element size times vector width."""
+        """Return bytes that a memory access moves per thread: element size times vector width."""
         return TYPE_BYTES.get(self.type, 0) * self.vector
 
 

@@ -43,11 +43,11 @@ class SourceText:
         return bisect_left(self._newlines, offset) + 1
 
     def problem(self, slug: str, message: str, offset: int, hint: str = "") -> Problem:
-        """A diagnosis at an offset."""
+        """Return a diagnosis at an offset."""
         return Problem(slug, message, hint, self.file, self.line_of(offset))
 
     def excerpt(self, offset: int, length: int = 40) -> str:
-        """The text at an offset up to the end of its line, for a message."""
+        """Return the text at an offset up to the end of its line, for a message."""
         line = self.text[offset : offset + length].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
@@ -86,5 +86,5 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def decode_path(raw: str) -> str:
-    """A file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
+    """Return a file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
     return raw.encode("latin-1").decode("utf-8", "replace")

@@ -78,7 +78,7 @@ def violation(
 
 
 def report_findings(rule: str, severity: str) -> Check:
-    """A check that reports each finding of the rule as it is."""
+    """Yield a check that reports each finding of the rule as it is."""
 
     def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):

@@ -19,7 +19,7 @@ ID = "forbidden-instruction"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """One violation per pattern that matches, at its first instruction."""
+    """Yield one violation per pattern that matches, at its first instruction."""
     for pattern in policy.forbidden_instructions:
         if pattern == SPILL:
             spills = view.metrics.spill_instructions or view.metrics.spill_bytes or 0

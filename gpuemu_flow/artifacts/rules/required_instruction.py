@@ -16,7 +16,7 @@ _SHORTEST_SYMBOL = 3
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """One violation per pattern that nothing matches."""
+    """Yield one violation per pattern that nothing matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
             sass = view.metrics.sass_opcodes

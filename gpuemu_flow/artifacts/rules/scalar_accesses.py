@@ -90,7 +90,7 @@ def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int
 
 
 def _runs(accesses: dict[int, int], size: int) -> list[int]:
-    """First instruction of each run of `_RUN` consecutive displacements."""
+    """Return first instruction of each run of `_RUN` consecutive displacements."""
     offsets = sorted(accesses)
     starts = []
     position = 0
