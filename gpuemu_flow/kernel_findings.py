@@ -105,7 +105,7 @@ class KernelFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         texts = ("check", "rule", "kernel", "instruction", "words")
         return cls(
             **{name: str(data[name]) for name in texts},

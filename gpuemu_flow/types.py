@@ -214,7 +214,7 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         inputs = tuple(InputSpec(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
@@ -398,7 +398,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         stats = {
             name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
         }
@@ -423,7 +423,7 @@ def weak_to_json(output: WeakOutput) -> dict[str, Json]:
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+    """Rebuild from `weak_to_json`'s form; another raises KeyError, TypeError or ValueError."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])
@@ -431,7 +431,7 @@ def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
 
 
 def number_to_json(value: Json) -> Json:
-    """A float that JSON cannot hold becomes a string; everything else is unchanged."""
+    """Make a string of a float that JSON cannot hold; everything else is unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

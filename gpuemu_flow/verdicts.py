@@ -123,7 +123,7 @@ class Elements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
@@ -175,7 +175,7 @@ class Tally:
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Keep what makes every case so far say little of an output; an empty one says nothing."""
+        """Record what makes every case so far say little of an output, if it is not empty."""
         values = {w.name: w.value for w in elements.weak if w.value is not None}
         # Where only zeros are expected, zeros are right under any tolerance.
         zeros = {w.name: w.value != 0.0 for w in elements.weak if w.zeros}

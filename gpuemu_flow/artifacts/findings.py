@@ -47,7 +47,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         return cls(**{**data, "place": Place(**data["place"])})
 
 

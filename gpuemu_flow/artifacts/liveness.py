@@ -120,7 +120,7 @@ def _pressure_in_block(
     bits: dict[int, int],
     pressure: int,
 ) -> tuple[int, int]:
-    """Walk a block backwards; the highest pressure and the instruction it is at."""
+    """Walk a block backwards and find the highest pressure, and the instruction it is at."""
     defs, uses, widths, instructions = flow.defs, flow.uses, flow.widths, body.instructions
     table = alive_at_end.to_bytes(alive_at_end.bit_length() // 8 + 1, "little")
     size = len(table) * 8

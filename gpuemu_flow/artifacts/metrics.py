@@ -131,7 +131,7 @@ class KernelMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:

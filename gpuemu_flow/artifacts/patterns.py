@@ -37,7 +37,7 @@ def opcode_matches(pattern: str, opcode: str) -> bool:
 
 
 def is_sass_pattern(pattern: str) -> bool:
-    """Machine opcodes are upper case (``FADD``, ``LDG.E``), PTX is lower case."""
+    """Tell whether a pattern is of machine code: its opcodes are in upper case (``FADD``)."""
     return pattern.lstrip(".")[:1].isupper()
 
 

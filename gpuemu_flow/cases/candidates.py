@@ -174,7 +174,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with so many calls at most; whether they sufficed.
+        """Run a phase with so many calls at most, and tell whether they sufficed.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class Cause:
 
     @classmethod
     def from_json(cls, data: Json) -> Cause:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),

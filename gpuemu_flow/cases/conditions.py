@@ -80,7 +80,7 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """The case's dims by name; axes (``x[-1]`` is the last of x) where the schema has none."""
+    """Name the case's dims, or its axes (``x[-1]`` is the last of x) where there is no schema."""
     if case.dims:
         return dict(case.dims)
     sizes: dict[str, int] = {}

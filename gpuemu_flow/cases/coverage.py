@@ -154,7 +154,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Json) -> Coverage:
-        """Inverse of `to_json`; TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
         counts: Counter[Cell] = Counter()
         unjudged: Counter[Cell] = Counter()
         for row in data:

@@ -103,7 +103,7 @@ class Designer:
     def _take(
         self, shape_class: str, strategy: str, layout: str, target: int | None = -1
     ) -> Combination:
-        """Note a combination as met; a target of -1 takes the one whose turn it is."""
+        """Mark a combination as met; a target of -1 takes the one whose turn it is."""
         if target == -1:
             target = self._next_target(strategy)
         for kind, name in _singles(shape_class, strategy, layout):

@@ -166,7 +166,7 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Seeded choices for ever; the largest case of all only now and then."""
+    """Yield seeded choices without end; the largest case of all comes only now and then."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:

@@ -81,7 +81,7 @@ class Predicate:
 
     @classmethod
     def from_json(cls, data: Json) -> Predicate:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         value = data["value"]
         return cls(
             str(data["kind"]),

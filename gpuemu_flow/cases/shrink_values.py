@@ -70,7 +70,7 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element: 0, or what the range has instead of it."""
+        """Return the simplest element: 0, or the range's own one where 0 lies outside of it."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), end - 1)), key=abs)
         numbers = [0, 1, -1, *near]
@@ -286,7 +286,7 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Rounded to so many significant digits; NaN, which changes nothing, outside 1e-20 to 1e20.
+    """Round to so many significant digits; outside 1e-20 to 1e20 the result is NaN: no change.
 
     Powers of ten up to 1e22 are exact in float64, so that the results are the nearest to the
     decimals, and rounding them again does not move them.

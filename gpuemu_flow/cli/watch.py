@@ -117,7 +117,7 @@ class _Watch:
         return self._pool
 
     def turn(self, saved: set[str]) -> bool:
-        """Run what `saved` affects and show it; whether the run was interrupted."""
+        """Run what `saved` affects and show it; tell whether the run was interrupted."""
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
 
         if saved:

@@ -104,7 +104,7 @@ class Client:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """Return a call that may take long; given up in the daemon too when it is here."""
+        """Make a call that may take long; the daemon gives it up when it is given up here."""
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):

@@ -115,7 +115,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """An output against the reference; with a seed it counts as that case's.
+    """Submit an output to be judged; with a seed it counts as that case's.
 
     Parameters
     ----------

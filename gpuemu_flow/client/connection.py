@@ -220,7 +220,7 @@ class Connection:
                 pass  # another machine's, or another user's: tensors travel in the messages
 
     def _first_answer(self) -> dict[str, Any]:
-        """A ping's answer; a daemon that has too many clients hangs up until one has left."""
+        """Ping the daemon and return its answer; one with too many clients hangs up at first."""
         deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
         while True:
             try:

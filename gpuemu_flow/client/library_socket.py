@@ -88,7 +88,7 @@ class LibrarySocket:
             raise OSError(str(error)) from None
 
     def new_context(self, timeout_ms: int) -> LibraryContext:
-        """One exchange: a message sent, an answer received.
+        """Exchange one message for an answer.
 
         Raises
         ------
@@ -125,14 +125,14 @@ class LibraryContext:
         self._context = context
 
     def send(self, data: bytes) -> None:
-        """Send the request; TransportError."""
+        """Send the request, or raise TransportError."""
         try:
             self._context.send(data)
         except self._library.NNGException as error:
             raise _ours(self._library, error) from None
 
     def recv(self) -> bytes:
-        """The answer to the request; TransportError."""
+        """Return the answer to the request, or raise TransportError."""
         try:
             return bytes(self._context.recv())
         except self._library.NNGException as error:

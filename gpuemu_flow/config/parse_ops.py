@@ -259,7 +259,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Invariants in the order of the vocabulary; the table form of one of them means an input."""
+    """Read the invariants in the vocabulary's order; the table form of one means an input."""
     if isinstance(given, dict):
         asked = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in asked else None

@@ -109,7 +109,7 @@ class TargetParser:
         return fault, hint
 
     def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that lead back to themselves; whether there are any."""
+        """Report targets that lead back to themselves, and tell whether there are any."""
         finished: set[str] = set()
         found = 0
         for start in given:

@@ -81,7 +81,7 @@ def _read_bytes(source: Source) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """An editor's text as it would be saved; what UTF-8 cannot hold is left for `_decode`."""
+    """Encode an editor's text as it would be saved; `_decode` reports what UTF-8 cannot hold."""
     return edited.encode("utf-8", "surrogatepass")
 
 
@@ -139,7 +139,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report where tomli stopped; at the end of the text, what was left open says more."""
+    """Report where tomli stopped, or at the end of the text what was left open."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

@@ -210,7 +210,7 @@ class _Editor:
         return line[: len(line) - len(line.lstrip())]
 
     def _rewrite(self, statement: Statement, value: str) -> None:
-        """Another value for a key; the key as it is spelled and a comment behind it stay."""
+        """Set a key to another value; the key's spelling and a comment behind it stay."""
         before, _, after = self._parts(statement)
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 

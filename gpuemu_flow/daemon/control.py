@@ -43,7 +43,7 @@ def running(root: Path, environ: Mapping[str, str]) -> Running | None:
 
 
 def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
-    """End the workspace's daemon; its process id, or None when there was none.
+    """End the workspace's daemon and return its process id, or None when there was none.
 
     Raises
     ------

@@ -124,7 +124,7 @@ class JobTable:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def connected(self, pipe: int) -> None:
-        """A client is there; the transport may give it the number of one that left."""
+        """Note that a client is there; it may have the number of one that left."""
         with self._lock:
             self._gone.pop(pipe, None)
 

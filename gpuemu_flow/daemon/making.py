@@ -70,7 +70,7 @@ class CaseMaker:
 
     @classmethod
     def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or UsageError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or UsageError."""
         return cls(
             service,
             op,

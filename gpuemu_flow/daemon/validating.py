@@ -142,7 +142,7 @@ def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
 
 
 def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """In the op's own order; what the op does not name comes last."""
+    """Sort into the op's own order; names that the op does not know come last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
 

@@ -33,7 +33,7 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Answer commands until they end; the exit code of the first that could not be carried out.
+    """Answer commands until they end; return the exit code of the first that failed.
 
     Parameters
     ----------

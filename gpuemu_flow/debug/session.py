@@ -36,7 +36,7 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """An event that Ctrl-C sets; what is cancelled by it ends in KeyboardInterrupt, as all else."""
+    """Make an event that Ctrl-C sets; what it cancels ends in KeyboardInterrupt, as all else."""
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -95,7 +95,7 @@ class Session:
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Do what one line says; its answer, line by line.
+        """Carry out one line and yield its answer, line by line.
 
         Raises
         ------

@@ -67,7 +67,7 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """By the value of `Overrides.ci`; a value that is not here changes nothing."""
+    """Map values of `Overrides.ci` to their samplings; a missing value changes nothing."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
@@ -147,7 +147,7 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """The command line's seed, else the file's; its 0 means one drawn anew for every run."""
+        """Return the command line's seed, else the file's; its 0 draws one anew for every run."""
         if overrides.seed is not None:
             return overrides.seed
         if self._config.validation.seed == 0:
@@ -308,7 +308,7 @@ class Compiler:
     def _program(
         self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
     ) -> dict[str, Json]:
-        """The program as the runners take it; its limits and absolute paths are in no key."""
+        """Return the program for the runners; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
@@ -342,7 +342,7 @@ class Compiler:
         ).to_json()
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
-        """The user's own names; the loader has refused unknown members and cycles."""
+        """Collect the user's own names; the loader has refused unknown members and cycles."""
 
         def members(name: str) -> list[str]:
             found: dict[str, None] = {}

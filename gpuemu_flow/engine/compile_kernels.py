@@ -64,7 +64,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """The task that makes the code that ops of a kernel run; the first where `arch` is empty.
+        """Find the task that makes the code for ops of a kernel; any architecture if empty.
 
         A build for no certain architecture serves any.
         """
@@ -283,7 +283,7 @@ class _KernelCompiler:
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """PTX and cubin; a source may be one of them itself."""
+        """Return a kernel's PTX and cubin; a source may be one of them itself."""
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx

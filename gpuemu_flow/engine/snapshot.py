@@ -60,7 +60,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
         return cls(**{**data, "warnings": warnings})
 
@@ -137,7 +137,7 @@ class Basis:
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
         return cls(**{**data, "kernels": kernels})
 

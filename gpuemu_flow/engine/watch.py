@@ -256,7 +256,7 @@ def open_alarm(*, poll: bool) -> Iterator[Alarm]:
 
 
 def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
-    """Wait until something watched is saved and has come to rest; what it was."""
+    """Wait until something watched is saved and has come to rest, and return its paths."""
     found = files.saved()
     while not found:
         alarm.wait(files.folders)

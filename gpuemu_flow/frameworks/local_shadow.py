@@ -44,7 +44,7 @@ class Versions:
         return self._rewritten[name]
 
     def version(self, name: str) -> Callable[..., Any]:
-        """The function as ``plain``, ``shadow``, ``operands`` or ``steps``."""
+        """Return one version of the function: ``plain``, ``shadow``, ``operands`` or ``steps``."""
         if name not in self._made:
             world = _World("" if name == SHADOW else name)
             self._made[name] = world.value(self._made[PLAIN])
@@ -174,7 +174,7 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """The code in its file's rewritten source; the code itself where it is not found there."""
+        """Find the code in its file's rewritten source, or return it as it is."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)

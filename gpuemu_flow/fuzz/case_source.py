@@ -103,6 +103,6 @@ def case_stream(
 
 
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    """Streams of other shapes give the same case seeds; the index keeps them apart."""
+    """Number the cases of all streams: those of different streams can have equal seeds."""
     for index, (_, case) in enumerate(_in_turns(streams)):
         yield case if case.index == index else replace(case, index=index)

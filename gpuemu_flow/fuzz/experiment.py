@@ -74,7 +74,7 @@ class Budget:
         self._fastest = math.inf
 
     def take(self) -> bool:
-        """Take one case out of the budget; False when none is left."""
+        """Take one case out of the budget, or return False when none is left."""
         if self.left <= 0 or self.late():
             return False
         if self.used == FEWEST_CASES:

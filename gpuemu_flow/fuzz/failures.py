@@ -81,7 +81,7 @@ class FailureLog:
         minimized_from: str | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record one failing case; its id.
+        """Record one failing case and return its id.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
 
 
 def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
-    """The failure that a shrunk one was shrunk from; itself when it was not, or that is gone."""
+    """Find the failure that a shrunk one was shrunk from; itself where there is none."""
     store, seen = FailureStore(workspace.cache), {record.id}
     while record.minimized_from is not None and record.minimized_from not in seen:
         seen.add(record.minimized_from)

@@ -181,7 +181,7 @@ def calibrate_op(
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Put suggested tolerances into the configuration file; its path."""
+    """Put suggested tolerances into the configuration file, and return its path."""
     path = workspace.config_path
     text = path.read_text(encoding="utf-8")
     write_atomic(path, edited(text, op, tolerances(found), path.name).encode())

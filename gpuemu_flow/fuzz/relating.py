@@ -98,7 +98,7 @@ class Relater:
         return chosen[:FIRST]
 
     def observe(self, tried: Tried) -> bool:
-        """Drop the relations that a case contradicts; True when one fits it."""
+        """Drop the relations that a case contradicts, and tell whether one fits it."""
         seen = self._observation(tried)
         if seen is None:
             return bool(self.left)

@@ -342,7 +342,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build what programs consist of that is compiled; the sources of the builds, and PTX."""
+        """Build the compiled parts of programs; return the sources of the builds, and the PTX."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)

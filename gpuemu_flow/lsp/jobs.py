@@ -124,7 +124,7 @@ async def _read(stream: asyncio.StreamReader, most: int) -> str:
 
 
 async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress], None]) -> str:
-    """Hand on what the lines say of progress; the other ones are kept."""
+    """Report the progress that lines tell of, and return the other lines."""
     kept: list[str] = []
     size = 0
     rest = b""

@@ -240,7 +240,7 @@ def _members(evidence: Evidence, region: _Region) -> list[int]:
 
 
 def _runs(values: list[int]) -> str:
-    """Ascending integers, consecutive ones as ranges; at most four parts are written out."""
+    """Show ascending integers, consecutive ones as ranges; at most four parts are written out."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

@@ -116,7 +116,7 @@ class Evidence:
 
     @property
     def columns(self) -> int:
-        """Length of the last axis; a scalar is a row of one element."""
+        """Return the length of the last axis; a scalar is a row of one element."""
         return self.shape[-1] if self.shape else 1
 
     @property

@@ -36,7 +36,7 @@ class FailureRate:
 
     @property
     def flaky(self) -> bool:
-        """Some failed and some passed."""
+        """Tell whether some failed and some passed."""
         return 0 < self.failed < self.total
 
     @property

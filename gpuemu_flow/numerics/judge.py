@@ -168,7 +168,7 @@ def _without_unjudged(
 
 
 def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
-    """Finite values clipped to ±largest; NaN and Inf as they are."""
+    """Clip finite values to ±largest; NaN and Inf stay as they are."""
     clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
     return clipped
 

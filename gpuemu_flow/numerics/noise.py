@@ -68,7 +68,7 @@ class _Noisy(Base):
         return moved if exact is None else np.where(plain == exact, plain, moved)
 
     def _again(self, result: Any) -> Any:
-        """Floats that come out go on being moved."""
+        """Go on moving the floats that come out."""
         if isinstance(result, (tuple, list)):
             return type(result)(map(self._again, result))
         if getattr(result, "dtype", None) == np.float32:

@@ -103,7 +103,7 @@ class Perturbation:
         return changed if found else None
 
     def magnitudes(self, factor: float = 1.0) -> Arrays:
-        """``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
+        """Compute ``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
 
         def change(values: Float64Array) -> Float64Array:
             changed: Float64Array = np.where(np.isfinite(values), factor * np.abs(values), values)

@@ -70,7 +70,7 @@ def _partial_tile(size: int) -> tuple[int, int] | None:
 
 
 def tail_zeroed(axis: int) -> Planter:
-    """The last, partial tile of an axis is 0."""
+    """Set the last, partial tile of an axis to 0."""
 
     def make(site: Site) -> Array | None:
         found = _partial_tile(_axis_size(site, axis))
@@ -82,12 +82,12 @@ def tail_zeroed(axis: int) -> Planter:
 
 
 def last_zeroed(site: Site) -> Array | None:
-    """The last index of the last axis is 0."""
+    """Set the last index of the last axis to 0."""
     return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
 
 
 def only_last_tile(site: Site) -> Array | None:
-    """All but the last tile of the last axis is 0."""
+    """Set all but the last tile of the last axis to 0."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile or not site.is_float:
@@ -103,12 +103,12 @@ def _zeroed(site: Site, axis: int, which: slice) -> Array:
 
 
 def shifted(site: Site) -> Array | None:
-    """Every element of the last axis is its neighbour's."""
+    """Shift the last axis by one: every element becomes its neighbour's."""
     return np.roll(site.values, 1, axis=-1) if _axis_size(site, -1) > 1 else None
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """The share of a sum over the longest dim that its last tile of 32 contributes."""
+    """Drop the share of a sum over the longest dim that its last tile of 32 contributes."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -116,7 +116,7 @@ def last_tile_share(site: Site) -> Array | None:
 
 
 def scaled(factor: float) -> Planter:
-    """All values times a factor."""
+    """Multiply all values by a factor."""
 
     def make(site: Site) -> Array | None:
         return site.wide() * factor if site.is_float else None
@@ -125,7 +125,7 @@ def scaled(factor: float) -> Planter:
 
 
 def root_scaled(site: Site) -> Array | None:
-    """All values over the root of an input's last dim."""
+    """Divide all values by the root of an input's last dim."""
     depths = [size for size in site.depths if size > 1]
     if not depths or not site.is_float:
         return None
@@ -133,7 +133,7 @@ def root_scaled(site: Site) -> Array | None:
 
 
 def shifted_a_little(site: Site) -> Array | None:
-    """All values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
+    """Make all values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
     if not site.is_float:
         return None
     return site.wide() * (1.0 - max(2.0**-10, 8.0 * FLOAT_LIMITS[site.dtype].eps))
@@ -156,7 +156,7 @@ def _rows(site: Site) -> Array | None:
 
 
 def stale_row(site: Site) -> Array | None:
-    """One row that differs from the row before it is that row."""
+    """Replace one row by the row before it, where they differ."""
     rows = _rows(site)
     if rows is None:
         return None
@@ -169,7 +169,7 @@ def stale_row(site: Site) -> Array | None:
 
 
 def stale_tile(site: Site) -> Array | None:
-    """The second tile of the last axis repeats the first."""
+    """Repeat the first tile of the last axis in place of the second."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile:
@@ -181,7 +181,7 @@ def stale_tile(site: Site) -> Array | None:
 
 
 def stale_element(site: Site) -> Array | None:
-    """One element is another one's value, the most unlike it of a few."""
+    """Give one element the value of another, the most unlike it of a few."""
     flat = np.array(site.values).reshape(-1)
     if flat.size < 2:
         return None
@@ -239,7 +239,7 @@ def saturated(site: Site) -> Array | None:
 
 
 def index_off(site: Site) -> Array | None:
-    """One integer is one too large."""
+    """Add one to one integer."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     flat = np.array(site.values).reshape(-1)

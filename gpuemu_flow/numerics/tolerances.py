@@ -146,7 +146,7 @@ def parse_tolerance(value: Json, where: str) -> tuple[PartialTolerance | None, l
 def parse_table(
     table: Mapping[str, Json], where: str
 ) -> tuple[dict[str, PartialTolerance], list[Problem]]:
-    """Read a table of dtype names (or aliases) to tolerances; all its problems at once.
+    """Read a table of dtype names (or aliases) to tolerances, or report all its problems.
 
     Examples
     --------

@@ -54,7 +54,7 @@ class _Looked:
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:
-        """Look at some of them."""
+        """Take some of the output's elements into account."""
         values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:

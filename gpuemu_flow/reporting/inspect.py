@@ -128,7 +128,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
-    """Forget what clients submitted for the named ops, or for all; how many results.
+    """Forget what clients submitted for the named ops, or for all, and count the results.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks; how many. `on_wait` is told who holds the workspace.
+    """Forget tasks and count them; `on_wait` is told who holds the workspace.
 
     Raises
     ------

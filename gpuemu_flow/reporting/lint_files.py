@@ -190,7 +190,7 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """The tools, found when first needed: that runs each of them."""
+        """Find the tools when first needed: that runs each of them."""
         return find_tools(self._configured, names=self._names)
 
     def measure(self, pair: _Pair) -> Measurement:
@@ -210,7 +210,7 @@ class _Measurer:
         return found
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure, with the help of the tools that are there; whether it may be kept."""
+        """Measure with the tools that are there; tell also whether the result may be kept."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None

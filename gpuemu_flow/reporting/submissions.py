@@ -136,7 +136,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete what clients submitted for some ops, for all by default; how many results."""
+    """Delete what clients submitted for some ops, for all by default, and count the results."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0

@@ -112,7 +112,7 @@ def _card(
 
 
 def besides(report: Report) -> Iterator[Besides]:
-    """Whatever else makes a run red: without it, a page could be red for no reason seen."""
+    """Yield whatever else makes a run red, so that no page is red for a reason that it hides."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]

@@ -241,7 +241,7 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Only where they fail the run: elsewhere they would make a green job look red."""
+    """Yield a test for each regression, but only where they fail the run."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

@@ -21,7 +21,7 @@ def like(failure: CaseFailure) -> Kind:
 
 
 def alike(report: Report) -> Mapping[Kind, Counter[str]]:
-    """For each kind how many cases there are of each cause; the empty one is unknown."""
+    """Count for each kind the cases of each cause; the empty one is unknown."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")

@@ -173,7 +173,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """A kernel can be worse and better at once: both are said."""
+    """Name a kernel's changes: it can be worse and better at once."""
     words = []
     if diff.is_regression:
         words.append("regression")

@@ -56,7 +56,7 @@ class PytestExport:
     tensors: bytes
 
     def write(self, folder: Path) -> Path:
-        """Write both files; the path of the test.
+        """Write both files, and return the path of the test.
 
         Raises
         ------

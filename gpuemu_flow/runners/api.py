@@ -107,7 +107,7 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or KeyError."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
         return cls(**{**data, **tuples})
 
@@ -240,7 +240,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             index=int(data["index"]),
             ok=bool(data["ok"]),
@@ -257,7 +257,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """A RunError from its JSON form; KeyError, TypeError or ValueError when it is not that."""
+    """A RunError from its JSON form; another raises KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

@@ -36,7 +36,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s form; TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
@@ -69,7 +69,7 @@ class Arena:
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def _reach(self, nbytes: int, *, grow: bool) -> None:
-        """Have at least `nbytes` mapped; ValueError when they are not there and may not be made."""
+        """Map at least `nbytes`; ValueError when they are not there and may not be made."""
         if self._bytes.size >= nbytes:
             return
         size = os.fstat(self.fd).st_size

@@ -133,7 +133,7 @@ class WorkerClient:
         return self._failed(index, error, load_failed=loading)
 
     def _load(self, index: int) -> Attempt | None:
-        """Load the program once; an Attempt when that fails."""
+        """Load the program once, or return the Attempt that says why it cannot be loaded."""
         if self._loaded:
             return None
         self.worker.send({"type": "load", "program": self._program.to_json()})

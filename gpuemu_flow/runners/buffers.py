@@ -81,7 +81,7 @@ class _Buffer:
         return self.memory[start : start + high - low]
 
     def take(self, other: _Buffer) -> bool:
-        """Copy the other's elements and gaps to this one's place; False when they do not fit."""
+        """Copy the other's elements and gaps here; False when they do not fit."""
         to, of = self.span(), other.span()
         fits = (
             self.memory.flags.writeable

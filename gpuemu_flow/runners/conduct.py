@@ -43,7 +43,7 @@ class Conduct:
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:
-        """The program's code has been read; OpError as `demand`."""
+        """Check the conduct once the program's code has been read; OpError as `demand`."""
         if self._guard is not None:
             self._guard.loaded()
         self.demand(Checks())

@@ -107,7 +107,7 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """Launch the kernels; the outputs by name.
+        """Launch the kernels and return the outputs by name.
 
         Raises
         ------

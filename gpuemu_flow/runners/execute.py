@@ -103,7 +103,7 @@ def converted(
 
 
 def _reseed(seed: int) -> None:
-    """Forked workers share the global generators' state; an op must not depend on the order."""
+    """Seed the global generators, whose state forked workers share: the order must not matter."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # the legacy generator is the point
 

@@ -123,7 +123,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """The runner's own files are written, by this thread."""
+        """Allow writes to the runner's own files while inside, by this thread."""
         self._exempt = threading.get_ident()
         try:
             yield

@@ -133,7 +133,7 @@ def read_source(program: Program) -> bytes:
 
 
 def load_module(program: Program) -> types.ModuleType:
-    """The program's module, from its file or by its dotted name; any exception of its own."""
+    """Import the program's module, from its file or by its dotted name."""
     if not program.path:
         return importlib.import_module(program.module)
     # Not under the plain stem: that may be the name of an installed package.

@@ -177,7 +177,7 @@ class Service(Protocol):
 
 
 def make_service(target: str, setup: Json) -> Service:
-    """``module:Class(setup)`` of this package; ValueError when there is none."""
+    """Make ``module:Class(setup)`` of this package; ValueError when there is none."""
     module, name = _ours(target)
     service: Service = getattr(importlib.import_module(module), name)(setup)
     return service

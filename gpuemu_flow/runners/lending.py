@@ -155,7 +155,7 @@ class Output(io.TextIOWrapper):
     _written = False
 
     def hold(self, captured: Captured) -> bool:
-        """Keep a document in place of writing it; False when it has to be written."""
+        """Keep a document in place of writing it, or return False when it has to be written."""
         if current is None or not current.lent or self._written or self.held is not None:
             return False
         if captured.size > current.limit:
@@ -193,7 +193,7 @@ def open_stdin() -> io.TextIOWrapper:
 
 
 def open_stdout() -> Output:
-    """Return descriptor 1, likewise."""
+    """Open descriptor 1, as `open_stdin` does descriptor 0."""
     return Output(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
 
 

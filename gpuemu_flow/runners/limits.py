@@ -26,7 +26,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when its parent ends; at once when `parent` already has."""
+    """Have this process killed when its parent ends, at once when `parent` has ended already."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 

@@ -28,7 +28,7 @@ _ORIGINAL_ENCODE = base64.b64encode
 
 
 def loads(s: Any, **options: Any) -> Json:
-    """As ``json.loads``; the announced request is compared, not parsed."""
+    """Parse as ``json.loads``, but only compare the announced request."""
     exchange = lending.current
     if exchange is not None and all(value is None for value in options.values()):
         request = exchange.request
@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """As ``json.load``; a lent request becomes no text first."""
+    """Parse as ``json.load``, but make no text of a lent request."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():

@@ -85,7 +85,7 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Nothing: a script gets copies."""
+        """Report nothing: a script gets copies."""
         return ()
 
     def _run(
@@ -122,7 +122,7 @@ class ScriptRunner:
         return decode_response(data, self._program.output_names)
 
     def _execute(self) -> tuple[int, Captured | None]:
-        """Run the code object as ``__main__``; its exit code, and an answer kept apart."""
+        """Run the code object as ``__main__``; return its exit code, and an answer kept apart."""
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path

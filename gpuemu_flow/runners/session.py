@@ -90,11 +90,11 @@ class ProgramSession:
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
-        """The first half of `ask`; `finish_work` must follow with the same."""
+        """Begin an `ask`; `finish_work` must follow with the same work."""
         self._supervisor.begin(work)
 
     def finish_work(self, work: Work) -> Attempt:
-        """Return the second half of `ask`."""
+        """Finish an `ask` that `begin_work` began."""
         return self._supervisor.finish(work)
 
     def abandon(self) -> None:

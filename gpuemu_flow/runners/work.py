@@ -23,10 +23,10 @@ class Work(Protocol):
     """One case, in two steps, so that the caller may do something else between them."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Ask for it; an Attempt when that has already failed."""
+        """Ask a worker for it, or return the Attempt that has already failed."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for what came of it; CancelledRunError."""
+        """Wait for its outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:

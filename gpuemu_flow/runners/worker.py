@@ -315,7 +315,7 @@ class Worker:
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Several calls; the first that goes wrong ends them, and is asked for again alone."""
+        """Do several calls up to the first that goes wrong, which is asked for again alone."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
@@ -345,7 +345,7 @@ class Worker:
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
     ) -> _CallRecord:
-        """One call on tensors in shared memory; its outputs go where `start` says or after it."""
+        """Call on tensors in shared memory; its outputs go where `start` says or after it."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
@@ -383,7 +383,7 @@ class _StagingError(Exception):
 
 
 def _stage(path: str, executed: Executed) -> tuple[str, int]:
-    """Write the outputs as a blob; its digest and size."""
+    """Write the outputs as a blob, and return its digest and size."""
     try:
         with open(path, "wb", buffering=0) as stream:  # noqa: PTH123
             return blobs.write(stream, executed.outputs)

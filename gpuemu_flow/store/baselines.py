@@ -56,7 +56,7 @@ class SubmittedResult:
 
     @classmethod
     def from_json(cls, data: Json) -> SubmittedResult:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         max_abs = float(number_from_json(data["max_abs"]))
         return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
@@ -111,7 +111,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
-        """Rebuild from `to_json`'s form; ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises ValueError."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
@@ -197,7 +197,7 @@ class BaselineStore:
         self._folder = cache.folder / "baselines"
 
     def put(self, baseline: Baseline) -> bool:
-        """Store a baseline, in place of an older one of its name; whether there was one."""
+        """Store a baseline, and tell whether it replaced an older one of its name."""
         path = self._path(baseline.tag)
         existed = path.exists()
         write_atomic(path, seal(baseline.to_json()))

@@ -71,7 +71,7 @@ class BlobStore:
         return data
 
     def write(self, data: bytes) -> str:
-        """Store bytes; their digest."""
+        """Store bytes and return their digest."""
         digest = digest_bytes(data)
         path = self.path(digest)
         if not path.exists():
@@ -120,7 +120,7 @@ class BlobStore:
         return deleted, freed
 
     def verify(self) -> list[str]:
-        """Read every blob; the digests of those that were damaged and set aside."""
+        """Read every blob, and list the digests of those that were damaged and set aside."""
         return [
             path.stem
             for path in sorted(self.folder.glob(f"*/*{SUFFIX}"))

@@ -196,7 +196,7 @@ class JsonStore:
             return None
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
-        """Leave a damaged record where somebody can look at it; a few tell enough."""
+        """Move a damaged record to where somebody can look at it; a few are enough."""
         self._damaged += 1
         if self._damaged > MAX_SHOWN:
             return
@@ -248,7 +248,7 @@ class JsonStore:
         return iter(self._guarded(keys))
 
     def clear(self) -> int:
-        """Drop every record; how many there were."""
+        """Drop every record, and count them."""
         return int(self._guarded(lambda cache: cache.clear()))
 
     def volume(self) -> int:

@@ -148,7 +148,7 @@ class KnownInputs:
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Remember a set as the newest one; its key as the inputs are now."""
+        """Store a set as the newest one, and return its key for the inputs as they are now."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]

@@ -189,7 +189,7 @@ class FailureRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         values = dict(data)
         if values.pop("version") != VERSION:
             raise ValueError("a failure record of another version")

@@ -65,7 +65,7 @@ class Judged:
 
     @classmethod
     def from_json(cls, data: Json) -> Judged:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             Verdict(data["verdict"]),
             Elements.from_json(data["elements"]),
@@ -240,7 +240,7 @@ class ResultStore:
         return stored
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
-        """Let others see that there is something new without opening the database."""
+        """Mark the store as changed, so that others need not open the database to see it."""
         path = path or self._stamp
         with contextlib.suppress(OSError):
             try:
@@ -308,7 +308,7 @@ class ResultStore:
             return [self._by_key[key] for key in self._keys]
 
     def forget(self, ops: Collection[str] | None = None) -> int:
-        """Delete the results of some ops, of all by default; how many."""
+        """Delete the results of some ops, of all by default, and count them."""
         with self._lock:
             keys = [k for k in self._keys if ops is None or self._by_key[k].op in ops]
             gone = set(keys)

@@ -66,7 +66,7 @@ class WorkspaceCache:
         return path
 
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Target file of a task; the op's name is escaped so that it is one path component."""
+        """Return the target file of a task; the op's name becomes one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.folder / "tasks" / stage / f"{name}.json"
 

@@ -134,7 +134,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     def check(
         self, output: Any, *, atol: float | None = None, rtol: float | None = None
     ) -> CheckResult:
-        """Judge the op's output; the verdict when it passed.
+        """Judge the op's output, and return the verdict when it passed.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items of a function's marks; what is wrong with them is an error of its collection."""
+    """Make items of a function's marks; a wrong mark is an error of its collection."""
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)

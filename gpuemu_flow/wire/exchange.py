@@ -56,7 +56,7 @@ class Exchange:
         self.folder = folder
 
     def put(self, array: NDArray[Any]) -> str:
-        """Write an array's elements in C order; the file's name.
+        """Write an array's elements in C order, and return the file's name.
 
         Raises
         ------

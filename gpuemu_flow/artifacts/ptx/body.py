@@ -45,7 +45,7 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements between a function's braces; a new `Body` each time.
+    """Read the statements between a function's braces into a new `Body`.
 
     Never raises on malformed text: what is no statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.

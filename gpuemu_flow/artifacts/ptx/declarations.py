@@ -55,7 +55,7 @@ def parse_registers(statement: str) -> list[RegisterDeclaration]:
 
 
 def parse_variables(statement: str, offset: int) -> list[Variable]:
-    """Variables that one statement declares; an empty list when it declares none.
+    """List the variables that one statement declares.
 
     A size is the element size times all dimensions times vector lanes; ``a[]`` has none.
     """

@@ -53,7 +53,7 @@ class SourceText:
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode bytes and blank out comments; a `Problem` for what cannot be PTX at all.
+    """Decode bytes and blank out comments, or report what cannot be PTX at all.
 
     Latin-1 maps every byte to one character, so no input fails to decode and offsets are those of
     the file. NUL bytes (PTX embedded in fat binaries ends in them) become spaces.
