@@ -113,7 +113,7 @@ def fuzz_shapes_seeded(
 
 
 def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[int, str]]:
-    """(case seed, dtype) without an end."""
+    """Yield (case seed, dtype) without an end."""
     for case_seed, rng in _iterations(seed, "dtype"):
         yield case_seed, rng.choice(dtypes)
 
@@ -211,7 +211,7 @@ class FuzzConfig:
         return fuzz_config.FuzzConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
-        """As a request's ``fuzz_config``."""
+        """Return it as a request's ``fuzz_config``."""
         return {
             "seed": self.seed,
             "shape_options": {
@@ -260,7 +260,7 @@ class TestCase:
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        """`tensors` of an op with one input."""
+        """Return `tensors` of an op with one input."""
         return self.tensors()
 
 
@@ -293,7 +293,7 @@ class SeededFuzzer:
         return TestCase(case.seed, shape, case.dtype, case.layout, strides)
 
     def next_test_case(self) -> TestCase:
-        """`next`."""
+        """Return `next`."""
         return self.next()
 
     def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:

@@ -68,7 +68,7 @@ class ToleranceConfig:
         return float(getattr(self, name))
 
     def keys(self) -> Iterator[str]:
-        """``atol`` and ``rtol``, so that ``**tolerance`` works."""
+        """Return ``atol`` and ``rtol``, so that ``**tolerance`` works."""
         return iter(("atol", "rtol"))
 
     @classmethod
@@ -88,11 +88,11 @@ class ToleranceConfig:
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:
-        """Both members multiplied."""
+        """Return both members multiplied."""
         return ToleranceConfig(self.atol * factor, self.rtol * factor)
 
     def to_dict(self) -> dict[str, float]:
-        """``{"atol": …, "rtol": …}``."""
+        """Return ``{"atol": …, "rtol": …}``."""
         return {"atol": self.atol, "rtol": self.rtol}
 
     def as_tolerance(self) -> Tolerance:
@@ -152,7 +152,7 @@ class ToleranceProfile:
 
     @classmethod
     def named(cls, name: str) -> ToleranceProfile:
-        """``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
+        """Return ``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
         if name not in _PROFILES:
             hint = did_you_mean(name, _PROFILES)
             message = f"there is no tolerance profile {name!r}"
@@ -282,7 +282,7 @@ def _samples(
 
 
 def _arity(function: Callable[..., Any]) -> int | None:
-    """Positional arguments that a function takes; None when it does not say."""
+    """Return positional arguments that a function takes; None when it does not say."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

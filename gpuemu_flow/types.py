@@ -205,7 +205,7 @@ class Case:
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             **vars(self),
             "dims": [list(d) for d in self.dims],
@@ -418,7 +418,7 @@ class CheckResult:
 
 
 def weak_to_json(output: WeakOutput) -> dict[str, Json]:
-    """As plain JSON."""
+    """Return plain JSON."""
     return {"name": output.name, "value": output.value, "zeros": output.zeros}
 
 
@@ -438,7 +438,7 @@ def number_to_json(value: Json) -> Json:
 
 
 def number_from_json(value: Json) -> Json:
-    """Inverse of `number_to_json`."""
+    """Undo `number_to_json`."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value
 
 
@@ -461,7 +461,7 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
-    """Inverse of `failure_to_json`."""
+    """Undo `failure_to_json`."""
     index = data["index"]
     finding = data.get("finding")
     return Failure(

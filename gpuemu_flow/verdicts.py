@@ -117,7 +117,7 @@ class Elements:
         return cls(*figures, result.empty, result.weak)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         weak = [weak_to_json(output) for output in self.weak]
         return {**vars(self), "empty": list(self.empty), "weak": weak}
 

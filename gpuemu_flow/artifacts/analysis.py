@@ -35,12 +35,12 @@ class KernelAnalysis:
 
     @cached_property
     def graph(self) -> ControlFlowGraph:
-        """Control-flow graph."""
+        """Return control-flow graph."""
         return build_cfg(self.body)
 
     @cached_property
     def flow(self) -> Dataflow:
-        """Definitions and uses."""
+        """Return definitions and uses."""
         return analyse_dataflow(self.body)
 
     @cached_property
@@ -102,7 +102,7 @@ class KernelAnalysis:
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
-        """Operands of an instruction."""
+        """Return operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> Place:

@@ -277,7 +277,7 @@ class _Reader:
 
 
 def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
+    """Yield (attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
     position = 0
     while position + 4 <= len(content):
         form, attribute = content[position], content[position + 1]

@@ -102,7 +102,7 @@ def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
 
 
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
-    """Immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
+    """Find the immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
 
     Cooper, Harvey and Kennedy 2001 on the reversed graph, with a bound on its steps; None when
     that is passed. Blocks from which the end cannot be reached get the end.

@@ -57,12 +57,12 @@ class LintResult:
     problems: tuple[Problem, ...] = ()
 
     def count(self, severity: str) -> int:
-        """Violations of one severity that are not accepted."""
+        """Return violations of one severity that are not accepted."""
         return sum(v.severity == severity and not v.allowed for v in self.violations)
 
     @property
     def accepted(self) -> int:
-        """Violations accepted with a reason."""
+        """Return violations accepted with a reason."""
         return sum(bool(v.allowed) for v in self.violations)
 
 

@@ -26,7 +26,7 @@ class Pressure:
 
 
 def max_live(body: Body, graph: ControlFlowGraph, flow: Dataflow) -> Pressure | None:
-    """Highest register pressure in a body; None when it is too large to analyse.
+    """Return the highest register pressure in a body; None when it is too large to analyse.
 
     Classic backward liveness on basic blocks, bit sets over the registers that live across a
     block boundary only. A 64-bit register counts two, a predicate none. A guarded definition does

@@ -159,7 +159,7 @@ def _examine(function: Function) -> _Facts:
 
 
 def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
-    """Static shared memory: declared inside, or in the module and named inside."""
+    """Return static shared memory: declared inside, or in the module and named inside."""
     inside = [v for v in analysis.body.variables if v.space == "shared"]
     declared = function.module.static_shared
     outside = [declared[name] for name in analysis.flow.mentioned_among(declared)]

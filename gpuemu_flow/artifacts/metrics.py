@@ -126,7 +126,7 @@ class KernelMetrics:
         return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod

@@ -49,7 +49,7 @@ class ArchLimits:
 
     @property
     def shared_unit(self) -> int:
-        """Allocation unit of shared memory, bytes."""
+        """Return allocation unit of shared memory, bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property
@@ -114,12 +114,12 @@ class Occupancy:
     assumed_threads: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {**asdict(self), "limited_by": list(self.limited_by)}
 
 
 def arch_number(arch: str) -> int | None:
-    """90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for what is no architecture."""
+    """Return 90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for what is no architecture."""
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 
@@ -139,7 +139,7 @@ def occupancy(
     *,
     assumed_threads: bool = False,
 ) -> Occupancy:
-    """Resident blocks per multiprocessor.
+    """Return resident blocks per multiprocessor.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ class SassListing:
         return dict(sorted(counts.items()))
 
     def histograms(self) -> dict[str, dict[str, int]]:
-        """`histogram` of every function."""
+        """Return `histogram` of every function."""
         return {name: self.histogram(name) or {} for name in self.functions}
 
     def spills(self, name: str) -> int:
@@ -74,7 +74,7 @@ class MachineCode:
     functions: Mapping[str, Mapping[str, int]]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON: the arguments of this class."""
+        """Return plain JSON: the arguments of this class."""
         return asdict(self)
 
 

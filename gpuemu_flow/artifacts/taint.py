@@ -16,7 +16,7 @@ _MIN_VISITS = 200_000
 
 
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
-    """Guarded instructions whose predicate depends on the thread index.
+    """Return guarded instructions whose predicate depends on the thread index.
 
     Compilers reuse a register for unrelated values, so that for registers with several
     definitions the answer depends on the place. Values that differ only because of the path that
@@ -62,7 +62,7 @@ class _Propagation:
         return self._guards
 
     def _walk(self, block: int) -> set[int]:
-        """Propagate through one block; returns the blocks that have to be walked again."""
+        """Return propagate through one block; returns the blocks that have to be walked again."""
         flow, instructions, single = self._flow, self._instructions, self._single
         current = set(self._entering[block])
         again: set[int] = set()

@@ -91,7 +91,7 @@ class Tool:
 
     @property
     def newest_ptx(self) -> tuple[int, int]:
-        """Newest PTX version that this release's ptxas reads."""
+        """Return newest PTX version that this release's ptxas reads."""
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:
             return known

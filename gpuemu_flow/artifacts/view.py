@@ -61,7 +61,7 @@ class KernelView:
     recursive: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {"version": VIEW_VERSION, **asdict(self)}
 
     @classmethod

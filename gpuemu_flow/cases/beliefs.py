@@ -63,7 +63,7 @@ class Belief:
 
     @property
     def sentence(self) -> str:
-        """For people, without counts."""
+        """Say it for people, without counts."""
         return " and ".join(predicate.sentence for predicate in self.predicates)
 
 
@@ -154,7 +154,7 @@ def _belief(
 def chance_of(
     predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
 ) -> float:
-    """Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
+    """Return Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
     inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
     return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 

@@ -46,7 +46,7 @@ class Candidate:
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
-        """Equal for candidates that no program can tell apart."""
+        """Return a value that is equal for candidates that no program can tell apart."""
         content = hashlib.sha256()
         for name, values in sorted(self.inputs.items()):
             layout = effective_layout(self.layouts[name], values.shape)

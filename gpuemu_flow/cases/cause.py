@@ -69,7 +69,7 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """For people, with counts."""
+        """Say it for people, with counts."""
         n = self.counts
         if not self.stated:
             return f"seen with: {self.counted}"
@@ -90,7 +90,7 @@ class Cause:
         return f"{self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "stated": self.stated,
             "sentence": self.sentence,

@@ -35,12 +35,12 @@ class Condition(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people: ``N is not a multiple of 128``."""
+        """Say for people: ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         return {
             "kind": self.kind,
             "subject": self.subject,

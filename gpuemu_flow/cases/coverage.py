@@ -51,7 +51,7 @@ class Gap:
     possible: int
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "op": self.op,
             "dtype": self.dtype,

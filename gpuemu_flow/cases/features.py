@@ -78,7 +78,7 @@ class Feature:
 
     @property
     def sentence(self) -> str:
-        """For people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
+        """Say for people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
         what = " and ".join(condition.sentence for condition in self.conditions)
         such = self.failing + self.exceptions
         others = self.passing - self.exceptions
@@ -86,7 +86,7 @@ class Feature:
         return f"{what} ({self.failing} of {such} such cases fail{none})"
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         return {
             "conditions": [condition.to_json() for condition in self.conditions],
             "failing": self.failing,
@@ -108,7 +108,7 @@ class Group:
     members: tuple[Case, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; members by seed, smallest first."""
+        """Return plain JSON; members by seed, smallest first."""
         return {
             "kind": self.kind.value,
             "feature": None if self.feature is None else self.feature.to_json(),

@@ -124,7 +124,7 @@ class FuzzConfig:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As a request carries it, with the protocol's capitalised layouts."""
+        """Return it as a request carries it, with the protocol's capitalised layouts."""
         options, schema = self.shape_options, self.op_schema
         return {
             "seed": self.seed,

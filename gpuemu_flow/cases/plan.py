@@ -90,7 +90,7 @@ def iterate_cases(
 
 
 def expand_strategies(names: Sequence[str]) -> tuple[str, ...]:
-    """Strategy names with the groups ``core`` and ``stress`` replaced by their members."""
+    """Return strategy names with the groups ``core`` and ``stress`` replaced by their members."""
     expanded = [s for name in names for s in STRATEGY_GROUPS.get(name, (name,))]
     return tuple(dict.fromkeys(expanded))
 
@@ -133,7 +133,7 @@ def companion_strategy(strategies: tuple[str, ...]) -> str:
 def _shaped(
     schema: OpSchema, seed: int, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Combinations with their sizes, the designed ones smallest first inside each block."""
+    """Yield combinations with their sizes, the designed ones smallest first inside each block."""
     shapes = ShapePlanner(schema)
     designer = Designer(shapes.classes, strategies, layouts, _targets(schema))
     designed = designer.combinations()

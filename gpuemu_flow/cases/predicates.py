@@ -56,7 +56,7 @@ class Predicate:
 
     @property
     def sentence(self) -> str:
-        """For people: ``N is not a multiple of 128``."""
+        """Say for people: ``N is not a multiple of 128``."""
         subject = self.subject or "an input"
         value = self.value
         if self.kind == "holds":
@@ -70,7 +70,7 @@ class Predicate:
         return SENTENCES[self.kind].format(s=subject, v=shown)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         value = list(self.value) if isinstance(self.value, tuple) else self.value
         return {
             "kind": self.kind,
@@ -153,7 +153,7 @@ BOTH = -6.0
 
 
 def prior(predicate: Predicate) -> float:
-    """Logarithm of how likely a cause is such a condition, up to a constant."""
+    """Return the logarithm of how likely a cause is such a condition, up to a constant."""
     found = _PRIOR.get(predicate.kind, UNLIKELY)
     if predicate.kind == "strategy" and isinstance(predicate.value, tuple):
         found -= 0.3 * (len(predicate.value) - 1)

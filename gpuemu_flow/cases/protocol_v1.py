@@ -38,7 +38,7 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
-    """Case `n` of a configuration, the one that gpuemu makes of the same seed.
+    """Return case `n` of a configuration, the one that gpuemu makes of the same seed.
 
     Each choice has a random domain of its own, so that a change of one list leaves the others'
     choices as they were.

@@ -45,7 +45,7 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, elements of a row)."""
+        """Return (rows, elements of a row)."""
         return self.number, self.width
 
     def turns(self, kinds: int) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ class Axis:
         return int(candidate.inputs[name].shape[axis])
 
     def smaller(self, size: int) -> list[int]:
-        """Allowed sizes below `size`, ascending."""
+        """Return allowed sizes below `size`, ascending."""
         if self.dim is None:
             return list(range(1, size))
         if self.dim.candidates:

@@ -42,7 +42,7 @@ class Domain:
 
     @property
     def kind(self) -> str:
-        """``float``, ``int``, ``uint`` or ``bool``."""
+        """Return ``float``, ``int``, ``uint`` or ``bool``."""
         return DTYPES[dtype_name(self.dtype) or ""].kind
 
     def number(self, value: Any) -> int | float:

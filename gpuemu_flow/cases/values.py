@@ -101,7 +101,7 @@ class _Format:
         return np.float64 if self.dtype == "float64" else np.float32
 
     def rounded(self, values: Array) -> Array:
-        """Finite values in the dtype, clipped to its largest."""
+        """Return finite values in the dtype, clipped to its largest."""
         target = numpy_dtype(self.dtype)
         if values.dtype == target:
             return values
@@ -175,7 +175,7 @@ def _offset(rows: Rows, form: _Format) -> Array:
 
 
 def _extremes(rows: Rows, form: _Format) -> Array:
-    """Alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
+    """Return alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
 
     One largest number is enough where it overflows in float32 arithmetic as soon as it is squared:
     a second one in a column would leave nothing of a matrix product that is still a number.

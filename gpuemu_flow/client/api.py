@@ -139,7 +139,7 @@ class Client:
             thread.join()
 
     def ping(self) -> dict[str, Json]:
-        """``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
+        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
         return self._do(calls.ping())
 
     def validate_op(
@@ -429,7 +429,7 @@ class Client:
         return self._do(calls.list_results(limit))
 
     def list_failures(self, limit: int = 20) -> list[ValidationResult]:
-        """Recorded failures, newest first."""
+        """Return recorded failures, newest first."""
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:

@@ -157,7 +157,7 @@ def list_results(limit: int) -> Call[list[ValidationResult]]:
 
 
 def list_failures(limit: int) -> Call[list[ValidationResult]]:
-    """Recorded failures, newest first."""
+    """Return recorded failures, newest first."""
     return Call({"type": "ListFailures", "limit": limit}, "Results", _results)
 
 
@@ -358,7 +358,7 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Metrics now against those of a tag."""
+    """Return metrics now against those of a tag."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 

@@ -36,7 +36,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
-        """From a reply; keys that it does not know are left out."""
+        """Rebuild from a reply; keys that it does not know are left out."""
         known = cls._names()
         return cls(**{name: value for name, value in data.items() if name in known})
 
@@ -78,7 +78,7 @@ class ReproductionInfo(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ReproductionInfo:
-        """From a reply."""
+        """Rebuild from a reply."""
         made = super().from_dict({**data, "input_snapshot": None})
         snapshot = data.get("input_snapshot")
         if not snapshot:
@@ -140,7 +140,7 @@ class ValidationResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ValidationResult:
-        """From a reply."""
+        """Rebuild from a reply."""
         values = dict(data)
         values["failures"] = [FailureInfo.from_dict(f) for f in data.get("failures", ())]
         if data.get("repro_info"):
@@ -187,7 +187,7 @@ class FuzzResults(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
-        """From a reply."""
+        """Rebuild from a reply."""
         failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
         return super().from_dict({**data, "failures": failures})
 
@@ -250,7 +250,7 @@ class TestCase(Record):
     layouts: dict[str, str] = field(default_factory=dict)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Copies of the inputs, in memory as they are, for an op that may change them."""
+        """Return copies of the inputs, in memory as they are, for an op that may change them."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()
@@ -291,7 +291,7 @@ class MinimizeResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> MinimizeResult:
-        """From a reply."""
+        """Rebuild from a reply."""
         result = ValidationResult.from_dict(data.get("result", {}))
         return super().from_dict({**data, "result": result})
 
@@ -322,6 +322,6 @@ class CiSummary(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> CiSummary:
-        """From a reply."""
+        """Rebuild from a reply."""
         results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
         return super().from_dict({**data, "validation_results": results})

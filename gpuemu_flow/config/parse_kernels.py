@@ -154,7 +154,7 @@ class KernelParser:
 
 
 def _architecture(name: str) -> str:
-    """``80``, ``compute_80`` and ``sm_80`` as ``sm_80``."""
+    """Return ``80``, ``compute_80`` and ``sm_80`` as ``sm_80``."""
     return "sm_" + name.rpartition("_")[2]
 
 

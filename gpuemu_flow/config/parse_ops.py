@@ -145,7 +145,7 @@ class OpParser:
         )
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Execution mode, the program under test, and why it cannot be run here."""
+        """Return execution mode, the program under test, and why it cannot be run here."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -170,7 +170,7 @@ class OpParser:
         return mode, op, "" if op else reason
 
     def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
-        """Input names and schema; where only one is given, the other follows from it."""
+        """Return input names and schema; where only one is given, the other follows from it."""
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):

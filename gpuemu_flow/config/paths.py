@@ -63,7 +63,7 @@ class Workspace:
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 
     def relative(self, path: Path) -> str:
-        """`path` without machine-dependent parts: relative to the root, else its name."""
+        """Return `path` without machine-dependent parts: relative to the root, else its name."""
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.name

@@ -26,7 +26,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text` without control characters and cut to a length that fits a message."""
+    """Return `text` without control characters and cut to a length that fits a message."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: MAX_SHOWN * 2])
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"

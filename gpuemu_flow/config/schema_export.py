@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Json]:
 
 
 def schema_text() -> str:
-    """`json_schema` as the file that is checked in."""
+    """Return `json_schema` as the file that is checked in."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -91,7 +91,7 @@ def _program(ref: ProgramRef) -> dict[str, Json]:
 
 
 def _plain(value: Json) -> Json:
-    """Tuples as lists, and infinities in a form that JSON has and no other value takes."""
+    """Return tuples as lists, and infinities in a form that JSON has and no other value takes."""
     if isinstance(value, dict):
         return {str(name): _plain(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):

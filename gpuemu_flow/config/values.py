@@ -49,11 +49,11 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def schema(self) -> dict[str, Json]:
-        """As JSON Schema."""
+        """Return it as JSON Schema."""
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """In a few words, for messages and the reference page."""
+        """Describe it in a few words, for messages and the reference page."""
 
     def wrong_type(self, value: Json, path: KeyPath, out: Reporter, hint: str = "") -> Json:
         """Report that `value` is of another type."""

@@ -27,13 +27,13 @@ STRATEGIES = {
 
 
 def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``ListFailures``: newest first."""
+    """Answer ``ListFailures``: newest first."""
     records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [_as_result(record) for record in records]}
 
 
 def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``Reproduce``: the stored verdict and the exact inputs.
+    """Answer ``Reproduce``: the stored verdict and the exact inputs.
 
     With ``rerun``, which the protocol does not have, the op is run again on them.
     """
@@ -54,7 +54,7 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``Minimize``: the smallest case found that fails in the same way, recorded itself."""
+    """Answer ``Minimize``: the smallest case found that fails in the same way, recorded itself."""
     seed = fields.u64("seed")
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)

@@ -163,7 +163,7 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
+    """Answer ``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
 
     ``time_limit_s``, which the protocol does not have, ends the run early with what is judged.
     """

@@ -80,7 +80,7 @@ class CaseMaker:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "fuzz_config": self.config.to_json(),
             "own_cases": self.own_cases,

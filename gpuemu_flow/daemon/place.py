@@ -142,7 +142,7 @@ def hold(path: Path) -> HeldLock | None:
 
 
 def holder(path: Path) -> int | None:
-    """Process id of a lock's holder; None when nobody holds it."""
+    """Return the process id of a lock's holder; None when nobody holds it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

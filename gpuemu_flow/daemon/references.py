@@ -56,12 +56,12 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Sessions that `limit` trials at work and as many idle ones may have open."""
+        """Return sessions that `limit` trials at work and as many idle ones may have open."""
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
-        """Trials of a subject for one request.
+        """Yield trials of a subject for one request.
 
         Raises
         ------

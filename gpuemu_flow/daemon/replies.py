@@ -181,7 +181,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
+    """Answer ``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

@@ -41,14 +41,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``ValidateOp``: inputs and output are the client's own."""
+    """Answer ``ValidateOp``: inputs and output are the client's own."""
     seed = service.results.time_ns()
     result = _judge(service, fields, job, seed, None, "validate")
     return {"type": "ValidationResult", "result": result}
 
 
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``SubmitOutput``: the same, for a case that was handed out."""
+    """Answer ``SubmitOutput``: the same, for a case that was handed out."""
     seed = fields.u64("seed")
     issued = issued_case(service, fields.name("op_name"), seed)
     result = _judge(service, fields, job, seed, issued, "submit")

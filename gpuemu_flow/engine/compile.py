@@ -232,7 +232,7 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """A task and those before it: the graph holds them before whoever reads them."""
+        """Return a task and those before it: the graph holds them before whoever reads them."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 

@@ -40,7 +40,7 @@ class Graph:
     _readers: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "tasks": [spec.to_json() for spec in self.tasks.values()],
             "groups": {name: list(members) for name, members in self.groups.items()},
@@ -74,7 +74,7 @@ class Graph:
         return self._readers.get(task, [])
 
     def downstream(self, names: Iterable[str]) -> set[str]:
-        """`names` and every task that depends on one of them."""
+        """Return `names` and every task that depends on one of them."""
         found: set[str] = set()
         pending = list(names)
         while pending:
@@ -85,7 +85,7 @@ class Graph:
         return found
 
     def upstream(self, names: Iterable[str]) -> set[str]:
-        """`names` and every task that one of them depends on."""
+        """Return `names` and every task that one of them depends on."""
         found: set[str] = set()
         pending = list(names)
         while pending:

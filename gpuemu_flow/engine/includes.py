@@ -65,14 +65,14 @@ def relative(path: Path, root: Path) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Without ``..``, links left as they are: the name that the compiler would show."""
+    """Return it without ``..``, links left as they are: the name that the compiler would show."""
     import os.path  # noqa: PLC0415 - pathlib has no such function
 
     return Path(os.path.normpath(path))
 
 
 def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
-    """Include folders and forced includes that compiler flags name."""
+    """Return include folders and forced includes that compiler flags name."""
     folders: list[Path] = []
     files: list[Path] = []
     waiting: list[Path] | None = None

@@ -108,7 +108,7 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, each text once: thousands of programs share most of what they use."""
+        """Return plain JSON, each text once: thousands of programs share most of what they use."""
         texts: dict[str, int] = {}
 
         def number(text: str) -> int:

@@ -179,7 +179,7 @@ class _Runner(MThreadRunner):  # type: ignore[misc]
         self._stop_running = True
 
     def finish(self) -> int:
-        """Without doit's teardown: states are saved per task."""
+        """Skip doit's teardown: states are saved per task."""
         return int(self.final_result)
 
 

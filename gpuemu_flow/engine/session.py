@@ -92,7 +92,7 @@ class RunOutcome:
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
-        """`status` in graph order."""
+        """Return `status` in graph order."""
         return {name: self.status[name] for name in self.graph.tasks if name in self.status}
 
     @property

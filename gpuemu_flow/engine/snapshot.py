@@ -55,7 +55,7 @@ class Settings:
     warnings: tuple[Problem, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "warnings": [asdict(problem) for problem in self.warnings]}
 
     @classmethod
@@ -132,7 +132,7 @@ class Basis:
     absent: Sequence[str]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
 
     @classmethod

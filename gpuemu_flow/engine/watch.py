@@ -154,7 +154,7 @@ def _observed(
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
-    """A folder's stamp and the names in it that may matter."""
+    """Return a folder's stamp and the names in it that may matter."""
     stamp = stamp_of(folder)
     try:
         names = frozenset(
@@ -173,7 +173,7 @@ def _is_past(stamp: Stamp | None) -> bool:
 
 
 def _source_folders(root: Path) -> Iterator[str]:
-    """`root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
+    """Yield `root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
     left = MOST_FOLDERS
     for folder, names, _ in os.walk(root):
         yield folder
@@ -245,7 +245,7 @@ class Events:
 
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
-    """`Events` where watchfiles is installed and not refused, else `Polling`."""
+    """Yield `Events` where watchfiles is installed and not refused, else `Polling`."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     if poll or find_spec("watchfiles") is None:

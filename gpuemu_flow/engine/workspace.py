@@ -371,7 +371,7 @@ def _record_file(package: str) -> str:
 
 
 def _glob_folders(root: Path, pattern: str) -> set[Path]:
-    """Folders whose listing decides what `pattern` matches."""
+    """Return folders whose listing decides what `pattern` matches."""
     fixed = root
     for part in Path(pattern).parts[:-1]:
         if any(c in part for c in "*?["):

@@ -163,7 +163,7 @@ class FrameworkAdapter(ABC):
         return importlib.util.find_spec(self.package) is not None
 
     def get_framework_name(self) -> str:
-        """Such as ``pytorch``."""
+        """Return a name such as ``pytorch``."""
         return self.name
 
     @abstractmethod
@@ -234,7 +234,7 @@ def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[boo
 def agree(
     actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
 ) -> CheckOutcome:
-    """`close` for all outputs of an op, as an outcome."""
+    """Return `close` for all outputs of an op, as an outcome."""
     if len(actual) != len(expected):
         return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")
     worst = 0.0

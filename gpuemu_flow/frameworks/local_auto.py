@@ -48,7 +48,7 @@ class Reference:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Outputs:
-        """Its outputs, as `numerics.evaluations.Evaluate` says it."""
+        """Return its outputs, as `numerics.evaluations.Evaluate` says it."""
         name = SHADOW if shadow else PLAIN
         if rounding is not None:
             name = STEPS if rounding.steps else OPERANDS

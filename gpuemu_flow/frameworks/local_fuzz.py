@@ -139,7 +139,7 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
+    """Return NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []
     return [

@@ -189,7 +189,7 @@ class TritonOp:
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:
-        """`run` with the function's own signature."""
+        """Return `run` with the function's own signature."""
 
         @functools.wraps(self.function)
         def run(*args: Any, **kwargs: Any) -> Any:

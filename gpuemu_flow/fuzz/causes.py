@@ -98,7 +98,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """New cases that may be run per op to confirm a cause; 0 for none."""
+    """Return new cases that may be run per op to confirm a cause; 0 for none."""
     return workspace.settings.cause_budget if confirm else 0
 
 

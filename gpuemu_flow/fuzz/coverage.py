@@ -41,7 +41,7 @@ def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """op × dtype × shape class × layout × strategy that were really judged, and the gaps.
+    """Return op × dtype × shape class × layout × strategy that were really judged, and the gaps.
 
     Raises
     ------

@@ -156,7 +156,7 @@ class OwnOutputs:
         return replace(made.subject, samples=samples)
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Warm programs; those that were not used for longest make room."""
+        """Return warm programs; those that were not used for longest make room."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)

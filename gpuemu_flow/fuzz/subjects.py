@@ -59,7 +59,7 @@ def op_names(workspace: Workspace) -> list[str]:
 
 
 def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
-    """`names`, or all ops when there are none.
+    """Return `names`, or all ops when there are none.
 
     Raises
     ------

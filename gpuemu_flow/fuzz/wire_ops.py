@@ -58,7 +58,7 @@ class Query:
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Equal for requests that change the op alike."""
+        """Return a value that is equal for requests that change the op alike."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
@@ -309,7 +309,7 @@ class Subjects:
             return known
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
-        """By way of the graph's compiler, so that programs are made in one place."""
+        """Make programs by way of the graph's compiler, the only place that does."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
@@ -355,7 +355,7 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Keyword arguments of the wire, which all are strings, with types where these are sure.
+    """Return keyword arguments of the wire, which all are strings, with types where these are sure.
 
     A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
     becomes of it on the way.

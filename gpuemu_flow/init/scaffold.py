@@ -183,7 +183,7 @@ def framework_of(config: Path) -> str:
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
-    """``gpuemu.toml``."""
+    """Return ``gpuemu.toml``."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
     quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     kernel = framework.name == "cuda"
@@ -215,7 +215,7 @@ def ignored() -> list[str]:
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """``.gitignore`` with what a workspace makes, added to what it says already."""
+    """Return ``.gitignore`` with what a workspace makes, added to what it says already."""
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:

@@ -52,7 +52,7 @@ def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
 
 
 def _tables() -> list[Offer]:
-    """Headers of the whole file, without their brackets, and of the tables within ops."""
+    """Return headers of the whole file, without their brackets, and of the tables within ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)

@@ -74,7 +74,7 @@ class Outline:
         return Span(line, start, min(end, start + _MAX_SPAN))
 
     def tokens(self, line: int) -> Iterator[tuple[str, Span]]:
-        """Bare words of a line, those within quotes too."""
+        """Yield bare words of a line, those within quotes too."""
         if 0 <= line < len(self.lines):
             for match in _TOKEN.finditer(self.lines[line]):
                 yield match.group(), Span(line, match.start(), match.end())
@@ -130,7 +130,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Tables behind a bracket or quote that is open while somebody types."""
+    """Yield tables behind a bracket or quote that is open while somebody types."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):

@@ -214,7 +214,7 @@ def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
 def paired_blocks(
     actual: Array, expected: Array, size: int = BLOCK_BYTES // 8
 ) -> Iterator[tuple[int, Array, Array]]:
-    """(flat start, block, block) in C order; blocks are 1-d and at most `size` long.
+    """Yield (flat start, block, block) in C order; blocks are 1-d and at most `size` long.
 
     Contiguous arrays give views; others are copied block by block into a buffer that the next
     step overwrites.

@@ -29,7 +29,7 @@ FLOOR_SHARE = 0.125
 
 
 def growth(longest_dim: int) -> float:
-    """``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
+    """Return ``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
     return 1.0 + math.sqrt(longest_dim) / 8.0
 
 

@@ -103,7 +103,7 @@ class Calibration:
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "dtype": self.dtype,
             "atol": self.atol,
@@ -218,7 +218,7 @@ def round_up(value: float) -> float:
 
 
 def tolerances(calibrations: Iterable[Calibration]) -> dict[str, Tolerance]:
-    """Dtype to suggested tolerance."""
+    """Return dtype to suggested tolerance."""
     return {c.dtype: Tolerance(c.atol, c.rtol, "calibrated") for c in calibrations}
 
 

@@ -237,7 +237,7 @@ def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> 
 
 
 def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """Float64 values of an integer output in its dtype when none is changed by that."""
+    """Return float64 values of an integer output in its dtype when none is changed by that."""
     if expected.dtype == dtype:
         return expected
     with np.errstate(all="ignore"):

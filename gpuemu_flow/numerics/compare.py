@@ -115,7 +115,7 @@ def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
 def _check_structure(
     actual: Arrays, expected: Arrays, wanted: Mapping[str, str | None]
 ) -> list[Failure]:
-    """Missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():

@@ -113,21 +113,21 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """``expected.swapaxes(i, j).reshape(shape)``: where each element comes from."""
+    """Find ``expected.swapaxes(i, j).reshape(shape)``: where each element comes from."""
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]
     return np.asarray(np.ravel_multi_index(index, shape), np.intp)
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """``expected.reshape(swapped shape).swapaxes(i, j)``: where each element comes from."""
+    """Find ``expected.reshape(swapped shape).swapaxes(i, j)``: where each element comes from."""
     swapped = list(index)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return np.asarray(np.ravel_multi_index(swapped, other), np.intp)
 
 
 def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Shifts, repetitions and reversals along each axis."""
+    """Find shifts, repetitions and reversals along each axis."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for axis, size in enumerate(shape):

@@ -54,7 +54,7 @@ class _Region:
 
     @property
     def certainty(self) -> float:
-        """1 where so many indices hardly lie together by chance, less for a few of a few."""
+        """Return 1 where so many indices hardly lie together by chance, less for a few of a few."""
         ways = math.log(self.size) * min(self.indices, self.size - self.indices)
         return min(1.0, ways / math.log(20.0))
 
@@ -182,7 +182,7 @@ def _tile(region: _Region) -> int:
 
 
 def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
-    """Singular and plural of what an index of an axis is called."""
+    """Return singular and plural of what an index of an axis is called."""
     ndim = len(evidence.shape)
     if ndim == 1:
         return "element", "elements"
@@ -252,7 +252,7 @@ def _runs(values: list[int]) -> str:
 
 
 def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -> Finding | None:
-    """Scattered rows or columns, each wrong throughout."""
+    """Find scattered rows or columns, each wrong throughout."""
     if region.form not in ("some", "all"):
         return None
     full = evidence.total // region.size
@@ -271,7 +271,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
 
 
 def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Everything from some element in memory order on, where no row begins there."""
+    """Find everything from some element in memory order on, where no row begins there."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
@@ -291,7 +291,7 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _diagonal(evidence: Evidence) -> Finding | None:
-    """One side of the diagonal of the last two axes."""
+    """Find one side of the diagonal of the last two axes."""
     if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < LEAST_SQUARE or evidence.count < 3:
         return None
     height, width = evidence.shape[-2:]

@@ -88,7 +88,7 @@ def special_values(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _common(values: Float64Array) -> float | None:
-    """The one value that all have; None when they differ."""
+    """Return the one value that all have; None when they differ."""
     first = float(values[0])
     same = np.isnan(values).all() if math.isnan(first) else (values == first).all()
     return first if same else None
@@ -116,7 +116,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """One value for all, or zeros in place of the smallest values."""
+    """Find one value for all, or zeros in place of the smallest values."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -159,7 +159,7 @@ def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _factor(evidence: Evidence, points: Points) -> Finding | None:
-    """``actual = c * expected``."""
+    """Find ``actual = c * expected``."""
     fitted = fit_factor(points.actual, points.expected)
     if fitted is None:
         return None
@@ -215,7 +215,7 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
+    """Find ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
     for size in dims:
         if size < 2:
             continue
@@ -232,7 +232,7 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _offset(points: Points) -> Finding | None:
-    """``actual = expected + c``."""
+    """Find ``actual = expected + c``."""
     fitted = fit_offset(points.actual, points.expected)
     if fitted is None:
         return None
@@ -246,7 +246,7 @@ def _offset(points: Points) -> Finding | None:
 def fit_offset(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """The difference of finite values and its residual (95th percentile), if one fits."""
+    """Return the difference of finite values and its residual (95th percentile), if one fits."""
     if expected.size < least or np.ptp(expected) == 0.0:
         return None
     difference = actual - expected
@@ -258,7 +258,7 @@ def fit_offset(
 
 
 def _sign(points: Points) -> Finding | None:
-    """The right magnitudes with signs of their own."""
+    """Find the right magnitudes with signs of their own."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(np.abs(expected)) == 0.0:
         return None
@@ -273,7 +273,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """All representable in a narrower float format, which the right values are not."""
+    """Find all representable in a narrower float format, which the right values are not."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):
@@ -300,7 +300,7 @@ def _held_by(values: Float64Array, name: str) -> float:
 
 
 def _rounding(evidence: Evidence, points: Points) -> Finding | None:
-    """Errors of either sign, as large as some roundings."""
+    """Find errors of either sign, as large as some roundings."""
     if evidence.fmt is None or len(points) < 2 * FEW:
         return None
     error = points.actual - points.expected
@@ -338,7 +338,7 @@ def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Integers: a common difference, or agreement modulo a power of two."""
+    """Find integers: a common difference, or agreement modulo a power of two."""
     if len(points) < FEW:
         return
     difference = points.actual - points.expected

@@ -52,7 +52,7 @@ class Finding:
     likelihood: float = 0.5
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as strings."""
+        """Return plain JSON, non-finite numbers as strings."""
         return {
             "kind": self.kind,
             "sentence": self.sentence,
@@ -147,7 +147,7 @@ class Evidence:
 
     @cached_property
     def passing(self) -> Points:
-        """Passing elements, spread evenly over all of them."""
+        """Return passing elements, spread evenly over all of them."""
         return self.at(some_positions(~self.mask.reshape(-1), self.total - self.count))
 
     @cached_property

@@ -41,14 +41,14 @@ class FailureRate:
 
     @property
     def sentence(self) -> str:
-        """For people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
+        """Say for people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
         return (
             f"{self.failed} of {self.total} fail: {_percent(self.rate)} "
             f"({self.confidence * 100:g} % interval {_percent(self.low)} to {_percent(self.high)})"
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "failed": self.failed,
             "total": self.total,

@@ -202,7 +202,7 @@ def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
 
 
 def new_buffer(nbytes: int) -> NDArray[np.uint8]:
-    """`nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
+    """Return `nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

@@ -299,7 +299,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Flattened outputs; None when the evaluation failed or gave something else."""
+        """Return flattened outputs; None when the evaluation failed or gave something else."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _evaluate_own(self) -> dict[str, NDArray[Any]] | None:

@@ -234,12 +234,12 @@ class MutationScore:
 
     @property
     def share(self) -> float:
-        """Killed mutants among those that apply; 0 where none does."""
+        """Return killed mutants among those that apply; 0 where none does."""
         total = len(self.killed) + len(self.survivors)
         return len(self.killed) / total if total else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "score": self.share,
             "killed": [

@@ -84,11 +84,11 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def scaled(self) -> Arrays:
-        """Every element times ``1 + unit``."""
+        """Multiply every element by ``1 + unit``."""
         return map_floats(self._inputs, lambda values: values * (1.0 + self._unit))
 
     def flushed(self) -> Arrays | None:
-        """Float32 subnormals replaced by zero; None when the inputs hold none."""
+        """Return float32 subnormals replaced by zero; None when the inputs hold none."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:
@@ -112,7 +112,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def grown(self, draw: int) -> Arrays:
-        """Finite magnitudes, each times a factor of its own between 1 and 2."""
+        """Return finite magnitudes, each times a factor of its own between 1 and 2."""
         rng = self._rng.derive(f"auto/grown/{draw}")
 
         def change(values: Float64Array) -> Float64Array:

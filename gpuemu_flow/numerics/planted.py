@@ -220,18 +220,18 @@ def half_accumulated(site: Site) -> Array | None:
 
 
 def clamped(site: Site) -> Array | None:
-    """Nothing is below 0."""
+    """Set everything below 0 to 0."""
     return np.maximum(site.wide(), 0.0) if site.is_float else None
 
 
 def nan_zeroed(site: Site) -> Array | None:
-    """NaN is 0."""
+    """Set NaN to 0."""
     wide = site.wide()
     return np.where(np.isnan(wide), 0.0, wide) if site.is_float and np.isnan(wide).any() else None
 
 
 def saturated(site: Site) -> Array | None:
-    """Inf is the dtype's largest finite value."""
+    """Set Inf to the dtype's largest finite value."""
     wide = site.wide()
     if not site.is_float or not np.isinf(wide).any():
         return None
@@ -248,7 +248,7 @@ def index_off(site: Site) -> Array | None:
 
 
 def index_wrapped(site: Site) -> Array | None:
-    """Integers are kept in a signed byte."""
+    """Keep integers in a signed byte."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)

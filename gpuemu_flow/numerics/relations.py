@@ -208,7 +208,7 @@ def _predictions(
 
 
 def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Known factors, plain constants first, with their names."""
+    """Yield known factors, plain constants first, with their names."""
     yield from (("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("log2 e", 1.0 / math.log(2.0)))
     yield from (("ln 2", math.log(2.0)), ("√2", math.sqrt(2.0)), ("1/√2", math.sqrt(0.5)))
     for name, size in dims.items():

@@ -100,11 +100,11 @@ class SeededRng:
         return output
 
     def gen_f64(self) -> float:
-        """Uniform in [0, 1), a multiple of 2**-53."""
+        """Return uniform in [0, 1), a multiple of 2**-53."""
         return (self.gen_u64() >> 11) * 2.0**-53
 
     def gen_f32(self) -> float:
-        """Uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
+        """Return uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
         return (self.gen_u64() >> 40) * 2.0**-24
 
     def gen_range(self, low: int, high: int) -> int:
@@ -151,19 +151,19 @@ class SeededRng:
         return self._draw("u64", n)
 
     def f64(self, n: int) -> NDArray[np.float64]:
-        """`n` values of `gen_f64`, float64."""
+        """Return `n` values of `gen_f64`, float64."""
         return self._draw("f64", n)
 
     def f32(self, n: int) -> NDArray[np.float32]:
-        """`n` values of `gen_f32`, float32."""
+        """Return `n` values of `gen_f32`, float32."""
         return self._draw("f32", n)
 
     def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """`n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
+        """Return `n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
         return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """`uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
+        """Return `uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
@@ -179,13 +179,13 @@ class SeededRng:
         return self.f64(n + (n & 1))
 
     def normal_f32(self, n: int) -> NDArray[np.float32]:
-        """`n` standard normal values, float32; takes an even number of words."""
+        """Return `n` standard normal values, float32; takes an even number of words."""
         from gpuemu_flow.numerics.rng_normal import normals_f32  # noqa: PLC0415 - it loads numpy
 
         return normals_f32(self._uniform_pairs(n))[:n]
 
     def normal_f64(self, n: int) -> NDArray[np.float64]:
-        """`n` standard normal values, float64; takes an even number of words.
+        """Return `n` standard normal values, float64; takes an even number of words.
 
         Slow (about half a microsecond a value): the last bit is the C library's, not numpy's.
         """
@@ -194,7 +194,7 @@ class SeededRng:
         return normals_f64(self._uniform_pairs(n))[:n]
 
     def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
-        """Standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
+        """Return standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
 
         No argument means a 0-d array. Values by Box and Muller (1958), in C order.
         """
@@ -202,7 +202,7 @@ class SeededRng:
         return self.normal_f32(math.prod(dims)).reshape(dims)
 
     def randn_f64(self, *shape: int | Sequence[int]) -> NDArray[np.float64]:
-        """`randn` in float64."""
+        """Return `randn` in float64."""
         dims = _shape(shape)
         return self.normal_f64(math.prod(dims)).reshape(dims)
 

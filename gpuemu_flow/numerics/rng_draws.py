@@ -65,7 +65,7 @@ def _checked(count: int) -> int:
 
 
 def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
-    """``low + word % (high - low)`` as int64, in place; the range must lie within int64."""
+    """Return ``low + word % (high - low)`` as int64, in place; the range must lie within int64."""
     span = high - low
     if span <= MASK64:
         np.remainder(words, np.uint64(span), out=words)

@@ -31,7 +31,7 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Exclusive-or of the `rows` named by each value of each nibble of a state.
+    """Return exclusive-or of the `rows` named by each value of each nibble of a state.
 
     Four bits at a time: the method of the Four Russians.
 
@@ -54,7 +54,7 @@ def nibble_table(rows: Words) -> Words:
 
 
 def gf2_product(selectors: Words, rows: Words) -> Words:
-    """Exclusive-or of the `rows` that each selector's set bits name.
+    """Return exclusive-or of the `rows` that each selector's set bits name.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ class _Workspace(threading.local):
         self._by_width: dict[int, Lanes] = {}
 
     def lanes(self, count: int) -> Lanes:
-        """`count` lanes (<= MAX_LANES) over this thread's arrays."""
+        """Return `count` lanes (<= MAX_LANES) over this thread's arrays."""
         found = self._by_width.get(count)
         if found is None:
             if len(self._by_width) >= CACHED_WIDTHS:
@@ -178,7 +178,7 @@ def _fill_by_lanes(state: State, count: int, conversion: Conversion) -> tuple[ND
 
 
 def seed_states(seeds: Sequence[int]) -> Words:
-    """`rng.initial_state` of each seed, shape (2, len(seeds))."""
+    """Return `rng.initial_state` of each seed, shape (2, len(seeds))."""
     masked = np.array([operator.index(seed) & MASK64 for seed in seeds], dtype=np.uint64)
     z = np.stack([masked, masked + np.uint64(1)])
     z += np.uint64(GOLDEN_GAMMA)

@@ -204,7 +204,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """The bound from what each element's peers, and it itself, have shown."""
+        """Return the bound from what each element's peers, and it itself, have shown."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -237,7 +237,7 @@ class Spread:
         return replace(excuse, largest=max(sizes))
 
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
-        """S, as far as the measured error accounts for it.
+        """Return S as far as the measured error accounts for it.
 
         If rounding errors of that size were made on the way, moving the terms of a sum by a
         rounding each must show: S / E is at most about the root of their number. A twin that is
@@ -297,7 +297,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """A number for each power of two; one of their own for zeros and what is not judged."""
+    """Return a number for each power of two; one of their own for zeros and what is not judged."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

@@ -29,7 +29,7 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 @functools.lru_cache(maxsize=16)
 def sample_positions(count: int) -> NDArray[np.intp] | None:
-    """Flat positions of the sampled elements in ascending order; None = take all of them.
+    """Return flat positions of the sampled elements in ascending order; None = take all of them.
 
     One position out of each of `SAMPLE_SIZE` equal spans, at a place in the span that a
     multiplicative hash of its number decides: the same for every output of that size, and in no
@@ -174,7 +174,7 @@ class Totals:
 
 
 def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array:
-    """``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
+    """Return ``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
 
     A mismatched Inf counts as an infinite relative error, a matching one as none.
     """

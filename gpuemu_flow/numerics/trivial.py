@@ -75,7 +75,7 @@ class TrivialReport:
     weak_strategies: dict[str, tuple[str, ...]]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "accepted": list(self.accepted),
             "candidates": [

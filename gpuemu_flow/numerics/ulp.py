@@ -24,7 +24,7 @@ def bit_view(array: Array) -> Array:
 
 
 def ordered_keys(array: Array) -> NDArray[np.int64]:
-    """Integer keys in the order of the floats, consecutive for neighbours in the format.
+    """Return integer keys in the order of the floats, consecutive for neighbours in the format.
 
     The bit pattern as a signed integer, with all bits but the sign inverted where it is negative:
     +0 and -0 are 0 and -1, one apart, as in wire protocol v1. NaNs lie outside the infinities.

@@ -129,7 +129,7 @@ def check(
 def _quick(
     workspace: Workspace, options: session.RunOptions, listener: Listener | None
 ) -> tuple[RunReport, dict[str, str], bool]:
-    """Comparisons in the quick dtypes and lints, and a word on each op that is left out."""
+    """Return comparisons in the quick dtypes and lints, and a word on each op that is left out."""
     graph, dtypes = workspace.graph, workspace.config.ci.quick_dtypes
     chosen = graph.select(options.words)
     names = tuple(

@@ -132,7 +132,7 @@ def scatter(
 
 
 def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """``floor(2 log10 v)``; zero lies below everything, NaN and Inf above."""
+    """Return ``floor(2 log10 v)``; zero lies below everything, NaN and Inf above."""
     tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
     found = np.full(values.shape, float(huge))
     finite = np.isfinite(values)

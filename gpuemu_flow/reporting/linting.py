@@ -114,7 +114,7 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 
 
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
-    """Configured kernels whose source is one of the files.
+    """Return configured kernels whose source is one of the files.
 
     Raises
     ------

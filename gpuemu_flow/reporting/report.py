@@ -37,7 +37,7 @@ def run_and_report(
     *,
     asked: RunOptions | None = None,
 ) -> tuple[RunOutcome, RunReport]:
-    """`session.run` and its report, read while no other process may change what it reads.
+    """Return `session.run` and its report, read while no other process may change what it reads.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def _selected_skips(outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Lints of the selected kernels; problems of several architectures once."""
+    """Return lints of the selected kernels; problems of several architectures once."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, spec in outcome.graph.tasks.items():

@@ -50,7 +50,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Submissions that count, each op and dtype in the form of a comparison's summary.
+    """Return submissions that count, each op and dtype in the form of a comparison's summary.
 
     Parameters
     ----------

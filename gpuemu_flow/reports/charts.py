@@ -107,7 +107,7 @@ class _Axis:
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
+    """Return dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -178,7 +178,7 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Bars from nothing of the tolerance to far beyond it; empty ends are left out."""
+    """Return bars from nothing of the tolerance to far beyond it; empty ends are left out."""
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [

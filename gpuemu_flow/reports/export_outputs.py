@@ -167,7 +167,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Float64 values of an integer output in its dtype when none is changed by that."""
+    """Return float64 values of an integer output in its dtype when none is changed by that."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

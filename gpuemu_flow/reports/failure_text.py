@@ -110,7 +110,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
 
 
 def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
-    """As ``reproduce --format json`` prints it."""
+    """Return the JSON that ``reproduce --format json`` prints."""
     return {
         "schema_version": 1,
         "id": found.record.id,
@@ -150,7 +150,7 @@ def render_minimization(found: Shrunk, style: Style) -> str:
 
 
 def minimization_to_json(found: Shrunk) -> dict[str, Json]:
-    """As ``minimize --format json`` prints it."""
+    """Return the JSON that ``minimize --format json`` prints."""
     return {
         "schema_version": 1,
         "original": found.original.to_public_json(),

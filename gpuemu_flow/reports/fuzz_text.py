@@ -13,7 +13,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def exit_code(reports: Sequence[FuzzReport]) -> int:
-    """0 passed, 1 a case failed, 3 one crashed, 4 nothing was validated, 130 interrupted."""
+    """Return 0 if passed, 1 failed, 3 crashed, 4 nothing was validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
     if any(report.failed for report in reports):

@@ -107,7 +107,7 @@ def _short(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escaped as workflow commands want it; other control characters are dropped."""
+    """Escape it as workflow commands want it; other control characters are dropped."""
     kept = "".join(c for c in text if c.isprintable() or c in "\r\n\t")
     return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

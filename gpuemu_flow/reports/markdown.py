@@ -75,7 +75,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Hostile text as a code span: nothing in it is markup.
+    """Return hostile text as a code span: nothing in it is markup.
 
     Parameters
     ----------

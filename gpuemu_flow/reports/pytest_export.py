@@ -347,7 +347,7 @@ def _function_of(program: Program) -> str:
 
 
 def _imports(code: str, extended: Sequence[str]) -> str:
-    """Imports of the modules that the code names."""
+    """Return imports of the modules that the code names."""
     wanted = [name for name in _STANDARD if re.search(rf"(?<![\w.]){name}\.\w", code)]
     names = sorted({*wanted, "os", "sys"})
     third_party = ["ml_dtypes"] if extended else []

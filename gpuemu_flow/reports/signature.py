@@ -160,7 +160,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """SHA-256 of the raw 32 bytes, in hex."""
+    """Return SHA-256 of the raw 32 bytes, in hex."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 

@@ -35,7 +35,7 @@ class Style:
     color: bool = False
 
     def paint(self, text: str, code: str) -> str:
-        """`text` in an ANSI colour, or as it is."""
+        """Return `text` in an ANSI colour, or as it is."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, and no digits for nothing."""
+    """Return three digits, and no digits for nothing."""
     if value == 0:
         return "0"
     return f"{value:.2e}" if math.isfinite(value) else str(value)

@@ -38,7 +38,7 @@ class Explained:
 
     @property
     def line(self) -> str:
-        """`text` as a line of its own: a stated cause is called one."""
+        """Return `text` as a line of its own: a stated cause is called one."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 

@@ -35,7 +35,7 @@ class CheckedCase:
 
     @property
     def name(self) -> str:
-        """``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
+        """Return ``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
         case = self.case
         shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
         return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
@@ -165,7 +165,7 @@ class Missing:
     absence: Absence
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {"what": self.what, "reason": self.reason, "absence": self.absence.value}
 
 

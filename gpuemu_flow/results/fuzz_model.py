@@ -111,7 +111,7 @@ class FuzzReport:
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """As ``fuzz --format json`` prints it."""
+        """Return the JSON that ``fuzz --format json`` prints."""
         return {
             "schema_version": SCHEMA_VERSION,
             "op": self.op,

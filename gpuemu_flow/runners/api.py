@@ -99,7 +99,7 @@ class Program:
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         out = asdict(self)
         for name in _TUPLES:
             out[name] = list(out[name])
@@ -134,7 +134,7 @@ class Checks:
     repeat: bool = False
 
     def to_json(self) -> dict[str, bool]:
-        """As plain JSON: the constructor's arguments."""
+        """Return plain JSON: the constructor's arguments."""
         return dict(vars(self))
 
 
@@ -224,7 +224,7 @@ class Outcome:
     duration_s: float = 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
+        """Return plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
         return {
             "index": self.index,
             "ok": self.ok,
@@ -257,7 +257,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """A RunError from its JSON form; another raises KeyError, TypeError or ValueError."""
+    """Return a RunError from its JSON form; another raises KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

@@ -31,7 +31,7 @@ class Slot:
     dtype: str
 
     def to_json(self) -> list[Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return [self.offset, list(self.shape), list(self.strides), self.dtype]
 
     @classmethod

@@ -149,7 +149,7 @@ class InputBuffers:
 
 
 def _outside(name: str, buffer: _Buffer) -> list[Failure]:
-    """Writes to the gaps between elements and to the guard zones."""
+    """Return writes to the gaps between elements and to the guard zones."""
     expected = buffer.before.copy()
     elements = buffer.elements(expected)
     elements[...] = buffer.array

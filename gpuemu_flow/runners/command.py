@@ -60,7 +60,7 @@ class CommandRunner:
         return decode_response(self._streams.written(), self._program.output_names)
 
     def violations(self) -> Sequence[Failure]:
-        """Nothing: what another process does is not seen."""
+        """Report nothing: what another process does is not seen."""
         return ()
 
     def _run(self, stdin: int, stdout: int) -> int:

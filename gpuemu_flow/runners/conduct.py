@@ -31,7 +31,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Our own code writes a file of the cache."""
+        """Yield our own code writes a file of the cache."""
         if self._guard is None:
             yield
         else:

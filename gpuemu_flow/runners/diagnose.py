@@ -143,7 +143,7 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV`` for 11, and so on."""
+    """Return ``SIGSEGV`` for 11, and so on."""
     import signal  # noqa: PLC0415 - on the way to an error message
 
     try:

@@ -232,7 +232,7 @@ class EmulatedRunner:
         return buffers
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """Bind the schema's dims to the shapes of the inputs."""
+        """Return bind the schema's dims to the shapes of the inputs."""
         names: dict[str, int] = {}
         for tensor, dims in self._dims.items():
             for dim, extent in zip(dims, shapes.get(tensor, ()), strict=False):

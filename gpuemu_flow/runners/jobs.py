@@ -109,7 +109,7 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Workspace modules as written, or their shadows; each world has its own instances.
+        """Yield workspace modules as written, or their shadows; each world has its own instances.
 
         A version is ``plain``, ``shadow``, or what a rounded shadow wraps.
         """
@@ -129,7 +129,7 @@ class Evaluator:
             sys.modules.update(outside)
 
     def _take_modules(self) -> dict[str, types.ModuleType]:
-        """Remove the workspace's modules from ``sys.modules``."""
+        """Return remove the workspace's modules from ``sys.modules``."""
         taken = {
             name: module
             for name, module in list(sys.modules.items())

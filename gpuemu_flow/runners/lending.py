@@ -22,11 +22,11 @@ class Request(Protocol):
 
     @property
     def text(self) -> str:
-        """As text."""
+        """Return it as text."""
 
     @property
     def data(self) -> bytes:
-        """As bytes."""
+        """Return it as bytes."""
 
     def document(self) -> Json:
         """Parse it into a new object."""

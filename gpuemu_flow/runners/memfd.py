@@ -72,7 +72,7 @@ def write_status(fd: int, phase: int) -> None:
 
 
 def read_status(fd: int) -> tuple[int, float]:
-    """Phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
+    """Return phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
 
     It is a hint only: the program that runs in the worker can write here too.
     """

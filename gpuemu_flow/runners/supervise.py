@@ -88,7 +88,7 @@ class Supervisor:
         return attempt
 
     def run(self, work: Work) -> Attempt:
-        """`begin` and `finish`."""
+        """Return `begin` and `finish`."""
         self.begin(work)
         return self.finish(work)
 

@@ -63,7 +63,7 @@ class CheckedBuilder:
         self._permutation: np.ndarray | None = None
 
     def patches(self) -> list[Patch]:
-        """Methods of the builder to replace."""
+        """Return methods of the builder to replace."""
         names = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,

@@ -156,11 +156,11 @@ class CpuDriver:
         )
 
     def get_active_torch_device(self) -> Any:
-        """``cuda:0``."""
+        """Return ``cuda:0``."""
         return self._torch.device("cuda", 0)
 
     def get_current_target(self) -> Any:
-        """A GPU of the capability that torch is told of, too."""
+        """Return a GPU of the capability that torch is told of, too."""
         return self._target
 
     def get_current_device(self) -> int:

@@ -168,7 +168,7 @@ class Values:
             yield self._language.tensor(handle, kind)
 
     def logical(self, name: str, *values: Callable[[], Any]) -> Any:
-        """``and`` or ``or`` of operands: element by element where they are tensors."""
+        """Return ``and`` or ``or`` of operands: element by element where they are tensors."""
         dynamic: list[Any] = []
         value: Any = None
         for operand in values:
@@ -189,7 +189,7 @@ class Values:
         return holder.value if hasattr(holder, "value") else holder
 
     def negated(self, value: Any) -> Any:
-        """``not`` of an operand, element by element where it is a tensor."""
+        """Return ``not`` of an operand, element by element where it is a tensor."""
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:

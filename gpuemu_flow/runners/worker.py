@@ -309,7 +309,7 @@ class Worker:
         return {"type": "called", "serial": serial, **called.to_json()}
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
-        """Input values that came with a case, in place of its own."""
+        """Return input values that came with a case, in place of its own."""
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None

@@ -51,7 +51,7 @@ class SubmittedResult:
     max_abs: float
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "max_abs": number_to_json(self.max_abs)}
 
     @classmethod
@@ -101,7 +101,7 @@ class Baseline:
         return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
         artifacts = None
         if self.artifacts is not None:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def seal(value: Json, key: str = "") -> bytes:
-    """JSON value to record: magic, checksum, payload.
+    """Return JSON value to record: magic, checksum, payload.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class JsonStore:
         return int(self._guarded(lambda cache: cache.clear()))
 
     def volume(self) -> int:
-        """Estimated bytes on disk."""
+        """Return estimated bytes on disk."""
         return int(self._guarded(lambda cache: cache.volume()))
 
     def close(self) -> None:

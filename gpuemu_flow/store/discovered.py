@@ -66,7 +66,7 @@ class Discovered:
         return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse. Empty parts are left out."""
+        """Return plain JSON; `from_json` is its inverse. Empty parts are left out."""
         return {
             f.name: sorted(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)
         }

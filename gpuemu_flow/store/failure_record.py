@@ -179,7 +179,7 @@ class FailureRecord:
         return digest_json([self.op, case, self.kind, own])
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
+        """Return plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
         out = {"version": VERSION, **asdict(self)}
         out["shape"] = list(self.shape)
         out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}

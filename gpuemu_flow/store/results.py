@@ -55,7 +55,7 @@ class Judged:
         return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "verdict": self.verdict.value,
             "elements": self.elements.to_json(),

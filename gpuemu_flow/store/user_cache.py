@@ -14,7 +14,7 @@ LIMIT = 64 << 20
 
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
     given = environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     if Path(given).is_absolute():

@@ -76,7 +76,7 @@ class WorkspaceCache:
 
     @cached_property
     def state(self) -> JsonStore:
-        """Task states, never evicted."""
+        """Return task states, never evicted."""
         return JsonStore(self.folder / "state", self.set_aside)
 
     @cached_property
@@ -88,12 +88,12 @@ class WorkspaceCache:
 
     @cached_property
     def failures_db(self) -> JsonStore:
-        """Failure records by id, never evicted; see `store.failures`."""
+        """Return failure records by id, never evicted; see `store.failures`."""
         return JsonStore(self.folder / "failures", self.set_aside)
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """Tensor files by content."""
+        """Return tensor files by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def set_aside(self, path: Path, reason: str) -> None:

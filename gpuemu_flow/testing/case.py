@@ -85,12 +85,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def shape(self) -> Shape:
-        """Of the first input."""
+        """Return the shape of the first input."""
         return self._case.inputs[0].shape if self._case.inputs else ()
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of every input."""
+        """Return the shape of every input."""
         return {spec.name: spec.shape for spec in self._case.inputs}
 
     @property

@@ -41,7 +41,7 @@ def default_socket(environ: Mapping[str, str]) -> Path:
 
 
 def user_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders that may hold the user's sockets, the preferred one first."""
+    """Return folders that may hold the user's sockets, the preferred one first."""
     folders = [home(environ) / DEFAULT_FOLDER]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime:

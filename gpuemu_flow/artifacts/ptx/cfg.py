@@ -49,7 +49,7 @@ class ControlFlowGraph:
         return len(members) > 1 or members[0] in self.successors[members[0]]
 
     def components(self) -> list[list[int]]:
-        """Strongly connected component of each block (Tarjan 1972, without recursion).
+        """Return strongly connected component of each block (Tarjan 1972, without recursion).
 
         Blocks of one component share one list object.
         """

@@ -155,7 +155,7 @@ class _ScopeTable(dict[str, int]):
 
 
 def analyse_dataflow(body: Body) -> Dataflow:
-    """Definitions and uses of every instruction.
+    """Return definitions and uses of every instruction.
 
     The first operand is the destination where the opcode has one; a guard is a use. Time and
     memory are linear in the body's text.
@@ -195,7 +195,7 @@ def analyse_dataflow(body: Body) -> Dataflow:
 def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
-    """Vector and paired destinations, calls, and destinations that are read too."""
+    """Return vector and paired destinations, calls, and destinations that are read too."""
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]
     after = text[text.find(first) + len(first) :]

@@ -107,7 +107,7 @@ def _size(element: int, dimensions: str) -> int | None:
 
 
 def parse_bounds(header: str) -> LaunchBounds:
-    """Performance directives between an entry's parameters and its body."""
+    """Return performance directives between an entry's parameters and its body."""
     values: dict[str, list[int]] = {}
     for name, numbers in _BOUND.findall(header):
         values[name] = [int(n) for n in numbers.split(",")]
@@ -122,7 +122,7 @@ def parse_bounds(header: str) -> LaunchBounds:
 
 
 def linkage_of(header: str) -> str:
-    """``visible``, ``weak``, ``extern``, ``common`` or an empty string."""
+    """Return ``visible``, ``weak``, ``extern``, ``common`` or an empty string."""
     for word in header.split(None, 4)[:4]:
         if word.startswith(".") and word[1:] in _LINKAGE:
             return word[1:]

@@ -42,12 +42,12 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Top-level operands, split at commas outside of brackets and braces."""
+        """Return top-level operands, split at commas outside of brackets and braces."""
         return split_operands(self.text)
 
     @property
     def predicate(self) -> tuple[str, bool] | None:
-        """Predicate register and whether it is negated."""
+        """Return the predicate register and whether it is negated."""
         if self.guard is None:
             return None
         name = self.guard.lstrip("! \t\r\n")
@@ -133,7 +133,7 @@ class Body:
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
-        """Index of the instruction after the label that `name` means in `scope`, or None."""
+        """Return index of the instruction after the label that `name` means in `scope`, or None."""
         while scope >= 0:
             found = self.labels.get((scope, name))
             if found is not None:
@@ -152,7 +152,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Virtual registers declared, of all types: no measure of what the GPU will use."""
+        """Return virtual registers declared, of all types: no measure of what the GPU will use."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -215,7 +215,7 @@ class Function:
 
     @property
     def line(self) -> int:
-        """1-based line of the header in the file."""
+        """Return 1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
 
 

@@ -94,12 +94,12 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Segments after the first that are not types."""
+        """Return segments after the first that are not types."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Segments that name fundamental types, in order (destination first for ``cvt``)."""
+        """Return segments that name fundamental types, in order (destination first for ``cvt``)."""
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property

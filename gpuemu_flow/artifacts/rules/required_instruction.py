@@ -40,7 +40,7 @@ def _is_present(view: KernelView, pattern: str) -> bool:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Patterns for a listing that is not there."""
+    """Say that there is no listing to look for patterns in."""
     sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
     return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
 

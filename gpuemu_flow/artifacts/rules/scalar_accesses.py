@@ -31,7 +31,7 @@ class _Stream(NamedTuple):
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Runs of four accesses to consecutive addresses from one base in one block."""
+    """Find runs of four accesses to consecutive addresses from one base in one block."""
     scalar = analysis.select("ld", "st", where=_is_scalar_global)
     if len(scalar) < _RUN:
         return
