@@ -116,7 +116,7 @@ class StoreError(FlowError):
 
 
 class CancelledRunError(Exception):
-    """Whoever asked for the work wants it no more: Ctrl-C, or a client that has gone."""
+    """The work is no longer wanted: Ctrl-C, or a client that has gone."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:

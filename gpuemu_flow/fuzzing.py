@@ -168,7 +168,7 @@ def generate_random_tensor(
 
 @dataclass
 class FuzzConfig:
-    """What decides a sequence of cases; either sizes per dim, or limits of random shapes.
+    """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a check of a compiled kernel found, as data: places are kept apart from the words."""
+"""Findings of a check of a compiled kernel: places are kept apart from the words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class CodePlace:
-    """Where an instruction stands.
+    """The place of an instruction.
 
     Attributes
     ----------

@@ -91,7 +91,7 @@ INVARIANTS = (
 
 
 class Verdict(str, enum.Enum):
-    """What is known of an op after checking it; see ``architecture``: five values, no others."""
+    """Verdict on an op after checking it; see ``architecture``: five values, no others."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -105,7 +105,7 @@ BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 class FailureKind(str, enum.Enum):
-    """Why a case did not pass. The first seven are wire protocol v1's names."""
+    """Kind of a failure. The first seven are wire protocol v1's names."""
 
     TOLERANCE = "ToleranceExceeded"
     NAN = "NaNDetected"
@@ -129,7 +129,7 @@ class FailureKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How one input tensor of a case is made.
+    """Recipe of one input tensor of a case.
 
     Attributes
     ----------
@@ -323,7 +323,7 @@ class ErrorStats:
 
 @dataclass(frozen=True)
 class WeakOutput:
-    """What makes the comparison of one output in one case say little.
+    """Facts that make the comparison of one output in one case say little.
 
     Attributes
     ----------

@@ -45,7 +45,7 @@ def decide(failed: bool, compared: int) -> Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """How much of one output of a case was compared.
+    """The extent to which one output of a case was compared.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
 
 @dataclass(frozen=True)
 class Elements:
-    """How many elements a case compared, as far as a tally counts them; see `Tally`."""
+    """Numbers of elements that a case compared, as far as a tally counts them; see `Tally`."""
 
     count: int = 0
     no_verdict: int = 0

@@ -1,4 +1,4 @@
-"""What rules find in a kernel, and what breaks a policy: data, formatted elsewhere."""
+"""Findings of rules in a kernel, and violations of a policy: data, formatted elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the PTX, and where in the source that it was compiled from.
+    """A place in the PTX, and in the source that it was compiled from.
 
     ``source_line`` is 0 without line information; ``call_file``/``call_line`` is where inlined
     code was called.

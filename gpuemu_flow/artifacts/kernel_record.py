@@ -1,4 +1,4 @@
-"""What is shown of one linted kernel, as data, and the JSON that manifests and commands hold."""
+"""A linted kernel as data, and its JSON in manifests and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the bytes of an artifact to kernel views: figures from the best source, and findings."""
+"""Measure an artifact: figures of its kernels from the best source, and findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuemu_flow.errors import Problem
 
 @dataclass(frozen=True)
 class Artifact:
-    """What there is of one compiled source for one architecture.
+    """All that there is of one compiled source for one architecture.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass
 class _Facts:
-    """What is kept of a function once its body is dropped."""
+    """The facts of a function that stay when its body is dropped."""
 
     function: Function
     declared_registers: int

@@ -21,7 +21,7 @@ _ASSUMED_THREADS = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched, where that is known: neither is written in PTX.
+    """Launch of a kernel, where it is known: neither figure is written in PTX.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one source says a kernel uses; None = this source does not say."""
+    """Resources of a kernel by one source; None = this source does not say."""
 
     source: str
     tool_version: str = ""

@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on one multiprocessor, and what limits their number."""
+"""Occupancy: the number of blocks that fit on one multiprocessor, and what limits it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARCH_NUMBER = re.compile(r"(?:sm|compute)_(\d{2,3})[af]?\Z")
 
 @dataclass(frozen=True)
 class ArchLimits:
-    """What one architecture offers per multiprocessor.
+    """Limits of one architecture, per multiprocessor.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Policy:
-    """What a kernel must keep to.
+    """Limits and severities that a kernel is held to.
 
     Attributes
     ----------

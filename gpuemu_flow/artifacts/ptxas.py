@@ -1,4 +1,4 @@
-"""What ptxas prints: ``-v`` resource usage per kernel, and its messages as diagnoses."""
+"""Output of ptxas: ``-v`` resource usage per kernel, and its messages as diagnoses."""
 
 from __future__ import annotations
 

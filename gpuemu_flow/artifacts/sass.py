@@ -59,7 +59,7 @@ class SassListing:
 
 @dataclass(frozen=True)
 class MachineCode:
-    """How often each machine opcode occurs in the functions of one cubin, and who says so.
+    """Counts of machine opcodes in the functions of one cubin, and the tool that listed them.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which predicates depend on the thread index: forward propagation along the control flow."""
+"""Predicates that depend on the thread index: forward propagation along the control flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which conditions the cases so far speak for, and which case to try next.
+"""Beliefs about a cause: conditions that the cases speak for, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
 in which a bug happens not to show. Its weight is what was thought of it before times the
@@ -174,7 +174,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
-    """The place in a pool of the case whose verdict tells most; None when all agree on it."""
+    """Find the case in a pool whose verdict tells most; None when all agree on each."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

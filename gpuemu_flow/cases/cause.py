@@ -1,4 +1,4 @@
-"""Why cases fail, as data: what new cases have confirmed, or what failures were seen with."""
+"""Causes of failures as data: confirmed by new cases, or only seen with failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def case_id(case: Case) -> CaseId:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many cases failed inside and outside of a cause."""
+    """Numbers of cases that failed inside and outside of a cause."""
 
     inside_failed: int = 0
     inside: int = 0
@@ -28,7 +28,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class RelationName:
-    """Which relation holds between an op's outputs and the reference's; see `numerics.relations`.
+    """A relation between an op's outputs and the reference's; see `numerics.relations`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What has been exercised: cases per op, dtype, shape class, layout and strategy, and the gaps."""
+"""Coverage: cases per op, dtype, shape class, layout and strategy, and the gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUDGED = (Verdict.PASSED, Verdict.FAILED)
 
 
 class Cell(NamedTuple):
-    """What cases are counted by."""
+    """The features that cases are counted by."""
 
     op: str
     dtype: str

@@ -1,4 +1,4 @@
-"""What comes together in a case: the agenda of likely revealers, and pairwise coverage after it.
+"""Design of cases: an agenda of likely revealers, then pairwise coverage.
 
 Source of the idea: pairwise test design (Cohen, Dalal, Fredman and Patton, "The AETG system: an
 approach to testing based on combinatorial design", 1997).
@@ -47,7 +47,7 @@ AGENDA = (
 
 
 class Combination(NamedTuple):
-    """What one case is about; `target` is an index among the inputs, None = all of them."""
+    """The features of one case; `target` is an index among the inputs, None = all of them."""
 
     shape_class: str
     strategy: str

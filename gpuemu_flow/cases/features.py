@@ -1,4 +1,4 @@
-"""What failing cases have in common that passing ones lack, and failures grouped by it.
+"""Features that failing cases share and passing ones lack, and failures grouped by them.
 
 `triggering_feature` finds the simplest condition that holds for every failing and nearly no passing
 case; pairs are tried only where no single condition tells them apart.
@@ -43,7 +43,7 @@ MOST_PASSING = 2000
 
 @dataclass(frozen=True)
 class Feature:
-    """What tells failing cases from passing ones.
+    """A feature that tells failing cases from passing ones.
 
     Attributes
     ----------

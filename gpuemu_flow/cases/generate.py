@@ -1,4 +1,4 @@
-"""From a case to its input tensors: the values drawn, and really laid out in memory."""
+"""Input tensors of a case: values drawn, and really laid out in memory."""
 
 from __future__ import annotations
 

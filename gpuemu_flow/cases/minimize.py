@@ -42,7 +42,7 @@ STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 
 @dataclass(frozen=True)
 class Minimized:
-    """What a minimisation came to.
+    """The result of a minimisation.
 
     Attributes
     ----------

@@ -76,7 +76,7 @@ class Rows:
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """Return True for about half of the elements; of one row in eight for all but a random one.
+        """Mark about half of the elements, but in one row of eight all except a random one.
 
         A row whose only element that counts lies in its last tile shows whether that is looked at.
         """

@@ -27,7 +27,7 @@ Simplicity = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Domain:
-    """What the elements of one input may be.
+    """The values that elements of one input may have.
 
     Attributes
     ----------

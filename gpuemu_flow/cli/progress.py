@@ -85,7 +85,7 @@ class LiveListener(Quiet):
 
 
 class PlainListener(Quiet):
-    """Says only what someone who waits must know."""
+    """A display that prints only what someone who waits must know."""
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""

@@ -433,7 +433,7 @@ class Client:
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:
-        """Keep the present results under a tag."""
+        """Store the present results under a tag."""
         self._do(calls.store_baseline(tag))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
@@ -447,7 +447,7 @@ class Client:
         return self._do(calls.lint_kernel(ptx_content, kernel_name))
 
     def store_artifact(self, kernel_name: str, metrics: Mapping[str, Json]) -> None:
-        """Keep a kernel's metrics."""
+        """Store a kernel's metrics."""
         self._do(calls.store_artifact(kernel_name, metrics))
 
     def get_artifact(self, kernel_name: str) -> dict[str, Json]:

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its daemon, each with how to mend it."""
+"""Errors between a client and its daemon, each with a hint on the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who submits: this process, and the state of the code whose outputs it submits."""
+"""Identity of a client: this process, and the state of the code whose outputs it submits."""
 
 from __future__ import annotations
 

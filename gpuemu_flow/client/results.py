@@ -1,4 +1,4 @@
-"""What calls give back: objects with attributes that work as read-only mappings too."""
+"""Results of calls: objects with attributes that work as read-only mappings too."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FailureInfo(Record):
 
 @dataclass(frozen=True, eq=False)
 class ReproductionInfo(Record):
-    """What a case was made from."""
+    """The origin of a case: seed, shape, layout and so on."""
 
     seed: int = 0
     shape: list[int] = field(default_factory=list)
@@ -155,7 +155,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """What fuzzing found; it counts as true when the op passed: enough was judged, and held.
+    """The result of fuzzing; it counts as true when the op passed: enough was judged, and held.
 
     Attributes
     ----------
@@ -307,7 +307,7 @@ class BaselineComparison(Record):
 
 @dataclass(frozen=True, eq=False)
 class CiSummary(Record):
-    """What a run of the whole workspace found."""
+    """The result of a run of the whole workspace."""
 
     total_tests: int = 0
     passed: int = 0

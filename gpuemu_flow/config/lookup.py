@@ -1,4 +1,4 @@
-"""Which key or table of the configuration a key path leads to: for editors."""
+"""From a key path to a key or table of the configuration: for editors."""
 
 from __future__ import annotations
 

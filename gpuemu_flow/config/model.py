@@ -154,7 +154,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the environment variables say; see `environment` in ``load``.
+    """Settings of the environment variables; see `environment` in ``load``.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ def is_file(path: Path) -> bool:
 
 @dataclass
 class Workspace:
-    """What paths are checked against while one file is read.
+    """The folders and limits that paths are checked against while one file is read.
 
     Attributes
     ----------

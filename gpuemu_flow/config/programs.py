@@ -1,4 +1,4 @@
-"""From the text of ``op``, ``op_script``, ``module`` or ``reference`` to a program that can run."""
+"""Programs from the text of ``op``, ``op_script``, ``module`` or ``reference``."""
 
 from __future__ import annotations
 

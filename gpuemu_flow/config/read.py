@@ -1,4 +1,4 @@
-"""From a file to its checked keys: bytes, encoding, TOML syntax, positions and types."""
+"""Read one file: bytes, encoding, TOML syntax, positions and types."""
 
 from __future__ import annotations
 

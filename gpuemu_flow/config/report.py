@@ -47,7 +47,7 @@ def shown(value: object) -> str:
 
 @dataclass
 class Reporter:
-    """Where the problems of one file go.
+    """A collector of the problems of one file.
 
     Attributes
     ----------

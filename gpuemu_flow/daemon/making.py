@@ -1,4 +1,4 @@
-"""Which cases a request is about: protocol v1's, or the op's own as ``run`` plans them.
+"""Cases for a request: those of protocol v1, or the op's own as ``run`` plans them.
 
 Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Clients
 of ours say that they want the op's cases where it has a schema; others get what the protocol says.
@@ -88,7 +88,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """Return one case; seeds of different numbers differ."""
+        """Return one case; no two numbers have the same seed."""
         if not self._plans:
             return case_at(self.config, self.op.input_names, number)
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes

@@ -1,4 +1,4 @@
-"""What a daemon owns on disk: the user's private folder, a lock, an information file, a log."""
+"""Files of a daemon: the user's private folder, a lock, an information file, a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 @dataclass(frozen=True)
 class Place:
-    """Where one workspace's daemon keeps its things.
+    """The files of one workspace's daemon.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is stored of past validations: results, baselines, failures."""
+"""Requests for past validations: results, baselines, failures."""
 
 from __future__ import annotations
 

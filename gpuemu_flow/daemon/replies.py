@@ -1,4 +1,4 @@
-"""What the daemon answers: errors with the protocol's codes, verdicts in the protocol's form."""
+"""Replies of the daemon: errors with the protocol's codes, verdicts in the protocol's form."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ _STATISTICS = (
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """Return the failures; something readable too where there is none and the case did not pass."""
+    """List the failures, or one with the notes where a case did not pass without any."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"

@@ -1,4 +1,4 @@
-"""What all handlers share: the workspace, warm programs, stored results, cases handed out."""
+"""State that all handlers share: the workspace, warm programs, results, cases handed out."""
 
 from __future__ import annotations
 

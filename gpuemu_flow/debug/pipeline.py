@@ -17,7 +17,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """What the stages are told from."""
+    """The data that the stages are shown from."""
 
     @property
     def selected(self) -> FailureRecord | None: ...

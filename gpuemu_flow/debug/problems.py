@@ -1,4 +1,4 @@
-"""What a command of the debugger can be refused for."""
+"""Problems for which a command of the debugger is refused."""
 
 from __future__ import annotations
 

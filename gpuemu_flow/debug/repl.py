@@ -19,7 +19,7 @@ REMEMBERED = 1000
 
 
 class Reader(Protocol):
-    """Where commands come from."""
+    """A source of commands."""
 
     interactive: bool
 

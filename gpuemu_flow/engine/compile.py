@@ -1,4 +1,4 @@
-"""From a configuration to the task graph: one place decides which task reads what."""
+"""Compile a configuration into the task graph: one place decides which task reads what."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a command line changes of the configuration.
+    """Changes that a command line makes to the configuration.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which cases are made in place of those that the ops ask for.
+    """A sampling: the cases that are made in place of those that the ops ask for.
 
     Attributes
     ----------

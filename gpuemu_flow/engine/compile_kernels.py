@@ -42,7 +42,7 @@ _NEEDED = {
 
 @dataclass
 class KernelTasks:
-    """What the kernels add to the graph.
+    """The part of the graph that the kernels add.
 
     Attributes
     ----------

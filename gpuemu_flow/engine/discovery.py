@@ -1,4 +1,4 @@
-"""From what programs were seen to use to parts of keys: what each input holds now."""
+"""Parts of keys from what programs were seen to use: the present state of each input."""
 
 from __future__ import annotations
 

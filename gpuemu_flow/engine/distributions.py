@@ -1,4 +1,4 @@
-"""Which installed distribution a file belongs to, read from the RECORD files beside it."""
+"""The installed distribution of a file, read from the RECORD files beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a CUDA source includes, found without running a preprocessor."""
+"""Files that a CUDA source includes, found without running a preprocessor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task was seen to use what, for all tasks at once: the long way and the plan look here."""
+"""Inputs that each task was seen to use, for all tasks at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 
 @dataclass
 class Needed:
-    """What must be unchanged for all sets to hold, besides files.
+    """Facts besides files that must be unchanged for all sets to hold.
 
     Attributes
     ----------

@@ -84,7 +84,7 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass
 class Execution:
-    """What happened to each task that was looked at.
+    """The outcome of each task that was looked at.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class Execution:
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]
-    """doit's events, handed to our listener."""
+    """Hand doit's events to our listener."""
 
     def __init__(
         self, execution: Execution, listener: Listener, log_path: Callable[[str], Path]
@@ -162,7 +162,7 @@ class _WakingQueue(queue.Queue[Any]):
     """Wakes now and then: a signal that comes as the main thread falls asleep is handled then."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As `queue.Queue.get`."""
+        """Get an item, as `queue.Queue.get` does."""
         while block and timeout is None:
             with contextlib.suppress(queue.Empty):
                 return super().get(timeout=WAKE_SECONDS)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a command asks for.
+    """Options of a run, as a command gives them.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class RunOptions:
 
 @dataclass
 class RunOutcome:
-    """What a run did.
+    """The outcome of a run.
 
     Attributes
     ----------

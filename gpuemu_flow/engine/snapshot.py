@@ -1,4 +1,4 @@
-"""What the last run left behind: the compiled graph and the digests of all files it knew."""
+"""The last run's snapshot: the compiled graph and the digests of all files that it knew."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class KernelBasis:
-    """What the tasks of kernels were compiled from, outside of the configuration.
+    """Facts outside of the configuration that the tasks of kernels were compiled from.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class KernelBasis:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a graph was compiled from.
+    """Facts that a graph was compiled from.
 
     Attributes
     ----------

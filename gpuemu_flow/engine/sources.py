@@ -1,4 +1,4 @@
-"""Which workspace files a script runs: its imports, followed without running anything."""
+"""Workspace files that a script runs: its imports, followed without running anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STDLIB = sys.stdlib_module_names
 
 @dataclass(frozen=True)
 class Closure:
-    """What one program is made of.
+    """The files and packages of one program.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Whether a task is current: its key now against the key of its last success."""
+"""States of tasks: a task is current if its key is that of its last success."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBSERVED_STAGES = (stages.OP, stages.REFERENCE, stages.COMPARE)
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What is stored of a task's last success.
+    """The stored record of a task's last success.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class TaskRecord:
 
 
 class TaskStates:
-    """What is known of each task's last success, and what its key would be now.
+    """The last success of each task, and its key as of now.
 
     Parameters
     ----------

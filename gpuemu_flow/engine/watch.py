@@ -1,4 +1,4 @@
-"""Which files a workspace's results depend on, and waiting until one of them is saved."""
+"""Watch the files that a workspace's results depend on, until one of them is saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adapters share: their form, that of a check's outcome, and how an op is called."""
+"""Base of the adapters: their form, that of a check's outcome, and calls of an op."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def require(package: str, extra: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CheckOutcome(Record):
-    """What a check found; it counts as true when it passed, and is a mapping, too.
+    """The result of a check; it counts as true when it passed, and is a mapping, too.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ RunNow = Callable[[Callable[..., Any], Callable[..., Any], Inputs, Mapping[str, 
 
 
 class GradientContext(ValidationContext):
-    """What is to be judged, with the gradients of it.
+    """An output to be judged, with its gradients.
 
     Attributes
     ----------

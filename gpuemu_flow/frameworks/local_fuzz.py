@@ -72,7 +72,7 @@ def fuzz_locally(
 
 
 class _Limits(NamedTuple):
-    """What is allowed."""
+    """The tolerance in force."""
 
     atol: float | None
     rtol: float | None

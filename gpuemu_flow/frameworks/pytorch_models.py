@@ -19,7 +19,7 @@ from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
 
 @dataclass
 class ModelContext:
-    """What is known of a model's layers.
+    """The results for a model's layers.
 
     Attributes
     ----------

@@ -47,7 +47,7 @@ Judged = tuple[Case, CheckResult]
 
 @dataclass
 class Effort:
-    """What a report's experiments may take together, and what it was not enough for.
+    """The time that a report's experiments may take together, and what it did not suffice for.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ class _Judge:
 
 
 class _Reference:
-    """The reference on other inputs, so many times and so long."""
+    """The reference, evaluated on other inputs within a number of calls and a time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator

@@ -1,4 +1,4 @@
-"""What runs and fuzzing have exercised of a workspace's ops, and the gaps."""
+"""Coverage of a workspace's ops by runs and fuzzing, and the gaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COVERAGE_KEY = "coverage:fuzz"
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """What runs and fuzzing exercised."""
+    """The coverage by runs and by fuzzing."""
 
     coverage: Coverage
     rows: tuple[Row, ...]

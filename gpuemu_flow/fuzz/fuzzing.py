@@ -40,7 +40,7 @@ WRITE_BATCH = 50  # verdicts per transaction of the action cache
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """What a fuzz command asks for.
+    """Options of a fuzz command.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ from gpuemu_flow.types import BAD, Case, Verdict
 
 @dataclass(frozen=True)
 class Mutation:
-    """What an op's own configuration would find of planted bugs.
+    """The share of planted bugs that an op's own configuration would find.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What fuzzing an op found, counted case by case: what is kept does not grow with the cases."""
+"""The result of fuzzing an op, counted case by case, in memory that does not grow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Judged:
 
 
 class FuzzOutcome:
-    """What fuzzing one op found; the same whatever the number of jobs.
+    """The result of fuzzing one op, the same whatever the number of jobs.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ MAX_INDEX = 200_000
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """What decides the cases of one op and dtype, besides the op's schema.
+    """All that decides the cases of one op and dtype, besides the op's schema.
 
     Attributes
     ----------

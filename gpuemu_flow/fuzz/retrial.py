@@ -33,7 +33,7 @@ _WATCHED = (
 
 
 class Setting(enum.Enum):
-    """What a failure needs in order to show; the value is what is to be said of it."""
+    """A setting in which a failure shows; the value is the sentence for people."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"

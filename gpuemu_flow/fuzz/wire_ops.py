@@ -36,7 +36,7 @@ MAX_MADE = 1000
 
 @dataclass(frozen=True)
 class Query:
-    """What a request may change of an op.
+    """Changes that a request may make to an op.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Query:
 
 
 class WireInputs:
-    """What the programs of one op were seen to use while they were warm. Thread-safe.
+    """Inputs that the programs of one op were seen to use while they were warm. Thread-safe.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What ops can be written in, what each needs installed, and what a new workspace says of it."""
+"""Frameworks that ops can be written in, their packages, and their part of a new workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a CI runner can get this gpuemu-flow from, as what pip is asked for."""
+"""The requirement by which pip can install this gpuemu-flow on a CI runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)
 
 @dataclass(frozen=True)
 class Origin:
-    """What pip is asked for.
+    """A requirement for pip.
 
     Attributes
     ----------

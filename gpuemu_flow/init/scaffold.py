@@ -1,4 +1,4 @@
-"""From the choices of ``init`` to the files of a workspace."""
+"""The files of a workspace, from the choices of ``init``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown over a place of gpuemu.toml: an op's last results, or what a key means."""
+"""Cards over a place of gpuemu.toml: an op's last results, or the meaning of a key."""
 
 from __future__ import annotations
 

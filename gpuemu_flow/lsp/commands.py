@@ -1,4 +1,4 @@
-"""What the code lenses do: which command line each one is, and its outcome in a sentence."""
+"""Code lenses: the command line of each, and its outcome in a sentence."""
 
 from __future__ import annotations
 

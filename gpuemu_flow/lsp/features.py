@@ -1,4 +1,4 @@
-"""What the server answers: actions, lenses, hovers, completions, and the commands of lenses."""
+"""Answers of the server: actions, lenses, hovers, completions, and the commands of lenses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be said of an edited gpuemu.toml: errors of the text, and failures of its ops."""
+"""Diagnostics of an edited gpuemu.toml: errors of the text, and failures of its ops."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
 
 @dataclass(frozen=True)
 class SourceFinding:
-    """What a check of a compiled kernel found, at a line of its source.
+    """A finding of a check of a compiled kernel, at a line of its source.
 
     Attributes
     ----------

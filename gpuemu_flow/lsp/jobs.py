@@ -24,7 +24,7 @@ _PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a command is: tasks finished and to do, and the cases of the task under way."""
+    """Progress of a command: tasks finished and to do, and the cases of the task under way."""
 
     finished: int
     todo: int
@@ -49,7 +49,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of a command; `code` is negative when a signal ended it."""
+    """The outcome of a command; `code` is negative when a signal ended it."""
 
     code: int
     out: str

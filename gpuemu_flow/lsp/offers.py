@@ -1,4 +1,4 @@
-"""What can be written at a place of gpuemu.toml: tables, keys and words."""
+"""Completions at a place of gpuemu.toml: tables, keys and words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tables and keys of an edited gpuemu.toml stand, also while its text is broken."""
+"""Places of tables and keys in an edited gpuemu.toml, also while its text is broken."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """What an op has to look like for its operands' rounding to excuse it.
+    """Conditions on an op under which its operands' rounding excuses it.
 
     Attributes
     ----------

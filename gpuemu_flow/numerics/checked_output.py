@@ -27,7 +27,7 @@ QUICK_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Policy:
-    """What is asked of an output beside closeness.
+    """Demands on an output besides closeness.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Policy:
 
 
 class SpecialInputs:
-    """Whether the case feeds NaN or Inf, looked up once and only when it matters."""
+    """A flag for a case that feeds NaN or Inf, looked up once and only when it matters."""
 
     def __init__(self, inputs: Arrays | None) -> None:
         self._inputs = inputs or {}

@@ -1,4 +1,4 @@
-"""When elements are wrong: beyond a magnitude, for certain inputs, ever more along an axis.
+"""Diagnose by inputs: errors beyond a magnitude, for certain inputs, or growing along an axis.
 
 ==================  ==============================================================================
 kind                elements fail

@@ -1,4 +1,4 @@
-"""Where the wrong elements lie: rows, columns, tails, tiles, diagonals, everywhere.
+"""Diagnose by place: rows, columns, tails, tiles, diagonals, everywhere.
 
 ==================  ==============================================================================
 kind                what is wrong

@@ -1,4 +1,4 @@
-"""What the wrong values are: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
+"""Diagnose by value: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
 
 ==========================  ======================================================================
 kind                        the failing elements

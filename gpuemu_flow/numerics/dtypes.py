@@ -69,7 +69,7 @@ def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """What a binary float format can represent; all values are exact float64.
+    """Limits of a binary float format; all values are exact float64.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a diagnosis works on and gives back: a sample of one output's elements, and findings."""
+"""Data of a diagnosis: a sample of one output's elements, and findings."""
 
 from __future__ import annotations
 

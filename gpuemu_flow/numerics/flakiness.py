@@ -1,4 +1,4 @@
-"""How often an op fails over seeds, with the interval in which its true rate lies."""
+"""The failure rate of an op over seeds, with the interval in which its true rate lies."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Violation:
-    """Where an invariant does not hold."""
+    """The place where an invariant does not hold."""
 
     message: str
     index: Shape | None = None

@@ -60,7 +60,7 @@ class AffineBound:
 
 @dataclass(frozen=True)
 class Rules:
-    """What NaN and Inf mean in one output of one case.
+    """The meaning of NaN and Inf in one output of one case.
 
     Attributes
     ----------

@@ -109,7 +109,7 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the elements of a tensor lie in a buffer whose start is aligned to `ALIGNMENT`.
+    """The place of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
 
     Attributes
     ----------

@@ -26,7 +26,7 @@ TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a shadow rounds.
+    """The rounding of a shadow.
 
     Attributes
     ----------

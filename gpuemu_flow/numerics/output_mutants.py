@@ -188,7 +188,7 @@ def _shuffled(tensors: Arrays, rng: SeededRng) -> list[str]:
 
 @dataclass(frozen=True)
 class MutantResult:
-    """What the op's own check said of one mutant on one case on which it applies.
+    """The op's own verdict on one mutant, on one case on which it applies.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class MutationScore:
-    """What share of the planted bugs the check would find.
+    """The share of the planted bugs that the check would find.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
 
 
 class Planted(Protocol):
-    """What a score says of a mutant."""
+    """A mutant's line of a score."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Where a reference's source multiplies matrices: the places that a rounded shadow wraps."""
+"""Matrix products in a reference's source: the places that a rounded shadow wraps."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 @dataclass(frozen=True)
 class Relation:
-    """What a wrong output is, by name; equal ones are one hypothesis over all cases.
+    """A relation that explains a wrong output; equal ones are one hypothesis over all cases.
 
     Attributes
     ----------

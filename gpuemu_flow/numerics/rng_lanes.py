@@ -39,7 +39,7 @@ CACHED_WIDTHS = 16
 
 @dataclass(frozen=True)
 class Conversion:
-    """How words become values.
+    """The conversion of words to values.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is known of one output's tolerance, element by element, while its case is measured."""
+"""Measurements of one output's tolerance, element by element."""
 
 from __future__ import annotations
 

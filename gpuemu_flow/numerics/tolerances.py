@@ -26,7 +26,7 @@ DEFAULTS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class PartialTolerance:
-    """What one table says of one dtype; None = left to the next table."""
+    """A tolerance as one table gives it for one dtype; None = left to the next table."""
 
     atol: float | None = None
     rtol: float | None = None

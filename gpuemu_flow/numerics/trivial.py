@@ -37,7 +37,7 @@ class TrivialCandidate:
 
 @dataclass(frozen=True)
 class TrivialResult:
-    """What the op's own check said of one candidate on one case.
+    """The op's own verdict on one candidate on one case.
 
     Attributes
     ----------

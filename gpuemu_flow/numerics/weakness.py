@@ -1,4 +1,4 @@
-"""What makes a comparison say little: one value everywhere, a tolerance that is too large."""
+"""Weak comparisons: one value everywhere, or a tolerance that is too large."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def weakness(output: CheckedOutput) -> WeakOutput | None:
 
 
 class _Looked:
-    """What has been seen of the expected values so far."""
+    """The expected values seen so far."""
 
     def __init__(self, tolerance: Tolerance | None) -> None:
         self._tolerance = tolerance

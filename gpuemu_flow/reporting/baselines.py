@@ -53,7 +53,7 @@ def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> 
 
 @dataclass(frozen=True)
 class Stored:
-    """What storing a baseline did.
+    """The outcome of storing a baseline.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ THOROUGH = "thorough"
 
 @dataclass(frozen=True)
 class Request:
-    """What a command asks for.
+    """A request for a report, as a command makes it.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""From the outputs of one failing case to figures small enough to draw."""
+"""Figures of one failing case's outputs, small enough to draw."""
 
 from __future__ import annotations
 

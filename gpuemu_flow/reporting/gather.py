@@ -1,4 +1,4 @@
-"""From a run's result to the whole document that a report shows."""
+"""Gather the whole document that a report shows, starting from a run's result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_SOURCE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Extras:
-    """What a report shows beside the run's own results; see `Report`."""
+    """Parts of a report besides the run's own results; see `Report`."""
 
     mode: str = "all"
     baseline: BaselineDiff | None = None

@@ -1,4 +1,4 @@
-"""From what a run did to the result model that all writers share."""
+"""Make the result model that all writers share from the outcome of a run."""
 
 from __future__ import annotations
 

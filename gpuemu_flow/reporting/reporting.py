@@ -28,7 +28,7 @@ MAX_HOURS = 24 * 365 * 100.0
 
 @dataclass(frozen=True)
 class Query:
-    """What a report is to hold.
+    """A query for a report of the last results.
 
     Attributes
     ----------

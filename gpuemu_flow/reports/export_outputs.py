@@ -1,4 +1,4 @@
-"""What an exported test holds the outputs against: values, tolerances, and the code to compare."""
+"""Comparison of an exported test: values, tolerances, and the code to compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the outputs are held against: the arguments of `numerics.compare.check_outputs`.
+    """Arguments of `numerics.compare.check_outputs` for an exported test.
 
     Attributes
     ----------

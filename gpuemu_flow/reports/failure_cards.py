@@ -1,4 +1,4 @@
-"""What the HTML report says of each failure, and of whatever else makes a run red."""
+"""Cards of the HTML report: each failure, and whatever else makes a run red."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Besides:
-    """What did not pass and is no case: an op or a kernel, what is said of it, where it stands."""
+    """An op or kernel that did not pass and has no case: its verdict, a text, its place."""
 
     verdict: str
     name: str

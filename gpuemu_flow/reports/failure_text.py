@@ -71,7 +71,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """What the writers need of a failure that was run again."""
+    """A failure that was run again, as far as the writers need it."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -121,7 +121,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class Shrunk(Protocol):
-    """What the writers need of a minimisation."""
+    """A minimisation, as far as the writers need it."""
 
     @property
     def original(self) -> FailureRecord: ...

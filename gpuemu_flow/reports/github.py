@@ -1,4 +1,4 @@
-"""What GitHub shows of a report: annotations at lines, and the summary of a job."""
+"""Output for GitHub: annotations at lines, and the summary of a job."""
 
 from __future__ import annotations
 

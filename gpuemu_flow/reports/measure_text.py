@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 
 class Mutated(Protocol):
-    """What the writer needs of a mutation measurement."""
+    """A mutation measurement, as far as the writer needs it."""
 
     @property
     def op(self) -> str: ...
@@ -71,7 +71,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
 
 
 class Covered(Protocol):
-    """What the writers need of a coverage measurement."""
+    """A coverage measurement, as far as the writers need it."""
 
     @property
     def coverage(self) -> Coverage: ...

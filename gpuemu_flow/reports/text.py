@@ -30,7 +30,7 @@ _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
 
 @dataclass(frozen=True)
 class Style:
-    """Whether to colour."""
+    """A style of output: coloured or plain."""
 
     color: bool = False
 

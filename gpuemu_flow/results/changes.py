@@ -1,4 +1,4 @@
-"""What changed for an op or a kernel since the run before, as the ``diff`` stages write it."""
+"""Changes of an op or a kernel since the run before, as the ``diff`` stages write them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a reader should look: a file relative to the repository, and a 1-based line."""
+    """A place to look at: a file relative to the repository, and a 1-based line."""
 
     file: str
     line: int = 1
@@ -48,7 +48,7 @@ class CheckedCase:
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """What the store of failures knows of a failing case.
+    """A failing case in the store of failures.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """What one run found of one op and dtype: Unix time in s, verdict, worst absolute error."""
+    """A run's result for one op and dtype: Unix time in s, verdict, worst absolute error."""
 
     time: float
     op: str

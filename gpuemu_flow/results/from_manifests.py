@@ -1,4 +1,4 @@
-"""From the manifests of a run to its results: the only reader of manifests for reports."""
+"""Read the manifests of a run into its results: the only reader of manifests for reports."""
 
 from __future__ import annotations
 

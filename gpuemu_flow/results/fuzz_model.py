@@ -1,4 +1,4 @@
-"""What fuzzing an op found, as data for every writer."""
+"""The result of fuzzing an op, as data for every writer."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 
 class Absence(str, Enum):
-    """Why something that is configured was not looked at."""
+    """A reason why something that is configured was not looked at."""
 
     NONE = ""
     UNABLE = "unable"
@@ -183,7 +183,7 @@ class KernelResult:
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """How many tasks ended how."""
+    """Numbers of tasks by how they ended."""
 
     total: int = 0
     current: int = 0
@@ -195,7 +195,7 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What `gpuemu-flow run` says, as data."""
+    """The report of `gpuemu-flow run`, as data."""
 
     tasks: TaskCounts
     executed: tuple[str, ...]

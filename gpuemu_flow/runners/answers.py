@@ -1,4 +1,4 @@
-"""What a worker answers, believed only where it can be true."""
+"""Answers of a worker, believed only where they can be true."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Checks:
-    """What is watched besides the outputs.
+    """Checks besides the outputs.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RunError:
-    """Why a case has no outputs.
+    """The reason why a case has no outputs.
 
     Attributes
     ----------
@@ -193,7 +193,7 @@ class OutputInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case.
+    """The outcome of one case.
 
     Attributes
     ----------

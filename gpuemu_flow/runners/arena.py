@@ -23,7 +23,7 @@ _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor lies in an arena: offset of its first element, strides in bytes."""
+    """The place of a tensor in an arena: offset of its first element, strides in bytes."""
 
     offset: int
     shape: Shape

@@ -34,7 +34,7 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _strides(array: np.ndarray) -> list[int]:
-    """In elements, as the array really lies in memory."""
+    """Return the strides in elements, as the array really lies in memory."""
     return [stride // array.itemsize for stride in array.strides]
 
 

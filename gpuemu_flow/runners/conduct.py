@@ -1,4 +1,4 @@
-"""What a program may not do in its worker besides computing: one place that watches and tells."""
+"""Conduct of a program in its worker: one place watches for what it may not do."""
 
 from __future__ import annotations
 

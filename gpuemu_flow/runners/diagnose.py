@@ -1,4 +1,4 @@
-"""What a program's exception means, and where in the user's own code it arose."""
+"""Diagnose a program's exception: its meaning, and its place in the user's own code."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Runner(Protocol):
-    """How one kind of program is called."""
+    """A runner: the way to call one kind of program."""
 
     @property
     def in_process(self) -> bool:

@@ -49,7 +49,7 @@ class ForbiddenAccessError(PermissionError):
 
 
 class Guard:
-    """What one process must not touch, and whether it has.
+    """The list of what one process must not touch, and the first violation.
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What a service works with, in the worker that has loaded a program.
+    """The tools of a service, in the worker that has loaded a program.
 
     Attributes
     ----------

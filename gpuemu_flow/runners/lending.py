@@ -1,4 +1,4 @@
-"""What a script reads and writes, handed over as objects: megabytes that pass through no file.
+"""Input and output of a script as objects: megabytes that pass through no file.
 
 A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
 ``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
@@ -95,7 +95,7 @@ class Exchange:
         self._identity = (found.st_dev, found.st_ino)
 
     def take(self) -> bool:
-        """Tell whether all of the request is still to be read; if so, it now has been."""
+        """Take the whole request as read; return False where a part of it was read before."""
         try:
             found = os.fstat(0)
             if self._identity != (found.st_dev, found.st_ino):

@@ -1,4 +1,4 @@
-"""What a worker process may take, and how it is tied to its parent's life."""
+"""Limits of a worker process, and its tie to its parent's life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process of an op has no business with; a module that is cheap to import."""
+"""Files that are off limits to the process of an op; a module that is cheap to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program makes, moves and links itself, so that only what was there before is an input."""
+"""Files that a program makes, moves and links itself: they are no inputs of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a Python script speaks the protocol itself or only defines a function to be called."""
+"""Tell scripts that speak the protocol from those that define a function to be called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands in for the reference's module in an op's process: importing it is fine, using it is not.
+"""A stand-in for the reference's module in an op's process: it can be imported, not used.
 
 A package's ``__init__`` may import op and reference for other callers.
 """
@@ -27,7 +27,7 @@ class Refuser(Protocol):
 
 
 class StandIn:
-    """Stands for a name of the reference's module: to use it is an offence.
+    """A stand-in for a name of the reference's module: to use it is a violation.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which process runs each case, and what is tried again after trouble."""
+"""Supervise cases: choose the process of each, and try again after trouble."""
 
 from __future__ import annotations
 

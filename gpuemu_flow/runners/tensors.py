@@ -1,4 +1,4 @@
-"""What a program returned, as plain arrays by output name."""
+"""Outputs of a program as plain arrays by name."""
 
 from __future__ import annotations
 

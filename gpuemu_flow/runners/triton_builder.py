@@ -30,7 +30,7 @@ class Language:
         self._seen: set[frozenset[int]] = set()
 
     def begin(self) -> None:
-        """A launch begins."""
+        """Begin a launch."""
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:
@@ -44,7 +44,7 @@ class Language:
         return self
 
     def restore(self) -> None:
-        """The launch is over."""
+        """End the launch."""
         for scope in reversed(self._scopes):
             if scope is not None:  # older interpreters take nothing back
                 scope.restore()

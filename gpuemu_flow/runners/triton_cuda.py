@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and its kin answer on a machine without a GPU: that there is one."""
+"""Answers of ``torch.cuda`` and its kin on a machine without a GPU: that there is one."""
 
 from __future__ import annotations
 

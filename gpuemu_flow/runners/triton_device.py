@@ -138,7 +138,7 @@ def _mode_class(torch: Any) -> Any:
 
 
 class CpuDriver:
-    """What Triton's host side asks its driver."""
+    """The driver that Triton's host side asks."""
 
     def __init__(self, torch: Any, target: Any, shared: int = SHARED_BYTES) -> None:
         self._torch = torch

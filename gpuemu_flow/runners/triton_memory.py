@@ -1,4 +1,4 @@
-"""Which memory a Triton kernel may touch, and what it touched outside of it."""
+"""Memory that a Triton kernel may touch, and its accesses outside of it."""
 
 from __future__ import annotations
 

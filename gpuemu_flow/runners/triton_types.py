@@ -30,7 +30,7 @@ class Typed:
 
 
 class Values:
-    """What a rewritten kernel calls where Python would treat its values otherwise than a GPU.
+    """Functions for a rewritten kernel where Python would treat values otherwise than a GPU.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What memory holds that nobody has written, and how it is told from results that look like it.
+"""Content of memory that nobody has written, and how results are told from it.
 
 New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
 gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so

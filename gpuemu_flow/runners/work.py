@@ -1,4 +1,4 @@
-"""What a conversation is about: one case, its outputs wanted in a file or in shared memory."""
+"""Work for a worker: one case, its outputs wanted in a file or in shared memory."""
 
 from __future__ import annotations
 

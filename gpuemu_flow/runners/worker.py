@@ -56,7 +56,7 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What a worker is given: its socket, status page, standard error, and what it reports to."""
+    """A worker's equipment: its socket, status page and standard error."""
 
     channel: int
     status: int

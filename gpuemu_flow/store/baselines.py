@@ -63,7 +63,7 @@ class SubmittedResult:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What was true at one time.
+    """The results and figures of one time.
 
     Attributes
     ----------

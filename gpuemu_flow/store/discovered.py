@@ -1,4 +1,4 @@
-"""What programs were seen to use, in a form that can be kept and compared, and results under it."""
+"""Inputs that programs were seen to use, to be stored and compared, and results under them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Discovered:
 
 
 class Lookup(Protocol):
-    """Says what the inputs that a set names hold now."""
+    """A lookup of the present states of the inputs that a set names."""
 
     def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
         """Return the set of an observation; `given` variables belong to the configuration."""

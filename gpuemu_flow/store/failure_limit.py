@@ -1,4 +1,4 @@
-"""How much disk the inputs of recorded failures may take, and whose go first."""
+"""The disk limit for inputs of recorded failures, and the order in which they are dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Excess:
-    """What has to go.
+    """The inputs to drop.
 
     Attributes
     ----------

@@ -77,7 +77,7 @@ def digest_json(value: Json) -> str:
 
 @dataclass(frozen=True)
 class KeyParts:
-    """What decides whether a task must run, by the kind of thing that may change.
+    """All that decides whether a task must run, by the kind of thing that may change.
 
     Attributes
     ----------

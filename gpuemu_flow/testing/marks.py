@@ -21,7 +21,7 @@ _KNOWN = ("op", "cases", "dtypes", "strategies", "layouts", "seed", "per")
 
 @dataclass(frozen=True)
 class Marked:
-    """What a mark asks for.
+    """The arguments of a mark.
 
     Attributes
     ----------

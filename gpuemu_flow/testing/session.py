@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """What a test item is about; `index` is None for all cases of the op and dtype."""
+    """The case of a test item; `index` is None for all cases of the op and dtype."""
 
     marked: Marked
     dtype: str

@@ -1,4 +1,4 @@
-"""Where a daemon listens: the default socket, and one of its own for each workspace and user."""
+"""Sockets of daemons: the default one, and one of its own for each workspace and user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which registers each instruction writes and reads, by number, with scopes resolved."""
+"""Registers that each instruction writes and reads, by number, with scopes resolved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a PTX file is made of: modules, functions, instructions, scopes, labels and locations."""
+"""Parts of a PTX file: modules, functions, instructions, scopes, labels and locations."""
 
 from __future__ import annotations
 

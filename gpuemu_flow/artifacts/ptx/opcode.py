@@ -1,4 +1,4 @@
-"""What an opcode says by itself: its segments, types, state space and which operand it writes."""
+"""Facts in an opcode itself: segments, types, state space, and the operand that it writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """How an instruction treats its first operand."""
+    """Use of the first operand by an instruction: written, read or both."""
 
     NONE = "none"
     WRITES = "writes"
