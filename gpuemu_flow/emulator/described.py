@@ -1,4 +1,4 @@
-"""How an op of kind ``ptx`` is launched, as the configuration describes it: checked data."""
+"""Described launches: how the configuration says that an op of kind ``ptx`` is launched."""
 
 from __future__ import annotations
 
