@@ -39,7 +39,7 @@ _UNRESOLVED = "Unresolved extern"
 
 @dataclass
 class Compiled:
-    """What one run of a compiler gave.
+    """The result of one run of a compiler.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _errors(text: str, source: str, root: Path) -> list[Problem]:
-    """The compiler's errors, each with its place."""
+    """Return the compiler's errors, each with its place."""
     problems: dict[Problem, None] = {}
     prefix = f"{root}/"
     for line in text.splitlines():
@@ -253,7 +253,7 @@ def _failed(run: ToolRun, name: str, file: str, text: str) -> Problem:
 
 
 def _reads(path: Path, root: Path) -> list[str]:
-    """Files below the workspace that a dependency file in make's form names."""
+    """Return files below the workspace that a dependency file in make's form names."""
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
