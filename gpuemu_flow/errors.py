@@ -1,4 +1,4 @@
-"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and mend."""
+"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and hint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Hint(str):
 
 @dataclass(frozen=True)
 class Problem:
-    """One diagnosis: what is wrong, where, and how to mend it.
+    """One diagnosis: what is wrong, where, and how to fix it.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Problem:
     message : str
         What is wrong, in one sentence, with the offending value.
     hint : str
-        How to mend it; empty when the message says it.
+        How to fix it; empty when the message says it.
     file : str
         Path as the user wrote it or relative to the workspace; empty when there is none.
     line : int

@@ -64,7 +64,7 @@ class Client:
     Raises
     ------
     ClientError
-        From the first call on; its `problems` say how to mend it.
+        From the first call on; its `problems` say how to fix it.
     """
 
     def __init__(

@@ -87,8 +87,8 @@ def _judge(
     query = Query(name, dtype, kwargs, tolerance, names, precision)
     subject = configured.subjects.make(query, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
-    with service.references.checkout(subject, job) as trials:
-        result = trials.judge_outputs(case, inputs, outputs)
+    with service.references.checkout(subject, job) as session:
+        result = session.judge_outputs(case, inputs, outputs)
     job.check()
     refuse_broken_reference(result)
     result = replace(result, notes=(*notes, *result.notes))

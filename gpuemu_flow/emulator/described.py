@@ -20,7 +20,7 @@ MAX_LAUNCHES = 64
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 Fault = Callable[[tuple[str, ...], str, str], None]
-"""Takes where in the table a fault lies, what it is, and how to mend it."""
+"""Takes where in the table a fault lies, what it is, and how to fix it."""
 
 Expression = str | int
 

@@ -21,7 +21,7 @@ POLL_S = 0.1
 SETTLED_S = 0.03  # an editor writes, syncs and renames within this
 LONGEST_SETTLING_S = 0.25
 MOST_FOLDERS = 2000  # each costs a system call per look
-MOST_FILES = 2000  # those that may mend a broken configuration, such as a script made executable
+MOST_FILES = 2000  # those that may fix a broken configuration, such as a script made executable
 LOOK_ANYWAY_MS = 200  # network file systems send no events
 _TICKS_NS = 50_000_000
 _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
@@ -87,7 +87,7 @@ class FileWatch:
         self._follow_folders()
 
     def follow_config(self, path: Path) -> None:
-        """Watch a configuration that cannot be used, and all that may mend it."""
+        """Watch a configuration that cannot be used, and all that may fix it."""
         self.anything = True
         self._follow_folders()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))

@@ -81,7 +81,7 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
-    """Yield warm trials of an op, one dtype after the other."""
+    """Yield warm sessions of an op, one dtype after the other."""
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:

@@ -180,7 +180,7 @@ class _Shrinker:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
     def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
-        """Return one trial in a process of its own, with the op's whole time."""
+        """Evaluate one case in a process of its own, with the op's whole time."""
         with self._evaluator(self._patient) as evaluator:
             return self._judge(evaluator, candidate)
 

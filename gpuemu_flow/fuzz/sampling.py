@@ -1,4 +1,4 @@
-"""On which cases the nature of an op is found out when requests bring inputs of their own."""
+"""Cases by which an op's traits are found out when requests bring inputs of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TINY = 64
 
 
 def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
-    """The cases that ``run`` judges an op's nature by; none where its schema gives no cases."""
+    """The cases by which ``run`` finds an op's traits; none where its schema gives no cases."""
     try:
         cases = plan_cases(
             op.schema,

@@ -1,4 +1,4 @@
-"""The ops of a workspace as subjects for trials: fuzzing, reproducing, minimising, measuring."""
+"""The ops of a workspace as subjects of fuzzing, reproducing, minimising and measuring."""
 
 from __future__ import annotations
 

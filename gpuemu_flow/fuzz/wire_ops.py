@@ -212,7 +212,7 @@ class Subjects:
         Parameters
         ----------
         case : Case
-            What is asked about. Where the op's own cases cannot stand for it, the op's nature and
+            What is asked about. Where the op's own cases cannot stand for it, the op's traits and
             the dtypes of its outputs are found out on its shapes.
         """
         compiled = self._current(query.op, query.dtype)

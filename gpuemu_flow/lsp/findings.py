@@ -27,7 +27,7 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Fix:
-    """An edit that mends a finding: `span` is replaced by `text`."""
+    """An edit that fixes a finding: `span` is replaced by `text`."""
 
     title: str
     span: Span

@@ -128,7 +128,7 @@ def render(
 def _refuse_without_reference(record: FailureRecord, expectation: Expectation) -> None:
     if record.kind == FailureKind.REFERENCE.value:
         message = f"in failure {record.id} it was the reference that failed, not the op"
-        raise UsageError(Problem("export-no-reference", message, "mend the reference first"))
+        raise UsageError(Problem("export-no-reference", message, "fix the reference first"))
     if not expectation.expected and record.kind != FailureKind.EXECUTION.value:
         message = f"the reference gives no values for failure {record.id}"
         raise UsageError(Problem("export-no-reference", message, "run `gpuemu-flow reproduce`"))

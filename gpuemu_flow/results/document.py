@@ -197,7 +197,7 @@ class Report:
         What ``diff --format json`` prints, where a baseline was asked for.
     recorded : tuple of mapping
         Public records of failures that the run did not see: found by fuzzing or by clients, or
-        mended since.
+        fixed since.
     regressions : tuple of Regression
         One for each thing that got worse.
     fail_on_regression : bool

@@ -1,4 +1,4 @@
-"""One session's conversation: the program loaded, cases asked for, trouble turned into data."""
+"""The client of one worker: it loads the program, requests cases, and makes data of trouble."""
 
 from __future__ import annotations
 

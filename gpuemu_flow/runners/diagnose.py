@@ -96,7 +96,7 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     doing : str
         What was going on, when it was not the program itself (``loading``).
     hint : str
-        The mend to show where the exception itself suggests none.
+        The hint to show where the exception itself suggests none.
     """
     if isinstance(error, OpError):
         return error.error

@@ -45,7 +45,7 @@ _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 
 
 class ForbiddenAccessError(PermissionError):
-    """Raised in the op, at the place of the offence."""
+    """Raised in the op, at the place of the violation."""
 
 
 class Guard:
@@ -143,7 +143,7 @@ class Guard:
         return RunError("op-reads-reference", message, _HINT, file=file, line=line)
 
     def refuse(self, deed: str, path: str) -> NoReturn:
-        """Remember an offence and end it.
+        """Remember a violation and end it.
 
         Raises
         ------

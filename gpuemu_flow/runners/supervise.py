@@ -25,7 +25,7 @@ class Supervisor:
     isolation : str
         The program's.
     open_worker : callable
-        A conversation with a new worker.
+        The client of a new worker.
     open_private : callable
         The same below a fork server of its own, for programs that kill their parent process.
     """

@@ -94,9 +94,9 @@ class CallInMemory:
     Attributes
     ----------
     outputs : dict of str to ndarray
-        After `finish`: read-only views, valid until the conversation's next call.
+        After `finish`: read-only views, valid until the session's next call.
     arena, slots
-        The same as places, while the conversation lasts.
+        The same as places, while the session lasts.
     """
 
     def __init__(
