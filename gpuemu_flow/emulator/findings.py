@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """Return what happened, in words, with the second place."""
+        """Describe the finding in words, with the second place."""
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:

@@ -308,7 +308,7 @@ class Compiler:
     def _program(
         self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
     ) -> dict[str, Json]:
-        """Return the program for the runners; its limits and absolute paths are in no key."""
+        """Return the program for the runners; no key holds its limits and absolute paths."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)

@@ -130,7 +130,7 @@ class FileWatch:
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """What programs were seen to use: files as the engine last read them, and what they looked at.
+    """List the inputs of programs: files as the engine last read them, and looks at paths.
 
     The latter by its kind of `SHOWN` and its path.
     """

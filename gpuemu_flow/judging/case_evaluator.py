@@ -46,7 +46,7 @@ SESSIONS_PER_EVALUATOR = 2  # op and reference
 
 @dataclass(frozen=True)
 class EvaluatedCase:
-    """What came of one case.
+    """The outcome of one case.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
+        """Return the reference's outputs, valid as `actual`; fetched now, so ask at once."""
         return self.bring_expected()
 
 
@@ -125,7 +125,7 @@ class Subject:
 
 
 class BatchSize:
-    """How many cases go to the programs in one message: as many as take no time to speak of.
+    """The number of cases in one message to the programs: as many as take no time to speak of.
 
     A message costs as much as a small case, but what is under way can neither be interrupted nor
     shown, and tensors of many cases at once fit no cache.

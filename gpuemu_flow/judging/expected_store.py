@@ -183,7 +183,7 @@ class ExpectedStore:
         return True
 
     def fact(self, name: str) -> Json | None:
-        """Return what was remembered of the reference under a name, such as its nature."""
+        """Return facts of the reference that were stored under a name, such as its traits."""
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:

@@ -24,7 +24,7 @@ _PLAIN = Checks(inputs_unchanged=False)
 
 @dataclass
 class Setup:
-    """What the service is made with; see `judge_service.JudgeService`.
+    """Settings of the service; see `judge_service.JudgeService`.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """What the service behind a conversation has."""
+    """Requests and replies of the judge's service."""
 
     peer: Arena | None = None
     about: PreparedBatch | None = None
@@ -59,7 +59,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """What the service is asked about.
+    """A request to the service.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """Return what an attempt is known by."""
+        """Return the name by which an attempt is known."""
         return self.cases[0].index
 
 

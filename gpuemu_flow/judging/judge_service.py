@@ -208,7 +208,7 @@ class JudgeService:
 
 
 def _cached(item: _Item) -> Arrays:
-    """Return what the reference gave for the case at an earlier time, if that is kept."""
+    """Return the reference's stored outputs for the case, if there are any."""
     if item.known:
         with suppress(OSError, BlobError):  # gone in the meantime: it runs
             return load(Path(item.known))

@@ -24,7 +24,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Why a case did not pass, told apart more finely than by kind: a crash is no exception.
+    """Name the reason of a failure more finely than by kind: a crash is no exception.
 
     Cases with one reason may have one cause; those with different ones hardly do.
     """

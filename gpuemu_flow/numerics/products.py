@@ -106,8 +106,11 @@ def _name(call: ast.Call) -> str:
 
 
 def _left_alone(tree: ast.Module) -> set[int]:
-    """What cannot or must not be wrapped: f-strings, whose places are wrong before Python 3.12,
-    targets of assignments, patterns, decorators and annotations."""
+    """Select what cannot or must not be wrapped.
+
+    That is f-strings, whose places are wrong before Python 3.12, targets of assignments, patterns,
+    decorators and annotations.
+    """
     roots: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

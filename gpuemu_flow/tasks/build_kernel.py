@@ -36,7 +36,7 @@ _LINES_AFTER_ALLOW = 40
 
 @dataclass
 class Built:
-    """What a build gave.
+    """The result of a build.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; its digest, where it lies, and what to call it."""
+    """Copy an artifact into the cache; return its digest, its place and its name."""
     if data is None:
         path.unlink(missing_ok=True)
         return None

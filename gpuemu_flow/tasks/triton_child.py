@@ -136,7 +136,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Where an error lies in a jit function; Triton counts lines from the function's ``def``."""
+    """Find the place of an error in a jit function; Triton counts lines from its ``def``."""
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     offset = getattr(node, "lineno", 0)
     if source is None or not offset:
