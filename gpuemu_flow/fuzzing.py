@@ -207,7 +207,7 @@ class FuzzConfig:
         return _limits(given) if any(v is not None for v in given.values()) else None
 
     def as_request(self) -> fuzz_config.FuzzConfig:
-        """As the daemon has it; the documented errors of `fuzz_config.FuzzConfig`."""
+        """Build the daemon's form; raises the errors of `fuzz_config.FuzzConfig`."""
         return fuzz_config.FuzzConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
@@ -293,7 +293,7 @@ class SeededFuzzer:
         return TestCase(case.seed, shape, case.dtype, case.layout, strides)
 
     def next_test_case(self) -> TestCase:
-        """Return `next`."""
+        """Return the next case; the same as `next`."""
         return self.next()
 
     def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:

@@ -79,12 +79,12 @@ class ToleranceConfig:
 
     @classmethod
     def strict(cls, dtype: str = "float32") -> ToleranceConfig:
-        """About a tenth of the default."""
+        """Return about a tenth of the default."""
         return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
 
     @classmethod
     def relaxed(cls, dtype: str = "float32") -> ToleranceConfig:
-        """About ten times the default."""
+        """Return about ten times the default."""
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:

@@ -79,7 +79,7 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """The endless sequence that `plan_cases` is the beginning of; same parameters and errors."""
+    """Yield cases without end, beginning with those of `plan_cases`; same parameters, errors."""
     known_dtype = canonical_dtype(dtype)
     if known_dtype is None:
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
@@ -158,7 +158,7 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
-    """The inputs that a case may be about alone: several, none with values of its own choosing."""
+    """List the inputs on which a case may focus: there are several, and none is constrained."""
     free = [i for i, t in enumerate(schema.inputs) if t.strategy is None and t.dtype is None]
     return tuple(free) if len(schema.inputs) > 1 else ()
 

@@ -296,7 +296,7 @@ def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.
 
 
 def _representable(bound: float, dtype: str, *, up: bool) -> Any:
-    """Return the value of a dtype next to `bound`, not below it (`up`) or not above it."""
+    """Round `bound` to a value of the dtype: upward with `up`, else downward."""
     target = numpy_dtype(dtype)
     nearest = np.array(bound).astype(target)
     if (float(nearest) < bound) if up else (float(nearest) > bound):

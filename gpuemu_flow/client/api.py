@@ -459,7 +459,7 @@ class Client:
         return self._do(calls.list_artifacts())
 
     def store_artifact_baseline(self, tag: str) -> None:
-        """Keep all kernels' metrics under a tag."""
+        """Store all kernels' metrics under a tag."""
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:

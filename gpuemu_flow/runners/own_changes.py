@@ -80,7 +80,7 @@ class OwnChanges:
             self._gone.add(path)
 
     def meant(self, path: str) -> str:
-        """Return where what is found at a path was before the program moved or linked it."""
+        """Return the path that something had before the program moved or linked it."""
         for target, source in self._sources.items():
             if path == target or path.startswith(f"{target}/"):
                 return source + path[len(target) :]

@@ -230,7 +230,7 @@ class Worker:
                 self._peer = arena
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Put a question to the service that was asked for, made at its first one."""
+        """Pass a request to the service that it names, which is made at its first request."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])

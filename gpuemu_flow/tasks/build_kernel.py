@@ -285,7 +285,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """The user's own command, and the files that it promises."""
+    """Run the user's own command, and take the files that it promises."""
     built = Built()
     failure = compilers.command(spec.params["command"], context.root, cancel=context.cancel)
     if failure is not None:

@@ -135,7 +135,7 @@ def nvdisasm(tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event)
 
 
 def command(arguments: Sequence[str], root: Path, *, cancel: threading.Event) -> Problem | None:
-    """Run the user's command in the workspace; what went wrong."""
+    """Run the user's command in the workspace, and report what went wrong."""
     run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel)
     if run.ok:
         return None
