@@ -356,6 +356,8 @@ class CheckResult:
         Outputs of which one value is expected, or zeros would pass.
     stderr : str
         The end of what a program wrote to standard error.
+    printed : str
+        What a kernel that was emulated printed.
 
     Raises
     ------
@@ -370,6 +372,7 @@ class CheckResult:
     empty: tuple[str, ...] = ()
     weak: tuple[WeakOutput, ...] = ()
     stderr: str = ""
+    printed: str = ""
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -378,8 +381,9 @@ class CheckResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Return the notes and, as the last of them, what a program wrote: as JSON has them."""
-        return (*self.notes, f"stderr:\n{self.stderr}") if self.stderr else self.notes
+        """Return the notes and, as the last of them, what programs wrote: as JSON has them."""
+        written = (("printf", self.printed), ("stderr", self.stderr))
+        return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
     def to_json(self) -> dict[str, Json]:
         """Return plain JSON; `number_to_json` says how numbers that are not finite look."""
@@ -394,6 +398,7 @@ class CheckResult:
             "empty": list(self.empty),
             "weak": [weak_to_json(output) for output in self.weak],
             **({"stderr": self.stderr} if self.stderr else {}),
+            **({"printed": self.printed} if self.printed else {}),
         }
 
     @classmethod
@@ -404,8 +409,9 @@ class CheckResult:
         }
         if stats.get("worst_index") is not None:
             stats["worst_index"] = tuple(stats["worst_index"])
-        stderr = str(data.get("stderr", ""))
-        own = data["notes"][:-1] if stderr else data["notes"]  # see `all_notes`
+        stderr, printed = str(data.get("stderr", "")), str(data.get("printed", ""))
+        written = bool(stderr) + bool(printed)  # the last notes are these; see `all_notes`
+        own = data["notes"][: len(data["notes"]) - written]
         return cls(
             Verdict(data["verdict"]),
             tuple(failure_from_json(f) for f in data["failures"]),
@@ -414,6 +420,7 @@ class CheckResult:
             tuple(data.get("empty", ())),
             tuple(weak_from_json(output) for output in data.get("weak", ())),
             stderr,
+            printed,
         )
 
 

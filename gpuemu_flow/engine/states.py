@@ -114,6 +114,7 @@ class TaskStates:
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
         self._manifests = below.as_posix() + "/"
+        files.expect_targets(f"{self._manifests}tasks/")
 
     def manifest(self, target: str) -> str:
         """Return a target's path in the file table."""
@@ -133,7 +134,7 @@ class TaskStates:
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
-            params=spec.params,
+            params=spec.params.to_json(),
             input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
@@ -184,6 +185,11 @@ class TaskStates:
             parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
         )
         self._cache.state.put(f"task:{spec.name}", record.to_json())
+
+    def restore(self, spec: TaskSpec, record: Json) -> None:
+        """Record of `spec` what `record` returned of a task with another name."""
+        self._files.record(self.manifest(spec.target), record["digest"])
+        self._cache.state.put(f"task:{spec.name}", record)
 
     def forget(self, name: str) -> None:
         """Drop the record of a task."""

@@ -1,4 +1,4 @@
-"""Verdicts that need no values: programs that gave no outputs, checks that the runner made."""
+"""Put together a case's verdict: what ran, what the comparison says, what the runner saw."""
 
 from __future__ import annotations
 
@@ -23,6 +23,29 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     return CheckResult(Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail)
 
 
+def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
+    """Give the verdict where a program has no outputs: the reference's error comes first.
+
+    Returns
+    -------
+    CheckResult or None
+        None where both have outputs, which a comparison has to judge.
+    """
+    for error, kind in ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION)):
+        if error is not None:
+            return run_error_result(kind, error)
+    return None
+
+
+def comparison_failed(error: RunError) -> CheckResult:
+    """Give the verdict where a comparison came to no end, of outputs that are both there.
+
+    It evaluates the reference on other inputs, which may raise, crash or hang.
+    """
+    told = replace(error, message=f"while comparing: {error.message}")
+    return run_error_result(FailureKind.REFERENCE, told)
+
+
 def reason(failure: Failure) -> str:
     """Name the reason of a failure more finely than by kind: a crash is no exception.
 
@@ -37,3 +60,10 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
     return replace(result, verdict=verdict, failures=(*violations, *result.failures))
+
+
+def with_printed(result: CheckResult, printed: str) -> CheckResult:
+    """Add what a kernel printed to the result of a case that did not pass."""
+    if not printed or result.verdict is Verdict.PASSED:
+        return result
+    return replace(result, printed=printed)

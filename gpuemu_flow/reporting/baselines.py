@@ -33,6 +33,7 @@ from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Json, Verdict
 
 
@@ -184,7 +185,10 @@ def _current(
         path = folder / spec.target
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
             results.setdefault(spec.subject, {})[spec.dtype] = read_summary(path)
-        elif spec.stage == stages.LINT and (spec.subject, spec.params["arch"]) in linted:
+        elif (
+            spec.stage == stages.LINT
+            and (spec.subject, params_of(LintParams, spec.params).arch) in linted
+        ):
             metrics = read_manifest(path, stages.LINT)["metrics"]
             kernels.setdefault(spec.subject, []).extend(metrics)
     for (op, dtype), summary in submitted_summaries(workspace, report.results).items():

@@ -22,6 +22,7 @@ from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Verdict
 
 QUICK = "quick"
@@ -176,7 +177,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {
-        (spec.subject, spec.params["arch"])
+        (spec.subject, params_of(LintParams, spec.params).arch)
         for name, spec in outcome.graph.tasks.items()
         if name in ended and spec.stage == stages.LINT
     }

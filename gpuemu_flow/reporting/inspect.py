@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -118,7 +117,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
         outdated=sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results),
         cache=CacheSize(
             folder=str(cache.folder),
-            blobs_bytes=sum(p.stat().st_size for p in (cache.folder / "blobs").glob("*/*")),
+            blobs_bytes=cache.blobs.volume(),
             actions_bytes=cache.actions.volume() if (cache.folder / "actions").exists() else 0,
             size_limit=workspace.settings.size_limit,
         ),
@@ -171,13 +170,13 @@ def clean_workspace(
         known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:
             states.forget(name)
-            (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
+            cache.files.remove(cache.folder / workspace.graph.tasks[name].target)
         if whole_cache:
             # Recorded failures keep their inputs: they are results, not cache.
             cache.blobs.collect(0, FailureStore(cache).pinned())
             cache.close()
             for part in ("actions", "staging", "quarantine", "logs"):
-                shutil.rmtree(cache.folder / part, ignore_errors=True)
+                cache.files.remove_tree(cache.folder / part)
         workspace.save(workspace.snapshot.current - chosen)
         cache.close()
     return len(known)

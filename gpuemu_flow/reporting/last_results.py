@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ def last_results(root: Path) -> LastResults:
     if known is None:
         return NOTHING
     folder = known.settings.cache_dir
+    if folder and not Path(os.path.normpath(folder)).is_relative_to(root):
+        return NOTHING  # only the configuration, which is not read here, may name a folder outside
     cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
     try:
         outdated, broken = _state(known, cache)

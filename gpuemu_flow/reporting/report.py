@@ -23,6 +23,7 @@ from gpuemu_flow.results.model import (
     TaskCounts,
 )
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
@@ -199,6 +200,6 @@ def _kernels(
             problems.update(dict.fromkeys(found[1]))
         elif not outcome.interrupted or name in broken:
             reason = "its tasks did not finish; see the problems"
-            arch = spec.params["arch"]
+            arch = params_of(LintParams, spec.params).arch
             results.append(KernelResult(spec.subject, arch, Verdict.ERROR, reason=reason))
     return results, problems

@@ -90,7 +90,9 @@ class Reproduced(Protocol):
 def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
     """Tell whether a failure still shows, and with `verbose` its tensors."""
     record, result = found.record, found.result
-    word = "still fails" if found.still_fails else "no longer fails"
+    word = "no longer fails" if found.result.verdict is Verdict.PASSED else "has no verdict now"
+    if found.still_fails:
+        word = "still fails"
     lines = [f"{style.verdict(result.verdict)} {printable(record.op)}: {record.id} {word}"]
     lines += [f"  {line}" for line in failure_lines(record)]
     lines += [

@@ -12,7 +12,15 @@ from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.report_text import counts, headline
-from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
+from gpuemu_flow.reports.text import (
+    duration,
+    note_lines,
+    number,
+    percent,
+    printable,
+    sandbox_lines,
+    share,
+)
 from gpuemu_flow.results.document import Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
 from gpuemu_flow.types import Verdict
@@ -110,6 +118,9 @@ def _head(report: Report) -> Iterator[str]:
     parts = [f"**{count}** {word}" for word, count in counts(totals)] or ["nothing checked"]
     took = f", {duration(report.run.duration_s)}" if report.run.duration_s else ""
     yield f"{', '.join(parts)}; mode {code(report.mode, cell=False)}{took}."
+    for line in sandbox_lines(report.run):
+        yield ""
+        yield f"{line[0].upper()}{line[1:]}."
     if report.missing or report.timed_out:
         yield ""
         yield f"**Not validated:** {code(headline(report), 1000, cell=False)}"

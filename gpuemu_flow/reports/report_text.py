@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.failure_text import failure_row
 from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
+from gpuemu_flow.reports.text import (
+    Style,
+    duration,
+    number,
+    plural,
+    printable,
+    render_run,
+    sandbox_lines,
+    share,
+)
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
@@ -81,6 +90,7 @@ def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
         f"warning: {printable(r.op)} {r.dtype} used {r.tolerance_used:.0%} of its tolerance"
         for r in close
     ]
+    lines += sandbox_lines(report.run)
     lines += [printable(str(problem)) for problem in report.run.problems]
     lines += list(_after(report))
     return "\n".join(lines)

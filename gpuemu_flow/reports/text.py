@@ -11,6 +11,7 @@ from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
+from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import CheckResult, Verdict
 
 _COLORS = {
@@ -22,7 +23,7 @@ _COLORS = {
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
-"""Last lines of a program's standard error that are shown."""
+"""Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
@@ -265,6 +266,11 @@ def _case_lines(failure: CaseFailure) -> list[str]:
 def note_lines(result: CheckResult) -> list[str]:
     """Show the notes of a verdict; what a program wrote, and only that, is marked as such."""
     lines = [line for note in result.notes for line in printable(note).splitlines()]
+    if result.printed:
+        said = printable(result.printed).splitlines()
+        lines += ["printf:", *(f"| {line}" for line in said[:MAX_WRITTEN])]
+        if len(said) > MAX_WRITTEN:
+            lines.append(f"| ... and {plural(len(said) - MAX_WRITTEN, 'line')} more")
     return lines + [f"| {line}" for line in printable(result.stderr).splitlines()][-MAX_WRITTEN:]
 
 
@@ -297,6 +303,12 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
+def sandbox_lines(report: RunReport) -> list[str]:
+    """Say once what kept the ops from everything else."""
+    levels = sorted({result.sandbox for result in report.results} - {""})
+    return [f"sandbox: {shown_level(level)}" for level in levels]
+
+
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
     """Return the whole report of a run."""
     lines = render_results(report.results, style) if report.results else []
@@ -315,6 +327,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
+    lines += sandbox_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]

@@ -14,6 +14,7 @@ from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.params import LintParams, OpParams, params_of
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
 
 
@@ -88,9 +89,17 @@ class ReportBuilder:
             manifest["summary"],
             duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in sources),
             cached=not any(self.status.get(m) == "ran" for m in sources),
+            sandbox=self._sandbox_of(compare),
             failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
             passing=tuple(Case.from_json(case) for case in passing) if failures else (),
         )
+
+    def _sandbox_of(self, compare: TaskSpec) -> str:
+        """Return the level that the op's results are kept under."""
+        for source in compare.inputs:
+            if source.role == stages.OP and source.task in self.tasks:
+                return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
+        return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems, or None when it never ended."""
@@ -129,7 +138,7 @@ class ReportBuilder:
     def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
         """Read what this run's diff says of one architecture of a kernel."""
         found = []
-        arch = lint.params["arch"]
+        arch = params_of(LintParams, lint.params).arch
         for spec in self.tasks.values():
             reads = any(source.task == lint.name for source in spec.inputs)
             if reads and self.status.get(spec.name) in ("ran", "restored"):

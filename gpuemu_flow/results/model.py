@@ -41,7 +41,7 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """The line of a kernel's source that is at fault, where a check of the kernel found it."""
         for failure in self.result.failures[:1]:
-            if failure.finding is not None and failure.finding.place.line:
+            if failure.finding is not None and failure.finding.place.is_inside:
                 return failure.finding.place
         return None
 
@@ -92,6 +92,9 @@ class OpResult:
         Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
+    sandbox : str
+        What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
+        was run.
     """
 
     op: str
@@ -117,6 +120,7 @@ class OpResult:
     absence: Absence = Absence.NONE
     loose: tuple[str, ...] = ()
     constant: tuple[tuple[str, float], ...] = ()
+    sandbox: str = ""
 
     @property
     def absent(self) -> Absence:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
 from gpuemu_flow.store.artifacts import ArtifactMetrics
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, number_from_json, number_to_json
@@ -200,7 +200,7 @@ class BaselineStore:
         """Store a baseline, and tell whether it replaced an older one of its name."""
         path = self._path(baseline.tag)
         existed = path.exists()
-        write_atomic(path, seal(baseline.to_json()))
+        self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
@@ -247,7 +247,9 @@ class BaselineStore:
 
     def list(self) -> tuple[Baseline, ...]:
         """Return all baselines, newest first."""
-        found = [self._read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        found = [
+            self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
+        ]
         known = [baseline for baseline in found if baseline is not None]
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
@@ -261,8 +263,7 @@ class BaselineStore:
         """
         self.get(tag)
         path = self._path(tag)
-        with disk_errors(path):
-            path.unlink(missing_ok=True)
+        self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
         """Drop the oldest baselines beyond a number, but not the one named; those dropped.
@@ -293,7 +294,7 @@ class BaselineStore:
     def _read(self, path: Path) -> Baseline | None:
         """Return a stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
-            baseline = Baseline.from_json(unseal(path.read_bytes()))
+            baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
                 raise ValueError("is stored under another name")
         except OSError:
