@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The client's names, whose modules load numpy only when one is asked for."""
+    """Return the client's names, whose modules load numpy only when one is asked for."""
     if name not in _OF_CLIENT:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(__import__(f"{__name__}.client", fromlist=[name]), name)

@@ -1,4 +1,4 @@
-"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and mend."""
+"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and hint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Hint(str):
 
 @dataclass(frozen=True)
 class Problem:
-    """One diagnosis: what is wrong, where, and how to mend it.
+    """One diagnosis: what is wrong, where, and how to fix it.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Problem:
     message : str
         What is wrong, in one sentence, with the offending value.
     hint : str
-        How to mend it; empty when the message says it.
+        How to fix it; empty when the message says it.
     file : str
         Path as the user wrote it or relative to the workspace; empty when there is none.
     line : int
@@ -91,7 +91,7 @@ class FlowError(Exception):
 
     @property
     def slug(self) -> str:
-        """The first problem's slug."""
+        """Return the first problem's slug."""
         return self.problems[0].slug
 
 
@@ -116,11 +116,11 @@ class StoreError(FlowError):
 
 
 class CancelledRunError(Exception):
-    """Whoever asked for the work wants it no more: Ctrl-C, or a client that has gone."""
+    """The work is no longer wanted: Ctrl-C, or a client that has gone."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """The known name most like `name`, or an empty string when none is near."""
+    """Return the known name most like `name`, or an empty string when none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
 
     found = get_close_matches(name, known, n=1, cutoff=0.6)

@@ -28,7 +28,7 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Shapes: every combination of the sizes given per dim, or random ones without an end.
+    """Yield shapes: every combination of the sizes given per dim, or random ones without an end.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def fuzz_layouts(
     include_strided: bool = True,
     include_transposed: bool = True,
 ) -> Iterator[Any]:
-    """Layouts of a shape as (shape, strides in elements); without a shape, their names.
+    """Yield layouts of a shape as (shape, strides in elements); without a shape, their names.
 
     Contiguous, each swap of two neighbouring dims, and elements two apart.
     """
@@ -113,7 +113,7 @@ def fuzz_shapes_seeded(
 
 
 def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[int, str]]:
-    """(case seed, dtype) without an end."""
+    """Yield (case seed, dtype) without an end."""
     for case_seed, rng in _iterations(seed, "dtype"):
         yield case_seed, rng.choice(dtypes)
 
@@ -143,7 +143,7 @@ def generate_random_tensor(
     dtype: str = "float32",
     domain: str | tuple[float, float] = "data",
 ) -> NDArray[Any]:
-    """A tensor from a seed.
+    """Return a tensor from a seed.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def generate_random_tensor(
 
 @dataclass
 class FuzzConfig:
-    """What decides a sequence of cases; either sizes per dim, or limits of random shapes.
+    """Settings that decide a sequence of cases: sizes per dim, or limits of random shapes.
 
     Attributes
     ----------
@@ -202,16 +202,16 @@ class FuzzConfig:
 
     @property
     def limits(self) -> dict[str, int] | None:
-        """Limits of random shapes, None when there are lists of sizes."""
+        """Return limits of random shapes, None when there are lists of sizes."""
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
     def as_request(self) -> fuzz_config.FuzzConfig:
-        """As the daemon has it; the documented errors of `fuzz_config.FuzzConfig`."""
+        """Build the daemon's form; raises the errors of `fuzz_config.FuzzConfig`."""
         return fuzz_config.FuzzConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
-        """As a request's ``fuzz_config``."""
+        """Return it as a request's ``fuzz_config``."""
         return {
             "seed": self.seed,
             "shape_options": {
@@ -246,11 +246,11 @@ class TestCase:
     strides: tuple[int, ...] = field(default=())
 
     def generate_input(self, name: str = "input") -> NDArray[Any]:
-        """A tensor of the case with normal values, from a stream of the input's own."""
+        """Return a tensor of the case with normal values, from a stream of the input's own."""
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:
-        """The very tensors that the daemon makes of this case, for inputs in this order."""
+        """Return the very tensors that the daemon makes of this case, for inputs in this order."""
         inputs = tuple(
             InputSpec(name, self.shape, self.dtype, position=position)
             for position, name in enumerate(names)
@@ -260,7 +260,7 @@ class TestCase:
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        """`tensors` of an op with one input."""
+        """Return `tensors` of an op with one input."""
         return self.tensors()
 
 
@@ -283,7 +283,7 @@ class SeededFuzzer:
         self._next = 0
 
     def next(self) -> TestCase:
-        """The next case."""
+        """Return the next case."""
         case = protocol_v1.case_at(self._request, ["input"], self._next)
         self._next += 1
         shape = protocol_v1.representative_shape(self._request, case)
@@ -293,11 +293,11 @@ class SeededFuzzer:
         return TestCase(case.seed, shape, case.dtype, case.layout, strides)
 
     def next_test_case(self) -> TestCase:
-        """`next`."""
+        """Return the next case; the same as `next`."""
         return self.next()
 
     def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:
-        """The next cases, so many."""
+        """Return the next cases, so many."""
         return (self.next() for _ in range(max_iterations))
 
     def __iter__(self) -> Iterator[TestCase]:

@@ -1,4 +1,4 @@
-"""What a check of a compiled kernel found, as data: places are kept apart from the words."""
+"""Findings of a check of a compiled kernel: places are kept apart from the words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class CodePlace:
-    """Where an instruction stands.
+    """The place of an instruction.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class KernelFinding:
 
     @property
     def message(self) -> str:
-        """Return what happened, without check and place."""
+        """Describe what happened, without check and place."""
         there = "" if self.there is None else str(self.there)
         return f"{self.instruction} {self.words.replace(THERE, there)}".strip()
 
@@ -110,7 +110,7 @@ class KernelFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         texts = ("check", "rule", "kernel", "instruction", "words")
         return cls(
             **{name: str(data[name]) for name in texts},

@@ -59,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def gpuemu_case(request: pytest.FixtureRequest) -> GpuemuCase:
-    """A case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
+    """Return a case of the marked op: ``gpuemu_case["x"]``, and ``gpuemu_case.check(output)``."""
     from gpuemu_flow.testing import items  # noqa: PLC0415
 
     return items.make_case(request)
@@ -67,7 +67,7 @@ def gpuemu_case(request: pytest.FixtureRequest) -> GpuemuCase:
 
 @pytest.fixture(scope="session")
 def gpuemu_client(pytestconfig: pytest.Config) -> Iterator[Client]:
-    """A client of the workspace's daemon, which is started when none runs."""
+    """Yield a client of the workspace's daemon, which is started when none runs."""
     from gpuemu_flow.testing import items  # noqa: PLC0415
 
     with items.make_client(pytestconfig) as client:

@@ -9,7 +9,7 @@ _ONE_AT_A_TIME = Lock()
 
 
 def parse_python(source: str | bytes, filename: str = "<unknown>") -> ast.Module:
-    """The syntax tree of a Python source.
+    """Return the syntax tree of a Python source.
 
     Raises
     ------

@@ -68,31 +68,31 @@ class ToleranceConfig:
         return float(getattr(self, name))
 
     def keys(self) -> Iterator[str]:
-        """``atol`` and ``rtol``, so that ``**tolerance`` works."""
+        """Return ``atol`` and ``rtol``, so that ``**tolerance`` works."""
         return iter(("atol", "rtol"))
 
     @classmethod
     def for_dtype(cls, dtype: str, framework: str = "numpy") -> ToleranceConfig:
-        """The default of a dtype, wider for frameworks that compute less exactly."""
+        """Return the default of a dtype, wider for frameworks that compute less exactly."""
         factor = FRAMEWORK_FACTORS.get(framework.lower(), 1.0)
         return cls(*_pair(DEFAULT_TOLERANCES, dtype)).scale(factor)
 
     @classmethod
     def strict(cls, dtype: str = "float32") -> ToleranceConfig:
-        """About a tenth of the default."""
+        """Return about a tenth of the default."""
         return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
 
     @classmethod
     def relaxed(cls, dtype: str = "float32") -> ToleranceConfig:
-        """About ten times the default."""
+        """Return about ten times the default."""
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:
-        """Both members multiplied."""
+        """Return both members multiplied."""
         return ToleranceConfig(self.atol * factor, self.rtol * factor)
 
     def to_dict(self) -> dict[str, float]:
-        """``{"atol": …, "rtol": …}``."""
+        """Return ``{"atol": …, "rtol": …}``."""
         return {"atol": self.atol, "rtol": self.rtol}
 
     def as_tolerance(self) -> Tolerance:
@@ -111,7 +111,7 @@ def _pair(table: Mapping[str, Mapping[str, float]], dtype: Any) -> tuple[float, 
 
 
 def compare_tolerances(a: ToleranceConfig, b: ToleranceConfig) -> dict[str, Json]:
-    """Tell how two tolerances relate: ratios as text, and which is the stricter in both members."""
+    """Compare two tolerances: ratios as text, and the one that is stricter in both members."""
 
     def ratio(name: str) -> str:
         return "inf" if b[name] == 0 else f"{a[name] / b[name]:.2f}x"
@@ -147,12 +147,12 @@ class ToleranceProfile:
         self.tolerances = {_name(dtype): value for dtype, value in tolerances.items()}
 
     def of_dtype(self, dtype: str) -> ToleranceConfig:
-        """The tolerance of a dtype; 1e-5 for one that the profile does not name."""
+        """Return the tolerance of a dtype; 1e-5 for one that the profile does not name."""
         return self.tolerances.get(_name(dtype)) or ToleranceConfig(*_UNKNOWN)
 
     @classmethod
     def named(cls, name: str) -> ToleranceProfile:
-        """``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
+        """Return ``testing`` or ``production``; UsageError ``unknown-tolerance-profile``."""
         if name not in _PROFILES:
             hint = did_you_mean(name, _PROFILES)
             message = f"there is no tolerance profile {name!r}"
@@ -161,7 +161,7 @@ class ToleranceProfile:
 
     @classmethod
     def for_testing(cls) -> ToleranceProfile:
-        """The defaults."""
+        """Return the defaults."""
         return cls("testing", {d: ToleranceConfig.for_dtype(d) for d in FLOATS})
 
     @classmethod
@@ -189,7 +189,7 @@ def get_recommended_tolerance(
     op: str | None = None,
     op_type: str | None = None,
 ) -> ToleranceConfig:
-    """The default of a dtype, wider for some frameworks and for ops that round often.
+    """Return the default of a dtype, wider for some frameworks and for ops that round often.
 
     The words may come in any order: what is a dtype's name is the dtype, what is a framework's the
     framework, and the other one the operation. ``float32`` when none is a dtype.
@@ -225,7 +225,7 @@ def calibrate_tolerance(
     shapes: Sequence[Sequence[int]] | None = None,
     iterations: int | None = None,
 ) -> ToleranceConfig:
-    """A tolerance from the errors of an implementation that is known to be right.
+    """Return a tolerance from the errors of an implementation that is known to be right.
 
     Either two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by keyword
     also `ref_fn`, `op_fn`, `shapes`), or results of the daemon,
@@ -282,7 +282,7 @@ def _samples(
 
 
 def _arity(function: Callable[..., Any]) -> int | None:
-    """Positional arguments that a function takes; None when it does not say."""
+    """Return positional arguments that a function takes; None when it does not say."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -294,7 +294,7 @@ def _arity(function: Callable[..., Any]) -> int | None:
 
 
 def _errors(expected: Any, actual: Any) -> tuple[float, float]:
-    """Largest absolute and relative difference, in float64."""
+    """Return largest absolute and relative difference, in float64."""
     wide_e, wide_a = to_float64(np.asarray(expected)), to_float64(np.asarray(actual))
     if not wide_e.size:
         return 0.0, 0.0

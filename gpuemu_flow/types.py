@@ -68,7 +68,7 @@ DTYPE_ALIASES: dict[str, str] = {
 
 
 def canonical_dtype(name: str) -> str | None:
-    """The canonical dtype name for a name or alias in any case, or None when unknown."""
+    """Return the canonical dtype name for a name or alias in any case, or None when unknown."""
     lower = name.strip().lower()
     lower = DTYPE_ALIASES.get(lower, lower)
     return lower if lower in DTYPES else None
@@ -91,7 +91,7 @@ INVARIANTS = (
 
 
 class Verdict(str, enum.Enum):
-    """What is known of an op after checking it; see ``architecture``: five values, no others."""
+    """Verdict on an op after checking it; see ``architecture``: five values, no others."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -105,7 +105,7 @@ BAD = (Verdict.FAILED, Verdict.ERROR)
 
 
 class FailureKind(str, enum.Enum):
-    """Why a case did not pass. The first seven are wire protocol v1's names."""
+    """Kind of a failure. The first seven are wire protocol v1's names."""
 
     TOLERANCE = "ToleranceExceeded"
     NAN = "NaNDetected"
@@ -129,7 +129,7 @@ class FailureKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How one input tensor of a case is made.
+    """Recipe of one input tensor of a case.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Case:
 
     @property
     def numel(self) -> int:
-        """Elements over all inputs."""
+        """Return elements over all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -201,11 +201,11 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all inputs."""
+        """Return bytes of all inputs."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             **vars(self),
             "dims": [list(d) for d in self.dims],
@@ -214,13 +214,13 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         inputs = tuple(InputSpec(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
 
     def to_text(self) -> str:
-        """What with the op and the seed gives this case again, as one word for a command line.
+        """Write the case as one word for a command line, complete with the op and the seed.
 
         ``float32/a=3x5:normal,b=5x7:large:strided``: per input its shape, strategy, layout and own
         dtype, the last two where they are not contiguous and the case's.
@@ -234,7 +234,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """Return what an action key holds of this case: all but its place in the sequence."""
+        """Return the part of this case that action keys hold: all but its place in the sequence."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out
@@ -317,13 +317,13 @@ class ErrorStats:
 
     @property
     def unjudged(self) -> float:
-        """Share of the elements without a verdict."""
+        """Return share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
 @dataclass(frozen=True)
 class WeakOutput:
-    """What makes the comparison of one output in one case say little.
+    """Facts that make the comparison of one output in one case say little.
 
     Attributes
     ----------
@@ -403,7 +403,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         stats = {
             name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
         }
@@ -425,12 +425,12 @@ class CheckResult:
 
 
 def weak_to_json(output: WeakOutput) -> dict[str, Json]:
-    """As plain JSON."""
+    """Return plain JSON."""
     return {"name": output.name, "value": output.value, "zeros": output.zeros}
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+    """Rebuild from `weak_to_json`'s form; another raises KeyError, TypeError or ValueError."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])
@@ -438,14 +438,14 @@ def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
 
 
 def number_to_json(value: Json) -> Json:
-    """A float that JSON cannot hold becomes a string; everything else is unchanged."""
+    """Make a string of a float that JSON cannot hold; everything else is unchanged."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def number_from_json(value: Json) -> Json:
-    """Inverse of `number_to_json`."""
+    """Undo `number_to_json`."""
     return float(value) if isinstance(value, str) and value in _NON_FINITE else value
 
 
@@ -453,7 +453,7 @@ _NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def failure_to_json(failure: Failure) -> dict[str, Json]:
-    """A failure as plain JSON."""
+    """Return a failure as plain JSON."""
     return {
         "kind": failure.kind.value,
         "message": failure.message,
@@ -468,7 +468,7 @@ def failure_to_json(failure: Failure) -> dict[str, Json]:
 
 
 def failure_from_json(data: Mapping[str, Json]) -> Failure:
-    """Inverse of `failure_to_json`."""
+    """Undo `failure_to_json`."""
     index = data["index"]
     finding = data.get("finding")
     return Failure(

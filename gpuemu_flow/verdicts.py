@@ -45,7 +45,7 @@ def decide(failed: bool, compared: int) -> Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """How much of one output of a case was compared.
+    """The extent to which one output of a case was compared.
 
     Attributes
     ----------
@@ -68,19 +68,19 @@ class Compared:
 
     @property
     def unjudged(self) -> int:
-        """Elements that say nothing of the op."""
+        """Return elements that say nothing of the op."""
         if self.finite_inputs and self.nan > MOST_NAN * self.count:
             return self.no_verdict + self.nan
         return self.no_verdict
 
     @property
     def shown(self) -> int:
-        """Elements that a report counts as unjudged: besides, every NaN on finite inputs."""
+        """Return elements that a report counts as unjudged: besides, every NaN on finite inputs."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
     def reason(self) -> str:
-        """Why this output makes its case inconclusive; empty where it does not."""
+        """Say why this output makes its case inconclusive; empty where it does not."""
         if self.unjudged <= MOST_UNJUDGED * self.count:
             return ""
         of = f"{self.unjudged} of {self.count} elements of {self.name!r}"
@@ -101,7 +101,7 @@ def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tupl
 
 @dataclass(frozen=True)
 class Elements:
-    """How many elements a case compared, as far as a tally counts them; see `Tally`."""
+    """Numbers of elements that a case compared, as far as a tally counts them; see `Tally`."""
 
     count: int = 0
     no_verdict: int = 0
@@ -117,13 +117,13 @@ class Elements:
         return cls(*figures, result.empty, result.weak)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         weak = [weak_to_json(output) for output in self.weak]
         return {**vars(self), "empty": list(self.empty), "weak": weak}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
@@ -175,7 +175,7 @@ class Tally:
         self._add_weak(elements)
 
     def _add_weak(self, elements: Elements) -> None:
-        """Keep what makes every case so far say little of an output; an empty one says nothing."""
+        """Record what makes every case so far say little of an output, if it is not empty."""
         values = {w.name: w.value for w in elements.weak if w.value is not None}
         # Where only zeros are expected, zeros are right under any tolerance.
         zeros = {w.name: w.value != 0.0 for w in elements.weak if w.zeros}
@@ -198,7 +198,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Outputs that were expected to have one value throughout, and that value.
+        """Return outputs that were expected to have one value throughout, and that value.
 
         Of few elements that says nothing: relu makes two zeros of every fourth pair of numbers.
         """
@@ -206,21 +206,21 @@ class Tally:
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:
-        """Outputs whose explicit tolerance is larger than every value that it judged."""
+        """Return outputs whose explicit tolerance is larger than every value that it judged."""
         return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
     def cases(self) -> int:
-        """All cases."""
+        """Return all cases."""
         return sum(self.counts.values())
 
     @property
     def unjudged(self) -> float:
-        """Share of the output elements without a verdict."""
+        """Return share of the output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:
-        """The verdict on all of them, and why they are inconclusive if they are.
+        """Return the verdict on all of them, and why they are inconclusive if they are.
 
         Any failure fails them, then any error; cases that were all skipped are skipped.
         """
@@ -234,7 +234,7 @@ class Tally:
         return decide(False, 0 if reason else self.finite), reason
 
     def _reason(self) -> str:
-        """Why these cases, of which none failed, are no pass; empty where they are one."""
+        """Say why these cases, of which none failed, are no pass; empty where they are one."""
         without = self.cases - self.counts.get(Verdict.PASSED, 0)
         if self.elements == 0:
             return "nothing was compared: every output of every case is empty"

@@ -35,17 +35,17 @@ class KernelAnalysis:
 
     @cached_property
     def graph(self) -> ControlFlowGraph:
-        """Control-flow graph."""
+        """Return control-flow graph."""
         return build_cfg(self.body)
 
     @cached_property
     def flow(self) -> Dataflow:
-        """Definitions and uses."""
+        """Return definitions and uses."""
         return analyse_dataflow(self.body)
 
     @cached_property
     def by_opcode(self) -> dict[Opcode, list[int]]:
-        """Instructions of each distinct opcode, in file order."""
+        """Return instructions of each distinct opcode, in file order."""
         found: dict[Opcode, list[int]] = {}
         for index, instruction in enumerate(self.body.instructions):
             opcode = instruction[0]
@@ -64,7 +64,7 @@ class KernelAnalysis:
 
     @cached_property
     def calls(self) -> dict[str, list[int]]:
-        """Instructions that call each function (or the register that holds its address)."""
+        """Return instructions that call each function (or the register that holds its address)."""
         found: dict[str, list[int]] = {}
         for index in self.select("call"):
             match = _CALLED.match(self.body.instructions[index].text.lstrip())
@@ -78,7 +78,7 @@ class KernelAnalysis:
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
-        """Instructions whose opcode begins with one of `bases`, in file order.
+        """Return instructions whose opcode begins with one of `bases`, in file order.
 
         Parameters
         ----------
@@ -102,11 +102,11 @@ class KernelAnalysis:
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
-        """Operands of an instruction."""
+        """Return operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> Place:
-        """Tell where an instruction stands in the PTX and in its source."""
+        """Find the place of an instruction in the PTX and in its source."""
         instruction = self.body.instructions[index]
         line = self.function.module.source.line_of(instruction.offset)
         return self._with_source(instruction, line)
@@ -127,7 +127,7 @@ class KernelAnalysis:
 
     @cached_property
     def kernel_place(self) -> Place:
-        """Tell where the kernel itself stands: its header, and its first source line."""
+        """Find the place of the kernel itself: its header, and its first source line."""
         line = self.function.line
         if not self.body.locations:
             return Place(line)
@@ -136,7 +136,7 @@ class KernelAnalysis:
         return Place(line, path, first.line)
 
     def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
-        """Findings for instructions, one per source line, at most `MAX_FINDINGS`.
+        """Return findings for instructions, one per source line, at most `MAX_FINDINGS`.
 
         Parameters
         ----------

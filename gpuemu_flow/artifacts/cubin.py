@@ -148,7 +148,7 @@ def read_cubin(data: bytes, file: str = "") -> Cubin | Problem:
 
 
 def without_line_table(data: bytes) -> bytes:
-    """A cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
+    """Return a cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
 
     ptxas writes the source's modification time into it. Nothing here reads it: source lines come
     from the PTX. What is no intact ELF file is handed back as it is.
@@ -247,7 +247,7 @@ class _Reader:
                 kernel.max_threads = _u32(payload, 0) * _u32(payload, 4) * _u32(payload, 8)
 
     def _without_spill_records(self) -> list[str]:
-        """Kernels with a stack whose compiler does not record spills."""
+        """Return kernels with a stack whose compiler does not record spills."""
         return [
             kernel.name
             for kernel in self._kernels.values()
@@ -277,7 +277,7 @@ class _Reader:
 
 
 def _records(content: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
+    """Yield (attribute, payload) of each EIATTR record of a ``.nv.info`` section."""
     position = 0
     while position + 4 <= len(content):
         form, attribute = content[position], content[position + 1]

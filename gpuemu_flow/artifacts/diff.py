@@ -45,7 +45,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """New minus old; None when one of them is unknown."""
+        """Return new minus old; None when one of them is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property
@@ -55,7 +55,7 @@ class MetricChange:
         return None if delta is None or not self.old else 100.0 * delta / self.old
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON, with the derived figures."""
+        """Return plain JSON, with the derived figures."""
         return {**asdict(self), "delta": self.delta, "percent": self.percent}
 
 
@@ -116,7 +116,7 @@ class KernelDiff:
         return next(((change.old, change.new) for change in found), (None, None))
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "name": self.name,
             "arch": self.arch,
@@ -337,7 +337,7 @@ def _appears(metric: str, what: str, before: int, after: int) -> Iterator[Judgem
 
 
 def _count_matches(pattern: str, metrics: KernelMetrics) -> int | None:
-    """Instructions that a pattern matches; None where there is no listing to look at."""
+    """Return instructions that a pattern matches; None where there is no listing to look at."""
     if is_sass_pattern(pattern):
         sass = metrics.sass_opcodes
         return None if sass is None else sum(sass[o] for o in matching_opcodes(pattern, sass))

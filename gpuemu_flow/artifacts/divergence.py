@@ -102,7 +102,7 @@ def _counts_threads(analysis: KernelAnalysis, barrier: int) -> bool:
 
 
 def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
-    """Immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
+    """Find the immediate post-dominator of each block; ``len(graph)`` is the end of the kernel.
 
     Cooper, Harvey and Kennedy 2001 on the reversed graph, with a bound on its steps; None when
     that is passed. Blocks from which the end cannot be reached get the end.
@@ -146,7 +146,7 @@ def _immediate_post_dominators(graph: ControlFlowGraph) -> list[int] | None:
 
 
 def _reverse_postorder_from_end(graph: ControlFlowGraph) -> list[int]:
-    """Blocks in reverse postorder of a walk against the edges, the virtual end first."""
+    """Return blocks in reverse postorder of a walk against the edges, the virtual end first."""
     end = len(graph)
     before_end = [block for block in range(end) if graph.leaves[block]]
     visited = [False] * (end + 1)
@@ -182,7 +182,7 @@ def _blocks_that_reach(graph: ControlFlowGraph, targets: list[int]) -> list[bool
 
 
 def _region(graph: ControlFlowGraph, block: int, meeting: int, budget: int) -> tuple[set[int], int]:
-    """Blocks between a branch and the point where its paths meet, and the steps taken."""
+    """Return blocks between a branch and the point where its paths meet, and the steps taken."""
     members: set[int] = set()
     waiting = list(graph.successors[block])
     steps = 0

@@ -70,7 +70,7 @@ class Elf:
         self.sections = self._read_sections()
 
     def content(self, section: Section) -> memoryview:
-        """Bytes of a section (none for a NOBITS section)."""
+        """Return bytes of a section (none for a NOBITS section)."""
         if section.type == SHT_NOBITS:
             return memoryview(b"")
         self._spend(section.size)
@@ -78,7 +78,7 @@ class Elf:
         return memoryview(self._data)[section.offset : section.offset + section.size]
 
     def symbols(self) -> list[Symbol]:
-        """The symbol table; empty when the file has none."""
+        """Return the symbol table; empty when the file has none."""
         table = next((s for s in self.sections if s.type == SHT_SYMTAB), None)
         if table is None:
             return []

@@ -35,12 +35,12 @@ FAMILIES = (
 
 @lru_cache(maxsize=4096)
 def family_of_text(text: str) -> str:
-    """The family of an opcode text."""
+    """Return the family of an opcode text."""
     return family_of(Opcode(text))
 
 
 def family_of(opcode: Opcode) -> str:
-    """The family of one opcode, one of `FAMILIES`."""
+    """Return the family of one opcode, one of `FAMILIES`."""
     base = opcode.base
     member = opcode.segments[1] if len(opcode.segments) > 1 else ""
     if base in _TENSOR or (base in ("wmma", "tcgen05") and member == "mma"):
@@ -94,7 +94,7 @@ def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_order(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Counts added up by family, in the order of `FAMILIES`."""
+    """Return counts added up by family, in the order of `FAMILIES`."""
     counts: dict[str, int] = {}
     for family, count in counted:
         counts[family] = counts.get(family, 0) + count

@@ -1,4 +1,4 @@
-"""What rules find in a kernel, and what breaks a policy: data, formatted elsewhere."""
+"""Findings of rules in a kernel, and violations of a policy: data, formatted elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the PTX, and where in the source that it was compiled from.
+    """A place in the PTX, and in the source that it was compiled from.
 
     ``source_line`` is 0 without line information; ``call_file``/``call_line`` is where inlined
     code was called.
@@ -42,12 +42,12 @@ class Finding:
     severity: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         return cls(**{**data, "place": Place(**data["place"])})
 
 
@@ -84,7 +84,7 @@ class Violation:
     allowed: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The form that ``lint --format json`` shows."""
+        """Return the form that ``lint --format json`` shows."""
         out: dict[str, Any] = {
             "rule": self.rule,
             "severity": self.severity,

@@ -1,4 +1,4 @@
-"""What is shown of one linted kernel, as data, and the JSON that manifests and commands hold."""
+"""A linted kernel as data, and its JSON in manifests and commands."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class KernelFigures:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFigures:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         reached, sass = data["occupancy"], data["sass"]
         if reached is not None:
             reached = Occupancy(**{**reached, "limited_by": tuple(reached["limited_by"])})
@@ -127,7 +127,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             **{
                 **data,

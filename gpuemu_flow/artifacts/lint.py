@@ -57,12 +57,12 @@ class LintResult:
     problems: tuple[Problem, ...] = ()
 
     def count(self, severity: str) -> int:
-        """Violations of one severity that are not accepted."""
+        """Return violations of one severity that are not accepted."""
         return sum(v.severity == severity and not v.allowed for v in self.violations)
 
     @property
     def accepted(self) -> int:
-        """Violations accepted with a reason."""
+        """Return violations accepted with a reason."""
         return sum(bool(v.allowed) for v in self.violations)
 
 
@@ -118,7 +118,7 @@ class Linter:
 
 
 def unknown_rules(policy: Policy) -> list[Problem]:
-    """Warnings for rules that the policy names and that do not exist."""
+    """Return warnings for rules that the policy names and that do not exist."""
     return [
         Problem(
             "lint-unknown-rule",

@@ -1,4 +1,4 @@
-"""From the bytes of an artifact to kernel views: figures from the best source, and findings."""
+"""Measure an artifact: figures of its kernels from the best source, and findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuemu_flow.errors import Problem
 
 @dataclass(frozen=True)
 class Artifact:
-    """What there is of one compiled source for one architecture.
+    """All that there is of one compiled source for one architecture.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass
 class _Facts:
-    """What is kept of a function once its body is dropped."""
+    """The facts of a function that stay when its body is dropped."""
 
     function: Function
     declared_registers: int
@@ -159,7 +159,7 @@ def _examine(function: Function) -> _Facts:
 
 
 def _static_shared(function: Function, analysis: KernelAnalysis) -> int:
-    """Static shared memory: declared inside, or in the module and named inside."""
+    """Return static shared memory: declared inside, or in the module and named inside."""
     inside = [v for v in analysis.body.variables if v.space == "shared"]
     declared = function.module.static_shared
     outside = [declared[name] for name in analysis.flow.mentioned_among(declared)]

@@ -21,7 +21,7 @@ _ASSUMED_THREADS = 256
 
 @dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched, where that is known: neither is written in PTX.
+    """Launch of a kernel, where it is known: neither figure is written in PTX.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one source says a kernel uses; None = this source does not say."""
+    """Resources of a kernel by one source; None = this source does not say."""
 
     source: str
     tool_version: str = ""
@@ -49,7 +49,7 @@ class Resources:
     barriers: int | None = None
 
     def figures(self) -> dict[str, Any]:
-        """All but the source, under the names that `KernelMetrics` has for them."""
+        """Return all but the source, under the names that `KernelMetrics` has for them."""
         return {name: value for name, value in vars(self).items() if name != "source"}
 
 
@@ -122,16 +122,16 @@ class KernelMetrics:
 
     @property
     def sass_instructions(self) -> int | None:
-        """Machine instructions without padding; None when no disassembler read the cubin."""
+        """Return machine instructions without padding; None when no disassembler read the cubin."""
         return None if self.sass_opcodes is None else sum(self.sass_opcodes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:
@@ -140,7 +140,7 @@ class KernelMetrics:
 
 
 def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
-    """Return what the cubin itself records: the best source."""
+    """Take the figures that the cubin itself records: the best source."""
     return Resources(
         CUBIN,
         tool_version,
@@ -154,7 +154,7 @@ def resources_from_cubin(kernel: CubinKernel, tool_version: str) -> Resources:
 
 
 def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
-    """Return what ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
+    """Take the figures that ``ptxas -v`` printed; it counts spills in bytes, not instructions."""
     no_spills = usage.spill_bytes == 0
     return Resources(
         PTXAS,

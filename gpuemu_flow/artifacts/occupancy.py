@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit on one multiprocessor, and what limits their number."""
+"""Occupancy: the number of blocks that fit on one multiprocessor, and what limits it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARCH_NUMBER = re.compile(r"(?:sm|compute)_(\d{2,3})[af]?\Z")
 
 @dataclass(frozen=True)
 class ArchLimits:
-    """What one architecture offers per multiprocessor.
+    """Limits of one architecture, per multiprocessor.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class ArchLimits:
 
     @property
     def shared_unit(self) -> int:
-        """Allocation unit of shared memory, bytes."""
+        """Return allocation unit of shared memory, bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property
     def max_threads(self) -> int:
-        """Threads per multiprocessor."""
+        """Return threads per multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -114,18 +114,18 @@ class Occupancy:
     assumed_threads: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {**asdict(self), "limited_by": list(self.limited_by)}
 
 
 def arch_number(arch: str) -> int | None:
-    """90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for what is no architecture."""
+    """Return 90 for ``sm_90``, ``sm_90a`` or ``compute_90``; None for what is no architecture."""
     match = _ARCH_NUMBER.match(arch)
     return int(match.group(1)) if match else None
 
 
 def limits_of(arch: str) -> ArchLimits | None:
-    """Limits of an architecture by name; None when it is not in the table."""
+    """Return limits of an architecture by name; None when it is not in the table."""
     number = arch_number(arch)
     return None if number is None else ARCHITECTURES.get(number)
 
@@ -139,7 +139,7 @@ def occupancy(
     *,
     assumed_threads: bool = False,
 ) -> Occupancy:
-    """Resident blocks per multiprocessor.
+    """Return resident blocks per multiprocessor.
 
     Parameters
     ----------

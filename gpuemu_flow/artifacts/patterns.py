@@ -37,17 +37,17 @@ def opcode_matches(pattern: str, opcode: str) -> bool:
 
 
 def is_sass_pattern(pattern: str) -> bool:
-    """Machine opcodes are upper case (``FADD``, ``LDG.E``), PTX is lower case."""
+    """Tell whether a pattern is of machine code: its opcodes are in upper case (``FADD``)."""
     return pattern.lstrip(".")[:1].isupper()
 
 
 def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
-    """Opcodes that a pattern, or an alias of it, matches."""
+    """Return opcodes that a pattern, or an alias of it, matches."""
     alternatives = (pattern, *ALIASES.get(pattern, ()))
     return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
 
 
 def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
-    """Called functions whose whole name a pattern, or an alias of it, matches."""
+    """Return called functions whose whole name a pattern, or an alias of it, matches."""
     alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
     return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Policy:
-    """What a kernel must keep to.
+    """Limits and severities that a kernel is held to.
 
     Attributes
     ----------
@@ -60,11 +60,11 @@ class Policy:
     explicit: frozenset[str] = frozenset()
 
     def limit_severity(self, name: str) -> str:
-        """Severity of exceeding a limit: an error when the user has set it."""
+        """Return the severity of exceeding a limit: an error when the user has set it."""
         return "error" if name in self.explicit else "warning"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON with sorted collections, for cache keys and reports."""
+        """Return plain JSON with sorted collections, for cache keys and reports."""
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)

@@ -1,4 +1,4 @@
-"""What ptxas prints: ``-v`` resource usage per kernel, and its messages as diagnoses."""
+"""Output of ptxas: ``-v`` resource usage per kernel, and its messages as diagnoses."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ def _message(report: PtxasReport, line: str, file: str) -> None:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Those that are no warnings."""
+    """Return those that are no warnings."""
     return [problem for problem in problems if not problem.warning]

@@ -49,17 +49,17 @@ class SassListing:
         return dict(sorted(counts.items()))
 
     def histograms(self) -> dict[str, dict[str, int]]:
-        """`histogram` of every function."""
+        """Return `histogram` of every function."""
         return {name: self.histogram(name) or {} for name in self.functions}
 
     def spills(self, name: str) -> int:
-        """Instructions annotated as spills; 0 for a listing without annotations."""
+        """Return instructions annotated as spills; 0 for a listing without annotations."""
         return sum(instruction.spill for instruction in self.functions.get(name, ()))
 
 
 @dataclass(frozen=True)
 class MachineCode:
-    """How often each machine opcode occurs in the functions of one cubin, and who says so.
+    """Counts of machine opcodes in the functions of one cubin, and the tool that listed them.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class MachineCode:
     functions: Mapping[str, Mapping[str, int]]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON: the arguments of this class."""
+        """Return plain JSON: the arguments of this class."""
         return asdict(self)
 
 

@@ -42,7 +42,7 @@ _WIDTHS = {"64": "x2", "128": "x4", "256": "x8"}
 
 @lru_cache(maxsize=4096)
 def sass_family(opcode: str) -> str:
-    """The family of a machine opcode, one of `families.FAMILIES`.
+    """Return the family of a machine opcode, one of `families.FAMILIES`.
 
     Parameters
     ----------
@@ -64,5 +64,5 @@ def sass_family(opcode: str) -> str:
 
 
 def count_sass_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Machine instructions per family; families without any are left out."""
+    """Return machine instructions per family; families without any are left out."""
     return in_order((sass_family(opcode), count) for opcode, count in opcodes.items())

@@ -38,7 +38,7 @@ class Allowances:
     _by_file: dict[str, list[Allowance]] = field(default_factory=dict)
 
     def reason_for(self, rule: str, place: Place) -> str:
-        """Why a violation at a place is accepted; an empty string when it is not.
+        """Return the reason why a violation at a place is accepted; empty when it is not.
 
         A comment speaks for its own line and for the first line after it that is no comment;
         code that was inlined is also spoken for where it is called.

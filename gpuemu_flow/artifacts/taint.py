@@ -1,4 +1,4 @@
-"""Which predicates depend on the thread index: forward propagation along the control flow."""
+"""Predicates that depend on the thread index: forward propagation along the control flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIN_VISITS = 200_000
 
 
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
-    """Guarded instructions whose predicate depends on the thread index.
+    """Return guarded instructions whose predicate depends on the thread index.
 
     Compilers reuse a register for unrelated values, so that for registers with several
     definitions the answer depends on the place. Values that differ only because of the path that
@@ -62,7 +62,7 @@ class _Propagation:
         return self._guards
 
     def _walk(self, block: int) -> set[int]:
-        """Propagate through one block; returns the blocks that have to be walked again."""
+        """Return propagate through one block; returns the blocks that have to be walked again."""
         flow, instructions, single = self._flow, self._instructions, self._single
         current = set(self._entering[block])
         again: set[int] = set()
@@ -98,7 +98,7 @@ class _Propagation:
                 again.update(self._readers.get(register, ()))
 
     def _blocks_reading_single_definitions(self) -> dict[int, set[int]]:
-        """Blocks that read each register before they write it."""
+        """Return blocks that read each register before they write it."""
         readers: dict[int, set[int]] = {}
         graph, flow = self._graph, self._flow
         for block, (start, end) in enumerate(zip(graph.starts, graph.ends, strict=True)):
@@ -112,7 +112,7 @@ class _Propagation:
 
 
 def _thread_sources(analysis: KernelAnalysis) -> set[int]:
-    """Instructions that read the thread index, or whose result differs by nature (atomics)."""
+    """Select instructions that read the thread index, and atomics, which differ by thread."""
     found = set(analysis.select("atom"))
     function, instructions = analysis.function, analysis.body.instructions
     text = function.module.source.text

@@ -91,7 +91,7 @@ class Tool:
 
     @property
     def newest_ptx(self) -> tuple[int, int]:
-        """Newest PTX version that this release's ptxas reads."""
+        """Return newest PTX version that this release's ptxas reads."""
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:
             return known
@@ -109,12 +109,12 @@ class Toolchain:
     problems: list[Problem] = field(default_factory=list)
 
     def first(self, name: str) -> Tool | Problem:
-        """The preferred tool of a name, or what to install."""
+        """Return the preferred tool of a name, or what to install."""
         found = self.tools.get(name)
         return found[0] if found else tool_missing(name)
 
     def ptxas_for(self, ptx_version: tuple[int, int]) -> Tool | Problem:
-        """The first ptxas that reads a PTX version, or why none does."""
+        """Return the first ptxas that reads a PTX version, or why none does."""
         candidates = self.tools.get("ptxas", [])
         if not candidates:
             return tool_missing("ptxas")
@@ -132,7 +132,7 @@ class Toolchain:
 
 
 def tool_missing(name: str) -> Problem:
-    """The diagnosis for a tool that was not found."""
+    """Return the diagnosis for a tool that was not found."""
     return Problem(
         "tool-not-found",
         f"{name} was not found",
@@ -190,7 +190,7 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Every path where a tool may lie, in order of preference, and its origin.
+    """Return every path where a tool may lie, in order of preference, and its origin.
 
     The files need not exist: that a tool appears at one of the places is noticed by looking there.
     """

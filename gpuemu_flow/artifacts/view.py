@@ -1,4 +1,4 @@
-"""What the rules judge: one kernel's figures and findings as plain data, without its PTX.
+"""Input of the rules: one kernel's figures and findings as plain data, without its PTX.
 
 A view is made once per artifact and can be cached: a changed limit is checked against it without
 parsing again.
@@ -61,7 +61,7 @@ class KernelView:
     recursive: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {"version": VIEW_VERSION, **asdict(self)}
 
     @classmethod

@@ -1,1 +1,1 @@
-"""From a seed and an op schema to cases, and from a case to input tensors."""
+"""Cases: planned from a seed and an op schema, and made into input tensors."""

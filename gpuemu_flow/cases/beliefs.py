@@ -1,4 +1,4 @@
-"""Which conditions the cases so far speak for, and which case to try next.
+"""Beliefs about a cause: conditions that the cases speak for, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
 in which a bug happens not to show. Its weight is what was thought of it before times the
@@ -63,7 +63,7 @@ class Belief:
 
     @property
     def sentence(self) -> str:
-        """For people, without counts."""
+        """Say it for people, without counts."""
         return " and ".join(predicate.sentence for predicate in self.predicates)
 
 
@@ -73,7 +73,7 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
 
 
 def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
-    """The conditions that the verdicts speak for, heaviest first.
+    """Return the conditions that the verdicts speak for, heaviest first.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _belief(
 def chance_of(
     predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
 ) -> float:
-    """Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
+    """Return Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
     inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
     return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 
@@ -174,7 +174,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
-    """The place in a pool of the case whose verdict tells most; None when all agree on it."""
+    """Find the case in a pool whose verdict tells most; None when all agree on each."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -42,11 +42,11 @@ class Candidate:
     dims: Mapping[str, int]
 
     def laid_out(self) -> dict[str, Array]:
-        """The inputs as they lie in memory."""
+        """Return the inputs as they lie in memory."""
         return {name: lay_out(values, self.layouts[name]) for name, values in self.inputs.items()}
 
     def digest(self) -> bytes:
-        """Equal for candidates that no program can tell apart."""
+        """Return a value that is equal for candidates that no program can tell apart."""
         content = hashlib.sha256()
         for name, values in sorted(self.inputs.items()):
             layout = effective_layout(self.layouts[name], values.shape)
@@ -56,19 +56,19 @@ class Candidate:
         return content.digest()
 
     def repeated_axis(self, name: str) -> int | None:
-        """The axis of an input that its layout repeats without storing it again."""
+        """Return the axis of an input that its layout repeats without storing it again."""
         if self.layouts[name] != "expanded":
             return None
         return expanded_axis(self.inputs[name].shape)
 
     def stored(self, name: str) -> Array:
-        """An input's values, each that is stored once."""
+        """Return an input's values, each that is stored once."""
         values = self.inputs[name]
         axis = self.repeated_axis(name)
         return values if axis is None else values[(slice(None),) * axis + (slice(0, 1),)]
 
     def with_stored(self, changed: Mapping[str, Array]) -> Candidate:
-        """The candidate with other values in the place of those that `stored` gives."""
+        """Return the candidate with other values in the place of those that `stored` gives."""
         inputs = dict(self.inputs)
         for name, values in changed.items():
             inputs[name] = np.broadcast_to(values, inputs[name].shape)
@@ -78,7 +78,7 @@ class Candidate:
 def make_candidate(
     inputs: Mapping[str, Array], layouts: Mapping[str, str], dims: Mapping[str, int]
 ) -> Candidate:
-    """A candidate of values in any memory order.
+    """Return a candidate of values in any memory order.
 
     An input whose values can no longer be in the layout ``expanded`` is ``contiguous``: slicing may
     leave one element of the axis that was repeated.
@@ -140,7 +140,7 @@ class Search:
 
     @property
     def steps(self) -> int:
-        """Tell how often a smaller case was found."""
+        """Count the times that a smaller case was found."""
         return len(self.log)
 
     def fails(self, candidate: Candidate) -> bool:
@@ -174,7 +174,7 @@ class Search:
         return True
 
     def within(self, calls: int, phase: Callable[[], None]) -> bool:
-        """Run a phase with so many calls at most; whether they sufficed.
+        """Run a phase with so many calls at most, and tell whether they sufficed.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Why cases fail, as data: what new cases have confirmed, or what failures were seen with."""
+"""Causes of failures as data: confirmed by new cases, or only seen with failures."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CaseId = tuple[str, int]
 
 
 def case_id(case: Case) -> CaseId:
-    """Return what a cause knows a case by."""
+    """Return the name under which a cause lists a case."""
     return case.dtype, case.seed
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many cases failed inside and outside of a cause."""
+    """Numbers of cases that failed inside and outside of a cause."""
 
     inside_failed: int = 0
     inside: int = 0
@@ -28,7 +28,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class RelationName:
-    """Which relation holds between an op's outputs and the reference's; see `numerics.relations`.
+    """A relation between an op's outputs and the reference's; see `numerics.relations`.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """For people, with counts."""
+        """Say it for people, with counts."""
         n = self.counts
         if not self.stated:
             return f"seen with: {self.counted}"
@@ -90,7 +90,7 @@ class Cause:
         return f"{self.sentence} ({n.inside_failed} of {n.inside} fail{others})"
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "stated": self.stated,
             "sentence": self.sentence,
@@ -103,7 +103,7 @@ class Cause:
 
     @classmethod
     def from_json(cls, data: Json) -> Cause:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),

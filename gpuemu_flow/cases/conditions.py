@@ -35,12 +35,12 @@ class Condition(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """For people: ``N is not a multiple of 128``."""
+        """Say for people: ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         return {
             "kind": self.kind,
             "subject": self.subject,
@@ -80,7 +80,7 @@ PREFERENCE = (
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """The case's dims by name; axes (``x[-1]`` is the last of x) where the schema has none."""
+    """Name the case's dims, or its axes (``x[-1]`` is the last of x) where there is no schema."""
     if case.dims:
         return dict(case.dims)
     sizes: dict[str, int] = {}
@@ -95,7 +95,7 @@ def sizes_of(case: Case) -> dict[str, int]:
 
 
 def conditions_of(case: Case, maxima: dict[str, int] | None = None) -> Iterator[Condition]:
-    """Every condition that holds for a case.
+    """Yield every condition that holds for a case.
 
     Parameters
     ----------

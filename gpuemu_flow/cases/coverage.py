@@ -1,4 +1,4 @@
-"""What has been exercised: cases per op, dtype, shape class, layout and strategy, and the gaps."""
+"""Coverage: cases per op, dtype, shape class, layout and strategy, and the gaps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JUDGED = (Verdict.PASSED, Verdict.FAILED)
 
 
 class Cell(NamedTuple):
-    """What cases are counted by."""
+    """The features that cases are counted by."""
 
     op: str
     dtype: str
@@ -51,7 +51,7 @@ class Gap:
     possible: int
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "op": self.op,
             "dtype": self.dtype,
@@ -115,7 +115,7 @@ class Coverage:
         self._counts[cell] += number
 
     def merge(self, other: Coverage) -> Coverage:
-        """The counts of both together."""
+        """Return the counts of both together."""
         return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
@@ -129,11 +129,11 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """All cases that were judged."""
+        """Return all cases that were judged."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Cases by one field of `Cell`, in the order of its values."""
+        """Return cases by one field of `Cell`, in the order of its values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
@@ -141,7 +141,7 @@ class Coverage:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Names of the ops, in order."""
+        """Return names of the ops, in order."""
         return tuple(sorted({cell.op for cell in self._counts}))
 
     def to_json(self) -> list[Json]:
@@ -154,7 +154,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Json) -> Coverage:
-        """Inverse of `to_json`; TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
         counts: Counter[Cell] = Counter()
         unjudged: Counter[Cell] = Counter()
         for row in data:
@@ -176,7 +176,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> list[Gap]:
-        """Return what of an op no case exercised, single aspects before pairs.
+        """List the aspects of an op that no case exercised, single ones before pairs.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class Coverage:
         layouts: Sequence[str],
         strategies: Sequence[str],
     ) -> Row:
-        """The table's line for an op and dtype; parameters as for `gaps`."""
+        """Return the table's line for an op and dtype; parameters as for `gaps`."""
         cells = {c: n for c, n in self._counts.items() if c.op == op and c.dtype == dtype}
         seen = {}
         for aspect, wanted in _wanted(_possible(schema, layouts, strategies)):
@@ -238,7 +238,7 @@ def _possible(
 
 
 def _wanted(possible: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Aspect, list[Names]]]:
-    """Every aspect and every pair of them, with what there is."""
+    """Yield every aspect and every pair of them, with what there is."""
     aspects: Iterable[Aspect] = (*((name,) for name in ASPECTS), *PAIRS)
     for aspect in aspects:
         yield aspect, list(itertools.product(*(possible[name] for name in aspect)))
@@ -248,7 +248,7 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """The table as text cells, headings first; pairs of all kinds are summed."""
+    """Return the table as text cells, headings first; pairs of all kinds are summed."""
     lines = [list(HEADINGS)]
     for row in rows:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]

@@ -1,4 +1,4 @@
-"""What is known of a case before it runs, as data: sizes, memory layouts, what its inputs hold."""
+"""Facts of a case before it runs: sizes, memory layouts, and what its inputs hold."""
 
 from __future__ import annotations
 

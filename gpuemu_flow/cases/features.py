@@ -1,4 +1,4 @@
-"""What failing cases have in common that passing ones lack, and failures grouped by it.
+"""Features that failing cases share and passing ones lack, and failures grouped by them.
 
 `triggering_feature` finds the simplest condition that holds for every failing and nearly no passing
 case; pairs are tried only where no single condition tells them apart.
@@ -43,7 +43,7 @@ MOST_PASSING = 2000
 
 @dataclass(frozen=True)
 class Feature:
-    """What tells failing cases from passing ones.
+    """A feature that tells failing cases from passing ones.
 
     Attributes
     ----------
@@ -68,17 +68,17 @@ class Feature:
 
     @property
     def precision(self) -> float:
-        """Share of the cases with the feature that fail."""
+        """Return share of the cases with the feature that fail."""
         return self.failing / (self.failing + self.exceptions)
 
     @property
     def recall(self) -> float:
-        """Share of the failing cases that have the feature: all, by construction."""
+        """Return share of the failing cases that have the feature: all, by construction."""
         return 1.0
 
     @property
     def sentence(self) -> str:
-        """For people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
+        """Say for people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
         what = " and ".join(condition.sentence for condition in self.conditions)
         such = self.failing + self.exceptions
         others = self.passing - self.exceptions
@@ -86,7 +86,7 @@ class Feature:
         return f"{what} ({self.failing} of {such} such cases fail{none})"
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         return {
             "conditions": [condition.to_json() for condition in self.conditions],
             "failing": self.failing,
@@ -108,7 +108,7 @@ class Group:
     members: tuple[Case, ...]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; members by seed, smallest first."""
+        """Return plain JSON; members by seed, smallest first."""
         return {
             "kind": self.kind.value,
             "feature": None if self.feature is None else self.feature.to_json(),
@@ -117,7 +117,7 @@ class Group:
 
 
 def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feature | None:
-    """The simplest feature of every failing and of nearly no passing case.
+    """Return the simplest feature of every failing and of nearly no passing case.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feat
 def group(
     failures: Iterable[tuple[Case, FailureKind]], passing: Sequence[Case] = ()
 ) -> list[Group]:
-    """Failures grouped by cause: by kind, then by triggering feature.
+    """Return failures grouped by cause: by kind, then by triggering feature.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def _by_size(case: Case) -> tuple[int, int]:
 
 
 def _some(cases: Sequence[Case]) -> Sequence[Case]:
-    """At most `MOST_PASSING` of them, spread evenly."""
+    """Return at most `MOST_PASSING` of them, spread evenly."""
     if len(cases) <= MOST_PASSING:
         return cases
     return [cases[i * len(cases) // MOST_PASSING] for i in range(MOST_PASSING)]
@@ -286,7 +286,7 @@ def _parted(failing: Facts, passing: Facts) -> Iterator[tuple[Feature | None, li
 
 
 def _largest_part(failing: Facts, rest: list[int], passing: Facts) -> list[int] | None:
-    """The failing cases that the best single condition explains, not all."""
+    """Return the failing cases that the best single condition explains, not all."""
     with_it = Counter(condition for i in rest for condition in failing[i])
     without = Counter(condition for facts in passing for condition in facts)
     options = [

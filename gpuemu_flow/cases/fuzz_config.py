@@ -124,7 +124,7 @@ class FuzzConfig:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As a request carries it, with the protocol's capitalised layouts."""
+        """Return it as a request carries it, with the protocol's capitalised layouts."""
         options, schema = self.shape_options, self.op_schema
         return {
             "seed": self.seed,
@@ -141,7 +141,7 @@ class FuzzConfig:
 
 
 def unknown_layout(value: str, path: str) -> Problem:
-    """The problem of a layout that protocol v1 does not have."""
+    """Return the problem of a layout that protocol v1 does not have."""
     shown = value[:MAX_SHOWN]
     hint = did_you_mean(shown.lower(), LAYOUTS_V1)
     return Problem("unknown-layout", f"{path}: unknown layout {shown!r}", hint)

@@ -1,4 +1,4 @@
-"""From a case to its input tensors: the values drawn, and really laid out in memory."""
+"""Input tensors of a case: values drawn, and really laid out in memory."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def input_values(case: Case, spec: InputSpec) -> Array:
 
 
 def materialise_input(case: Case, spec: InputSpec) -> Array:
-    """One input of a case in its memory layout."""
+    """Return one input of a case in its memory layout."""
     return lay_out(input_values(case, spec), spec.layout)
 
 
 def materialise(case: Case, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
-    """The inputs of a case by name, in the op's order and in their memory layouts.
+    """Return the inputs of a case by name, in the op's order and in their memory layouts.
 
     Parameters
     ----------
@@ -68,10 +68,10 @@ def _values(case: Case, spec: InputSpec, given: Mapping[str, Array] | None) -> A
 
 
 def decoy_case(case: Case) -> Case:
-    """A case of the same shapes, layouts and dtypes with other values."""
+    """Return a case of the same shapes, layouts and dtypes with other values."""
     return replace(case, seed=derive_seed(case.seed, "decoy"))
 
 
 def decoy(case: Case) -> dict[str, Array]:
-    """The inputs of the decoy of a case."""
+    """Return the inputs of the decoy of a case."""
     return materialise(decoy_case(case))

@@ -26,7 +26,7 @@ FEW = 17  # distinct values of `integers` in a range
 
 
 def draw_bools(strategy: str, rows: Rows) -> NDArray[np.bool_]:
-    """Booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
+    """Return booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
     signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
     return signs
 
@@ -38,7 +38,7 @@ def draw_integers(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """Integers of shape ``rows.shape`` in [low, high), or without bounds.
+    """Return integers of shape ``rows.shape`` in [low, high), or without bounds.
 
     A range that holds no integer of the dtype gives the nearest one.
     """
@@ -134,7 +134,7 @@ _INTEGERS: dict[str, Callable[[Rows, np.iinfo[Any]], Array]] = {
 
 
 def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
-    """Values of [first, end), with the strategy's structure as far as a range allows one."""
+    """Return values of [first, end), with the strategy's structure as far as a range allows one."""
     span = end - first
     if strategy in ("extremes", "special"):
         return pick(rows.rng, np.array([first, end - 1, first + span // 2]), rows.shape)
@@ -155,7 +155,7 @@ def _ranged(strategy: str, rows: Rows, first: int, end: int) -> Array:
 
 
 def _near_the_first(rows: Rows, first: int, span: int) -> Array:
-    """Values whose distance from `first` has any number of bits: small and large ones alike.
+    """Return values whose distance from `first` has any number of bits: small and large ones alike.
 
     Indices near the start are what short tensors are addressed by, and where limits are met.
     """

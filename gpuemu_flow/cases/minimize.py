@@ -42,7 +42,7 @@ STRATEGIES = ("binary-search-dims", "binary-search-values", "all")
 
 @dataclass(frozen=True)
 class Minimized:
-    """What a minimisation came to.
+    """The result of a minimisation.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ def _relax_layouts(search: Search) -> None:
 
 
 def minimised_case(case: Case, minimized: Minimized | Candidate) -> Case:
-    """The case as it is after minimisation; its values no longer follow from its seed.
+    """Return the case as it is after minimisation; its values no longer follow from its seed.
 
     The layout of the case as a whole becomes ``contiguous`` when all of its inputs are.
     """

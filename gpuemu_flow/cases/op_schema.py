@@ -31,14 +31,14 @@ class Dim:
 
     @property
     def smallest(self) -> int:
-        """The smallest size allowed."""
+        """Return the smallest size allowed."""
         if self.candidates:
             return min(self.candidates)
         return -(-self.min // self.multiple_of) * self.multiple_of
 
     @property
     def largest(self) -> int:
-        """The largest size allowed."""
+        """Return the largest size allowed."""
         if self.candidates:
             return max(self.candidates)
         return self.max // self.multiple_of * self.multiple_of
@@ -137,12 +137,12 @@ FEWEST_INPUTS = {"norm": 1, "conv2d": 2}
 
 
 def default_schema(input_names: Sequence[str]) -> OpSchema:
-    """The schema of an op that gives none: every input of the built-in elementwise shape."""
+    """Return the schema of an op that gives none: every input of the built-in elementwise shape."""
     return same_shape_schema(BUILTIN_SCHEMAS["elementwise"], input_names)
 
 
 def fixed_shapes_schema(input_names: Sequence[str], shapes: Sequence[Sequence[int]]) -> OpSchema:
-    """A schema without dims: every input takes the same whole shape, one of `shapes`."""
+    """Return a schema without dims: every input takes the same whole shape, one of `shapes`."""
     inputs = tuple(TensorDef(name, ()) for name in input_names or ("input",))
     return OpSchema((), inputs, (), tuple(dict.fromkeys(tuple(s) for s in shapes)))
 
@@ -154,7 +154,7 @@ def plain_shapes_schema(
     hidden_dims: Sequence[int],
     edge_cases: Sequence[Sequence[int]],
 ) -> OpSchema:
-    """The schema of plain shape lists (``[validation.shapes]``): one shape for all inputs.
+    """Return the schema of plain shape lists (``[validation.shapes]``): one shape for all inputs.
 
     A shape is (batch, sequence, hidden) with a size from each list; an empty list leaves its axis
     out. The edge cases are whole shapes of any rank.
@@ -167,7 +167,7 @@ def plain_shapes_schema(
 
 
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
-    """The schema held to exactly the given shapes, one schema for each.
+    """Return the schema held to exactly the given shapes, one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
     (``7x3x5`` for a matmul of M, K, N). Otherwise, when all tensors share one list of dims, as
@@ -196,7 +196,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
 
 
 def same_shape_schema(schema: OpSchema, input_names: Sequence[str]) -> OpSchema:
-    """`schema` with one input per name, each of the shape of its first input."""
+    """Return `schema` with one input per name, each of the shape of its first input."""
     shape = schema.inputs[0]
     names = input_names or ("input",)
     return replace(schema, inputs=tuple(replace(shape, name=name) for name in names))

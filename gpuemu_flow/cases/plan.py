@@ -45,7 +45,7 @@ def plan_cases(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """The first `count` cases of an op.
+    """Return the first `count` cases of an op.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """The endless sequence that `plan_cases` is the beginning of; same parameters and errors."""
+    """Yield cases without end, beginning with those of `plan_cases`; same parameters, errors."""
     known_dtype = canonical_dtype(dtype)
     if known_dtype is None:
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
@@ -90,7 +90,7 @@ def iterate_cases(
 
 
 def expand_strategies(names: Sequence[str]) -> tuple[str, ...]:
-    """Strategy names with the groups ``core`` and ``stress`` replaced by their members."""
+    """Return strategy names with the groups ``core`` and ``stress`` replaced by their members."""
     expanded = [s for name in names for s in STRATEGY_GROUPS.get(name, (name,))]
     return tuple(dict.fromkeys(expanded))
 
@@ -125,7 +125,7 @@ def _cases(
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
-    """The strategy of the inputs that a case is not about."""
+    """Return the strategy of the inputs that a case is not about."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
 
@@ -133,7 +133,7 @@ def companion_strategy(strategies: tuple[str, ...]) -> str:
 def _shaped(
     schema: OpSchema, seed: int, strategies: tuple[str, ...], layouts: tuple[str, ...]
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Combinations with their sizes, the designed ones smallest first inside each block."""
+    """Yield combinations with their sizes, the designed ones smallest first inside each block."""
     shapes = ShapePlanner(schema)
     designer = Designer(shapes.classes, strategies, layouts, _targets(schema))
     designed = designer.combinations()
@@ -158,7 +158,7 @@ def _elements(sizes: Sizes) -> int:
 
 
 def _targets(schema: OpSchema) -> tuple[int, ...]:
-    """The inputs that a case may be about alone: several, none with values of its own choosing."""
+    """List the inputs on which a case may focus: there are several, and none is constrained."""
     free = [i for i, t in enumerate(schema.inputs) if t.strategy is None and t.dtype is None]
     return tuple(free) if len(schema.inputs) > 1 else ()
 
@@ -166,7 +166,7 @@ def _targets(schema: OpSchema) -> tuple[int, ...]:
 def _random(
     shapes: ShapePlanner, designer: Designer, seed: int, start: int
 ) -> Iterator[tuple[Combination, Sizes]]:
-    """Seeded choices for ever; the largest case of all only now and then."""
+    """Yield seeded choices without end; the largest case of all comes only now and then."""
     classes = [c for c in shapes.classes if c not in ("all_maximum", "all_ones", "all_minimum")]
     classes = (classes or list(shapes.classes)) * 4 + list(shapes.classes)
     if shapes.has_ranges:
@@ -189,7 +189,7 @@ def _random(
 def inputs_of(
     schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """The inputs of a case and the name of the one that it is about (None = all)."""
+    """Return the inputs of a case and the name of the one that it is about (None = all)."""
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be no different

@@ -56,7 +56,7 @@ class Predicate:
 
     @property
     def sentence(self) -> str:
-        """For people: ``N is not a multiple of 128``."""
+        """Say for people: ``N is not a multiple of 128``."""
         subject = self.subject or "an input"
         value = self.value
         if self.kind == "holds":
@@ -70,7 +70,7 @@ class Predicate:
         return SENTENCES[self.kind].format(s=subject, v=shown)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, with the sentence."""
+        """Return plain JSON, with the sentence."""
         value = list(self.value) if isinstance(self.value, tuple) else self.value
         return {
             "kind": self.kind,
@@ -81,7 +81,7 @@ class Predicate:
 
     @classmethod
     def from_json(cls, data: Json) -> Predicate:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         value = data["value"]
         return cls(
             str(data["kind"]),
@@ -153,7 +153,7 @@ BOTH = -6.0
 
 
 def prior(predicate: Predicate) -> float:
-    """Logarithm of how likely a cause is such a condition, up to a constant."""
+    """Return the logarithm of how likely a cause is such a condition, up to a constant."""
     found = _PRIOR.get(predicate.kind, UNLIKELY)
     if predicate.kind == "strategy" and isinstance(predicate.value, tuple):
         found -= 0.3 * (len(predicate.value) - 1)
@@ -190,7 +190,7 @@ _OF_TWO: dict[str, Callable[[int, int], bool]] = {
 
 
 def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Predicate]:
-    """Every condition that may tell the failing cases from the passing ones.
+    """Yield every condition that may tell the failing cases from the passing ones.
 
     Bounds on what inputs hold, and unions of strategies and layouts, follow the cases.
     """
@@ -230,7 +230,7 @@ def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
 def _choices(
     kind: str, name: str, chosen: Sequence[str], fails: Sequence[bool]
 ) -> Iterator[Predicate]:
-    """Each choice alone, and the union of those in which most cases fail."""
+    """Yield each choice alone, and the union of those in which most cases fail."""
     number: dict[str, list[int]] = {}
     for choice, failed in zip(chosen, fails, strict=True):
         counts = number.setdefault(choice, [0, 0])
@@ -287,7 +287,7 @@ def _best_bounds(pairs: list[tuple[float, bool]], side: str) -> list[float]:
 
 
 def _between(inside: float, outside: float) -> float:
-    """A short number between two, so that the first lies on its own side."""
+    """Return a short number between two, so that the first lies on its own side."""
     middle = (inside + outside) / 2
     if inside * outside > 0:
         middle = (1 if inside > 0 else -1) * (abs(inside) ** 0.5 * abs(outside) ** 0.5)

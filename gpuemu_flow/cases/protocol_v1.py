@@ -38,7 +38,7 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
-    """Case `n` of a configuration, the one that gpuemu makes of the same seed.
+    """Return case `n` of a configuration, the one that gpuemu makes of the same seed.
 
     Each choice has a random domain of its own, so that a change of one list leaves the others'
     choices as they were.
@@ -114,7 +114,7 @@ def _tensor_shape(tensor: SchemaTensor, sizes: Mapping[str, int]) -> Shape:
 
 
 def _schema_shape(schema: WireSchema, sizes: Mapping[str, int]) -> Shape:
-    """Return what stands for the whole case: the output's shape, else the first input's."""
+    """Return the shape that stands for the whole case: the output's, else the first input's."""
     if schema.output is not None:
         return _tensor_shape(schema.output, sizes)
     return _tensor_shape(schema.inputs[0], sizes) if schema.inputs else (1,)
@@ -129,7 +129,7 @@ def _schema_shapes(
 
 
 def representative_shape(config: FuzzConfig, case: Case) -> Shape:
-    """The one shape that the wire gives for a whole case of `config`."""
+    """Return the one shape that the wire gives for a whole case of `config`."""
     if config.op_schema is None:
         return case.inputs[0].shape
     return _schema_shape(config.op_schema, dict(case.dims))
@@ -138,7 +138,7 @@ def representative_shape(config: FuzzConfig, case: Case) -> Shape:
 def tensors(
     case: Case, protocol_v1: bool = True, *, max_bytes: int = MAX_CASE_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """The input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
+    """Return the input tensors of a case of strategy ``uniform``, C-contiguous, by input name.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def tensors(
 
 
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Strides in elements, as the wire labels a layout.
+    """Return strides in elements, as the wire labels a layout.
 
     They describe no memory: the protocol's buffers hold the elements in C order whatever the label.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the

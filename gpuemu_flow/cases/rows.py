@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
-    """Elements of `palette` (1-d), each equally likely, as an array of `shape`."""
+    """Return elements of `palette` (1-d), each equally likely, as an array of `shape`."""
     count = int(np.prod(shape))
     return palette[rng.ranges(count, 0, palette.size)].reshape(shape)
 
@@ -40,16 +40,16 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """Elements of a row."""
+        """Return elements of a row."""
         return self.count // self.number
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, elements of a row)."""
+        """Return (rows, elements of a row)."""
         return self.number, self.width
 
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """A kind (0 to `kinds` - 1) for each row, in turn, from a random one on."""
+        """Return a kind (0 to `kinds` - 1) for each row, in turn, from a random one on."""
         start = self.rng.derive("turns").gen_range(0, kinds)
         return (np.arange(self.number, dtype=np.int64) + start) % kinds
 
@@ -62,21 +62,21 @@ class Rows:
         return marked
 
     def some_row(self) -> int:
-        """A random row."""
+        """Return a random row."""
         return self.rng.derive("row").gen_range(0, self.number)
 
     def random_columns(self) -> NDArray[np.int64]:
-        """A random position in each row."""
+        """Return a random position in each row."""
         return self.rng.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """True for about half of the elements."""
+        """Return True for about half of the elements."""
         words = self.rng.derive("flips").u64(-(-self.count // 64))
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=self.count)
         return bits.view(np.bool_).reshape(self.shape)
 
     def sparse_zeros(self) -> NDArray[np.bool_]:
-        """True for about half of the elements; of one row in eight for all but a random one.
+        """Mark about half of the elements, but in one row of eight all except a random one.
 
         A row whose only element that counts lies in its last tile shows whether that is looked at.
         """
@@ -88,7 +88,7 @@ class Rows:
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Rows that are constant, of two values, and of four values, in turn."""
+        """Return rows that are constant, of two values, and of four values, in turn."""
         rng = self.rng.derive("palette")
         order = list(range(palette.size))
         rng.shuffle(order)

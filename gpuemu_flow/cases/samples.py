@@ -1,4 +1,4 @@
-"""The few cases of an op that stand for all of them where its nature is found out."""
+"""The few cases of an op that stand for all of them where its traits are found out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def op_samples(
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Cases on whose shapes an op's nature shows: the largest of its first eight.
+    """Return cases on whose shapes an op's traits show: the largest of its first eight.
 
     Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
     not change the verdict on any.

@@ -55,7 +55,7 @@ MAX_SHOWN = 60
 
 
 def parse_schema(value: object, input_names: Sequence[str], report: Report) -> OpSchema | None:
-    """An op's schema from its value in the configuration.
+    """Return an op's schema from its value in the configuration.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _builtin(name: str, input_names: Sequence[str], report: Report) -> OpSchema 
 
 
 def _used_dims(schema: OpSchema) -> OpSchema:
-    """Without the dims that no tensor has, and without outputs that need such a dim."""
+    """Return it without the dims that no tensor has, and without outputs that need such a dim."""
     used = {d for tensor in schema.inputs for d in tensor.dims}
     outputs = tuple(t for t in schema.outputs if used.issuperset(t.dims))
     return replace(schema, dims=tuple(d for d in schema.dims if d.name in used), outputs=outputs)
@@ -169,7 +169,7 @@ class _SchemaTable:
                 self.report((*path, str(key)), "config-unknown-key", message, hint)
 
     def _named(self, key: str, what: str) -> list[tuple[KeyPath, str, object]]:
-        """The entries under `key`, a table or a list of tables, as (path, name, value)."""
+        """Return the entries under `key`, a table or a list of tables, as (path, name, value)."""
         value = self.table.get(key)
         found: list[tuple[KeyPath, str, object]] = []
         if isinstance(value, Mapping):

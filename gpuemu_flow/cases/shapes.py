@@ -65,7 +65,7 @@ PRIMES = (131, 67, 257, 37, 521, 1031, 19, 23, 2053, 4099, 8209)
 
 
 def is_prime(n: int) -> bool:
-    """Whether `n` (below 3.3e24) is prime, by Miller and Rabin's test with the first 13 primes.
+    """Test `n` (below 3.3e24) for being prime, by Miller and Rabin with the first 13 primes.
 
     Source: Sorenson and Webster, "Strong pseudoprimes to twelve prime bases", 2015.
     """
@@ -114,7 +114,7 @@ TYPICAL: dict[str, tuple[int, ...]] = {
 
 
 def listed_sizes(dim: Dim) -> tuple[int, ...]:
-    """All sizes of a dim with candidates or with few sizes; empty for a wider range."""
+    """Return all sizes of a dim with candidates or with few sizes; empty for a wider range."""
     if dim.candidates:
         return dim.candidates
     if (dim.largest - dim.smallest) // dim.multiple_of < FEW:
@@ -123,7 +123,7 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """The sizes by which a dim can stand for one of the classes `PER_DIM`, best first."""
+    """Return the sizes by which a dim can stand for one of the classes `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -140,7 +140,7 @@ def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
 
 
 def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """The sizes, the second of them far beyond the first where the range goes there.
+    """Return the sizes, the second of them far beyond the first where the range goes there.
 
     The first lies in the first tile of kernels with large tiles; their last, partial tile of
     several is otherwise met only where the maximum happens to end in one.
@@ -157,7 +157,7 @@ def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, 
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:
-    """Sizes for a dim that a case is not about: small, above 1 where possible."""
+    """Return sizes for a dim that a case is not about: small, above 1 where possible."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(sorted(listed, key=lambda n: (n <= 1, n == 0)))
@@ -213,11 +213,11 @@ class ShapePlanner:
 
     @staticmethod
     def label(shape_class: str) -> str:
-        """The public name of a class."""
+        """Return the public name of a class."""
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
-        """Sizes for one more case of a class.
+        """Return sizes for one more case of a class.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ class ShapePlanner:
         return list(dict.fromkeys(out))
 
     def _by_interest(self) -> list[int]:
-        """Dims in the order in which they come into focus.
+        """Return dims in the order in which they come into focus.
 
         Dims that are summed over first (an input has them, no output does), then from the last axis
         of the inputs to the first: kernels tile and mask the last axes.
@@ -297,7 +297,7 @@ class ShapePlanner:
         return out
 
     def _mixed_sizes(self, i: int) -> tuple[int, ...]:
-        """Sizes of every class of one dim in turn, and small ones between them."""
+        """Return sizes of every class of one dim in turn, and small ones between them."""
         columns = [self._by_class[name].get(i, ())[:MIXED] for name in PER_DIM]
         columns.append(self._small[i][:MIXED])
         ranked = (column[n] for n in range(MIXED) for column in columns if n < len(column))
@@ -311,7 +311,7 @@ class ShapePlanner:
         return tuple(n for n in sizes if self._largest([*least[:i], n, *least[i + 1 :]]) <= limit)
 
     def _equal_pairs(self) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Pairs of dims that can take one size above 1, with these sizes."""
+        """Return pairs of dims that can take one size above 1, with these sizes."""
         order = [i for i in self._focus_order if self._dims[i].largest > 1]
         pairs: list[tuple[int, int, tuple[int, ...]]] = []
         for place, i in enumerate(order):
@@ -355,7 +355,7 @@ class ShapePlanner:
         return tuple(names)
 
     def _largest(self, sizes: Sequence[int]) -> int:
-        """Elements of the largest tensor, given the size of every dim."""
+        """Return elements of the largest tensor, given the size of every dim."""
         largest = 0
         for count, axes in self._tensors:
             elements = count
@@ -447,7 +447,7 @@ def _allows(dim: Dim, size: int) -> bool:
 
 
 def _smallest_positive(dim: Dim) -> int:
-    """The smallest size above 0 of a dim, or 0 when it has no other."""
+    """Return the smallest size above 0 of a dim, or 0 when it has no other."""
     if dim.candidates:
         return min((n for n in dim.candidates if n), default=0)
     return dim.smallest or min(dim.multiple_of, dim.largest)

@@ -42,12 +42,12 @@ class Axis:
     dim: Dim | None = None
 
     def size(self, candidate: Candidate) -> int:
-        """Its size in a candidate."""
+        """Return its size in a candidate."""
         name, axis = self.members[0]
         return int(candidate.inputs[name].shape[axis])
 
     def smaller(self, size: int) -> list[int]:
-        """Allowed sizes below `size`, ascending."""
+        """Return allowed sizes below `size`, ascending."""
         if self.dim is None:
             return list(range(1, size))
         if self.dim.candidates:
@@ -59,7 +59,7 @@ class Axis:
 def find_axes(
     inputs: Mapping[str, Array], schema: OpSchema | None, dims: Mapping[str, int]
 ) -> list[Axis]:
-    """The dims of a case.
+    """Return the dims of a case.
 
     With a schema whose dims the inputs follow: its dims. Otherwise each axis of a shape that all
     inputs share; where their shapes differ, all axes of one size are one dim.
@@ -103,7 +103,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Tell where a failing element of an output lies along each dim, as far as can be told.
+    """Locate a failing element of an output along each dim, as far as that is possible.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def failing_position(
 
 
 def select(candidate: Candidate, chosen: Mapping[Axis, Indices]) -> Candidate:
-    """The candidate with only some of the indices of some dims, in their order."""
+    """Return the candidate with only some of the indices of some dims, in their order."""
     inputs = dict(candidate.inputs)
     dims = dict(candidate.dims)
     for axis, indices in chosen.items():
@@ -225,7 +225,7 @@ class ShapeShrinker:
         return False
 
     def _few_slices(self, axis: Axis, size: int) -> Iterator[Indices]:
-        """The first indices, those about the failing element, and the most telling ones."""
+        """Yield the first indices, those about the failing element, and the most telling ones."""
         whole = axis.size(self._search.best)
         found = [np.arange(size, dtype=np.intp)]
         at = self._failing.get(axis.name)
@@ -253,7 +253,7 @@ class ShapeShrinker:
         yield from _different(found)
 
     def _telling(self, axis: Axis, size: int) -> Indices:
-        """The indices with most that is not zero; NaN and Inf count above all."""
+        """Return the indices with most that is not zero; NaN and Inf count above all."""
         best = self._search.best
         weight = np.zeros(axis.size(best))
         for name, n in axis.members:

@@ -27,7 +27,7 @@ Simplicity = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Domain:
-    """What the elements of one input may be.
+    """The values that elements of one input may have.
 
     Attributes
     ----------
@@ -42,15 +42,15 @@ class Domain:
 
     @property
     def kind(self) -> str:
-        """``float``, ``int``, ``uint`` or ``bool``."""
+        """Return ``float``, ``int``, ``uint`` or ``bool``."""
         return DTYPES[dtype_name(self.dtype) or ""].kind
 
     def number(self, value: Any) -> int | float:
-        """An element as a Python number, exactly."""
+        """Return an element as a Python number, exactly."""
         return float(value) if self.kind == "float" else int(value)
 
     def element(self, number: float) -> Any | None:
-        """A number in the dtype, rounded; None when it is out of the dtype or the range."""
+        """Return a number in the dtype, rounded; None when it is out of the dtype or the range."""
         if self.kind != "float":
             bits = 1 if self.kind == "bool" else 8 * self.dtype.itemsize
             low, high = (-(1 << bits - 1), 1 << bits - 1) if self.kind == "int" else (0, 1 << bits)
@@ -70,7 +70,7 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """The simplest element: 0, or what the range has instead of it."""
+        """Return the simplest element: 0, or the range's own one where 0 lies outside of it."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), end - 1)), key=abs)
         numbers = [0, 1, -1, *near]
@@ -94,7 +94,7 @@ class Domain:
         return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
 
     def simpler(self, element: Any) -> list[Any]:
-        """Elements that are simpler than this one, simplest first."""
+        """Return elements that are simpler than this one, simplest first."""
         own = self.simplicity(element)
         numbers = _simpler_numbers(self.number(element))
         elements = (self.element(n) for n in numbers)
@@ -139,7 +139,7 @@ def _simpler_numbers(number: float) -> Iterator[float]:
 
 
 def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[str, Domain]:
-    """The domain of each input, from the schema where it names the input."""
+    """Return the domain of each input, from the schema where it names the input."""
     ranges = {t.name: (t.low, t.high) for t in schema.inputs} if schema is not None else {}
     return {
         name: Domain(array.dtype, *ranges.get(name, (None, None))) for name, array in inputs.items()
@@ -160,7 +160,7 @@ class Elements:
         return Elements(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> Elements:
-        """All but a run of them."""
+        """Return all but a run of them."""
         return Elements(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
@@ -193,7 +193,7 @@ class ValueShrinker:
                 self._zero_elements()
 
     def _active(self) -> Elements:
-        """The elements that are not at rest; -0 is not, for programs can tell it from 0."""
+        """Return the elements that are not at rest; -0 is not, for programs can tell it from 0."""
         owners, positions = [], []
         for number, name in enumerate(self._names):
             stored = self._search.best.stored(name)
@@ -207,7 +207,7 @@ class ValueShrinker:
         return Elements(np.concatenate(owners), np.concatenate(positions))
 
     def _changed(self, elements: Elements, change: Callable[[str, Array], Any]) -> Candidate:
-        """The best candidate with other values in the place of some elements."""
+        """Return the best candidate with other values in the place of some elements."""
         best = self._search.best
         changed = {}
         for number in np.unique(elements.owners):
@@ -286,7 +286,7 @@ def _replacement(new: Any, _name: str, _old: Array) -> Any:
 
 
 def _few_digits(values: NDArray[np.float64], digits: int) -> NDArray[np.float64]:
-    """Rounded to so many significant digits; NaN, which changes nothing, outside 1e-20 to 1e20.
+    """Round to so many significant digits; outside 1e-20 to 1e20 the result is NaN: no change.
 
     Powers of ten up to 1e22 are exact in float64, so that the results are the nearest to the
     decimals, and rounding them again does not move them.
@@ -307,7 +307,7 @@ _RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def _apply(rule: Rule, domain: Domain, old: Array) -> Array:
-    """The rule's values where they are finite and in the domain, the old ones elsewhere."""
+    """Return the rule's values where they are finite and in the domain, the old ones elsewhere."""
     with np.errstate(all="ignore"):
         wide = old.astype(np.float64)
         new = rule(wide).astype(old.dtype)

@@ -42,7 +42,7 @@ def draw(
     low: float | None = None,
     high: float | None = None,
 ) -> Array:
-    """A tensor of values.
+    """Return a tensor of values.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class _Format:
         return np.float64 if self.dtype == "float64" else np.float32
 
     def rounded(self, values: Array) -> Array:
-        """Finite values in the dtype, clipped to its largest."""
+        """Return finite values in the dtype, clipped to its largest."""
         target = numpy_dtype(self.dtype)
         if values.dtype == target:
             return values
@@ -175,7 +175,7 @@ def _offset(rows: Rows, form: _Format) -> Array:
 
 
 def _extremes(rows: Rows, form: _Format) -> Array:
-    """Alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
+    """Return alternate rows: the dtype's own limits, and magnitudes up to the root of its largest.
 
     One largest number is enough where it overflows in float32 arithmetic as soon as it is squared:
     a second one in a column would leave nothing of a matrix product that is still a number.
@@ -285,7 +285,7 @@ def _into_range(values: Array, low: float | None, high: float | None, dtype: str
 
 
 def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """Values outside [low, high] reflected at its ends, as often as it takes."""
+    """Return values outside [low, high] reflected at its ends, as often as it takes."""
     span = high - low
     if span <= 0 or span > WIDEST_FOLD:
         return np.clip(values, low, high)
@@ -296,7 +296,7 @@ def _folded(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.
 
 
 def _representable(bound: float, dtype: str, *, up: bool) -> Any:
-    """The value of a dtype next to `bound`, not below it (`up`) or not above it."""
+    """Round `bound` to a value of the dtype: upward with `up`, else downward."""
     target = numpy_dtype(dtype)
     nearest = np.array(bound).astype(target)
     if (float(nearest) < bound) if up else (float(nearest) > bound):

@@ -54,7 +54,7 @@ class Variants:
         self._drawn = 0
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Cases without end; about half of them are one of the known ones, changed."""
+        """Yield cases without end; about half of them are one of the known ones, changed."""
         while True:
             number = self._drawn
             self._drawn += 1
@@ -109,7 +109,7 @@ class Variants:
         )
 
     def _changed(self, case: Case, rng: SeededRng, seed: int) -> Case:
-        """A known case with other values of one input, another layout, or another size."""
+        """Return a known case with other values of one input, another layout, or another size."""
         what = rng.choice(["values", "layout", "size", "size"])
         if what == "size" and len(self._schema.dims) and dict(case.dims):
             sizes = dict(case.dims)

@@ -71,7 +71,7 @@ class _Named(click.types.StringParamType):
 
 
 def _cut_off(words: object) -> str:
-    """Return what bash took from the front of a word, which it splits at each colon."""
+    """Return the part of a word that bash cut off: it splits words at each colon."""
     split = [word for word in words if isinstance(word, str)] if isinstance(words, tuple) else []
     found = ""
     while len(split) > 1 and split[-1] == ":":

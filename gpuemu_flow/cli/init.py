@@ -22,7 +22,7 @@ class _FrameworkChoice(click.Choice[str]):
     """The frameworks by their names, and by the short ones that people use."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The full name."""
+        """Return the full name."""
         return str(super().convert(_ALIASES.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -101,7 +101,7 @@ def init(
 
 
 def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:
-    """Return what keeps the new workspace, or a part of it, from working here and now."""
+    """List what keeps the new workspace, or a part of it, from working here and now."""
     notes = []
     missing = framework.missing()
     if missing:

@@ -51,7 +51,7 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_triggers(text: str | None) -> tuple[str, ...]:
-    """The parts of ``--rerun-triggers``."""
+    """Return the parts of ``--rerun-triggers``."""
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
 
     if text is None:
@@ -76,5 +76,5 @@ def wants_color() -> bool:
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Words of options that may be repeated and may hold commas."""
+    """Return words of options that may be repeated and may hold commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())

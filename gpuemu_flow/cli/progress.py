@@ -17,7 +17,7 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """What is shown while another process holds the workspace; it says of itself who it is."""
+    """Return the line to show while another process holds the workspace and says who it is."""
     return f"waiting for {printable(holder)}, which runs in this workspace; Ctrl-C gives up"
 
 
@@ -85,7 +85,7 @@ class LiveListener(Quiet):
 
 
 class PlainListener(Quiet):
-    """Says only what someone who waits must know."""
+    """A display that prints only what someone who waits must know."""
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""

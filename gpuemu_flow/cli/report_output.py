@@ -30,7 +30,7 @@ class FormatChoice(click.Choice[str]):
         super().__init__(names)
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The canonical name."""
+        """Return the canonical name."""
         return str(super().convert(ALIASES.get(value.lower(), value.lower()), param, ctx))
 
 
@@ -59,7 +59,7 @@ def output_option(function: F) -> F:
 
 
 def format_of(path: Path, default: str) -> str:
-    """The format that a file is written in."""
+    """Return the format that a file is written in."""
     return ENDINGS.get(path.suffix.lower(), default)
 
 
@@ -92,7 +92,7 @@ def _not_writable(path: Path, reason: str) -> Problem:
 
 
 def render(report: Report, name: str, *, color: bool = False, warn_threshold: float = 1.0) -> str:
-    """A report in one format; text may be coloured."""
+    """Return a report in one format; text may be coloured."""
     look = formats.Look(color, warn_threshold)
     return formats.FORMATS[name].writer.write(report, look)
 

@@ -117,7 +117,7 @@ class _Watch:
         return self._pool
 
     def turn(self, saved: set[str]) -> bool:
-        """Run what `saved` affects and show it; whether the run was interrupted."""
+        """Run what `saved` affects and show it; tell whether the run was interrupted."""
         from gpuemu_flow.errors import FlowError, UsageError  # noqa: PLC0415
 
         if saved:
@@ -131,7 +131,7 @@ class _Watch:
             report = self._run()
         except FlowError as error:
             if isinstance(error, UsageError) and not saved:
-                raise  # the command line is wrong, which no save will mend
+                raise  # the command line is wrong, which no save will fix
             for problem in error.problems:
                 click.echo(_printable(str(problem)), err=True)
             self.files.follow_config(self.config)

@@ -69,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Names of the package, whose modules load numpy only when one is asked for."""
+    """Return names of the package, whose modules load numpy only when one is asked for."""
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

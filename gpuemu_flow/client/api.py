@@ -64,7 +64,7 @@ class Client:
     Raises
     ------
     ClientError
-        From the first call on; its `problems` say how to mend it.
+        From the first call on; its `problems` say how to fix it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Client:
 
     @property
     def socket_path(self) -> str:
-        """Tell where the daemon is, or would be."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         return str(self._connection.socket_path)
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Client:
         return self._connection.exchange_messages(call, self.timeout_ms or patience)
 
     def _do_long(self, call: Call[T], on_progress: OnProgress | None = None) -> T:
-        """A call that may take long; given up in the daemon too when it is here."""
+        """Make a call that may take long; the daemon gives it up when it is given up here."""
         request_id = str(call.request["request_id"])
         try:
             with self._watched(request_id, on_progress):
@@ -139,7 +139,7 @@ class Client:
             thread.join()
 
     def ping(self) -> dict[str, Json]:
-        """``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
+        """Return ``version``, ``protocol_version``, ``uptime_secs``, ``workspace``."""
         return self._do(calls.ping())
 
     def validate_op(
@@ -221,7 +221,7 @@ class Client:
         *,
         seeds: Sequence[int] | None = None,
     ) -> list[TestCase]:
-        """Cases of a master seed, or the first case of each of `seeds`.
+        """Return cases of a master seed, or the first case of each of `seeds`.
 
         Parameters
         ----------
@@ -404,7 +404,7 @@ class Client:
     def minimize(
         self, seed: int, strategy: str = "binary-search-dims", max_iters: int = 100
     ) -> MinimizeResult:
-        """The smallest case that fails as a recorded one.
+        """Return the smallest case that fails as a recorded one.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ class Client:
         return self._do_long(calls.minimize(seed, strategy, max_iters, new_id()))
 
     def get_result(self, seed: int) -> ValidationResult | None:
-        """The newest result of a seed, None when there is none."""
+        """Return the newest result of a seed, None when there is none."""
         try:
             return self._do(calls.get_result(seed))
         except ClientError as error:
@@ -425,19 +425,19 @@ class Client:
             raise
 
     def list_results(self, limit: int = 100) -> list[ValidationResult]:
-        """Results, newest first."""
+        """Return results, newest first."""
         return self._do(calls.list_results(limit))
 
     def list_failures(self, limit: int = 20) -> list[ValidationResult]:
-        """Recorded failures, newest first."""
+        """Return recorded failures, newest first."""
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:
-        """Keep the present results under a tag."""
+        """Store the present results under a tag."""
         self._do(calls.store_baseline(tag))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
-        """The present results against those of a tag."""
+        """Return the present results against those of a tag."""
         return self._do(calls.compare_baseline(tag))
 
     def lint_kernel(
@@ -447,23 +447,23 @@ class Client:
         return self._do(calls.lint_kernel(ptx_content, kernel_name))
 
     def store_artifact(self, kernel_name: str, metrics: Mapping[str, Json]) -> None:
-        """Keep a kernel's metrics."""
+        """Store a kernel's metrics."""
         self._do(calls.store_artifact(kernel_name, metrics))
 
     def get_artifact(self, kernel_name: str) -> dict[str, Json]:
-        """A kernel's metrics."""
+        """Return a kernel's metrics."""
         return self._do(calls.get_artifact(kernel_name))
 
     def list_artifacts(self) -> list[dict[str, Json]]:
-        """The metrics of every kernel."""
+        """Return the metrics of every kernel."""
         return self._do(calls.list_artifacts())
 
     def store_artifact_baseline(self, tag: str) -> None:
-        """Keep all kernels' metrics under a tag."""
+        """Store all kernels' metrics under a tag."""
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
-        """The present metrics against those of a tag."""
+        """Return the present metrics against those of a tag."""
         return self._do(calls.diff_artifact_baseline(tag))
 
     def run_ci(
@@ -476,7 +476,7 @@ class Client:
         return self._do_long(call)
 
     def get_ci_summary(self) -> CiSummary:
-        """Return what the last `run_ci` found."""
+        """Return the result of the last `run_ci`."""
         return self._do(calls.get_ci_summary())
 
     def shutdown(self) -> None:
@@ -489,5 +489,5 @@ REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
 
 
 def new_id() -> str:
-    """A name for a request, so that it can be asked about and given up."""
+    """Return a name for a request, so that it can be asked about and given up."""
     return REQUEST_ID.get() or secrets.token_hex(16)

@@ -16,7 +16,7 @@ from gpuemu_flow.types import DTYPES
 
 
 def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
-    """One tensor on the CPU, of a dtype that the protocol has.
+    """Return one tensor on the CPU, of a dtype that the protocol has.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
 
 
 def as_arrays(values: Mapping[str, Any], dtype: str | None = None) -> dict[str, NDArray[Any]]:
-    """Tensors by name; see `as_array`."""
+    """Return tensors by name; see `as_array`."""
     if not isinstance(values, Mapping):
         raise _no_tensor("inputs", "they must be a mapping of names to tensors")
     return {str(name): as_array(value, str(name), dtype) for name, value in values.items()}

@@ -28,7 +28,7 @@ THREADS = 64
 def _awaited(
     method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """A method of `Client` as a coroutine, with its signature and documentation."""
+    """Return a method of `Client` as a coroutine, with its signature and documentation."""
 
     def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         # At once: neither the task that awaits it nor the thread that works has these frames.

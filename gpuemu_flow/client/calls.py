@@ -51,11 +51,11 @@ class Reply:
 
     @property
     def fields(self) -> dict[str, Json]:
-        """Its JSON."""
+        """Return its JSON."""
         return self.envelope.fields
 
     def tensors(self, value: Json, where: str) -> dict[str, NDArray[Any]]:
-        """Tensors by name; arrays of the caller's own that can be written to."""
+        """Return tensors by name; arrays of the caller's own that can be written to."""
         found = decode_tensors(value, where, self.envelope, self.exchange)
         return {n: a if a.flags.writeable else a.copy() for n, a in found.items()}
 
@@ -80,7 +80,7 @@ class Call(Generic[T]):
 
 
 def seed_or_new(seed: int | None) -> int:
-    """The seed, or else the clock, as the published client takes it."""
+    """Return the seed, or else the clock, as the published client takes it."""
     return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
@@ -97,7 +97,7 @@ def _nothing(_: Reply) -> None:
 
 
 def ping() -> Call[dict[str, Json]]:
-    """The daemon's version and how long it has been up."""
+    """Return the daemon's version and how long it has been up."""
     return Call(
         {"type": "Ping"},
         "Pong",
@@ -115,7 +115,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """An output against the reference; with a seed it counts as that case's.
+    """Submit an output to be judged; with a seed it counts as that case's.
 
     Parameters
     ----------
@@ -140,24 +140,24 @@ def validate(
 
 
 def nbytes(value: Any) -> int:
-    """Bytes of the tensors in a request."""
+    """Return bytes of the tensors in a request."""
     if isinstance(value, Mapping):
         return sum(nbytes(item) for item in value.values())
     return int(value.nbytes) if isinstance(value, np.ndarray) else 0
 
 
 def get_result(seed: int) -> Call[ValidationResult]:
-    """The newest result of a seed."""
+    """Return the newest result of a seed."""
     return Call({"type": "GetResult", "seed": seed}, "ValidationResult", _result)
 
 
 def list_results(limit: int) -> Call[list[ValidationResult]]:
-    """Results, newest first."""
+    """Return results, newest first."""
     return Call({"type": "ListResults", "limit": limit}, "Results", _results)
 
 
 def list_failures(limit: int) -> Call[list[ValidationResult]]:
-    """Recorded failures, newest first."""
+    """Return recorded failures, newest first."""
     return Call({"type": "ListFailures", "limit": limit}, "Results", _results)
 
 
@@ -167,7 +167,7 @@ def store_baseline(tag: str) -> Call[None]:
 
 
 def compare_baseline(tag: str) -> Call[BaselineComparison]:
-    """The present results against those of a tag."""
+    """Return the present results against those of a tag."""
     return Call(
         {"type": "CompareBaseline", "tag": tag},
         "BaselineComparison",
@@ -184,7 +184,7 @@ def fuzz_config(
     layouts: Sequence[str],
     op_schema: Mapping[str, Json] | None = None,
 ) -> dict[str, Json]:
-    """Return what decides a sequence of cases."""
+    """Put together the settings that decide a sequence of cases."""
     config: dict[str, Json] = {
         "seed": seed,
         "shape_options": {
@@ -202,7 +202,7 @@ def fuzz_config(
 def case_config(
     seed: int, dtypes: Sequence[str] | None, op_schema: Mapping[str, Json] | None
 ) -> dict[str, Json]:
-    """The configuration of cases that clients run themselves."""
+    """Return the configuration of cases that clients run themselves."""
     return fuzz_config(
         seed,
         CASE_SHAPES,
@@ -237,7 +237,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Tell how far a request of this client has come: done, total."""
+    """Ask how far a request of this client has come: done, total."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",
@@ -251,7 +251,7 @@ def cancel(request_id: str) -> Call[None]:
 
 
 def reproduce(seed: int, *, rerun: bool) -> Call[ReproduceResult]:
-    """A recorded failure with its inputs."""
+    """Return a recorded failure with its inputs."""
 
     def read(reply: Reply) -> ReproduceResult:
         current = reply.fields.get("current")
@@ -298,7 +298,7 @@ def _test_case(reply: Reply, data: Mapping[str, Json], where: str) -> TestCase:
 def _about_cases(
     kind: str, op_name: str, config: Mapping[str, Json], *, own_dtypes: bool, own_cases: bool = True
 ) -> dict[str, Json]:
-    """A request for cases: of the op's own schema where it has one and `config` has none."""
+    """Return a request for cases: of the op's own schema where it has one and `config` has none."""
     return {
         "type": kind,
         "op_name": op_name,
@@ -309,7 +309,7 @@ def _about_cases(
 
 
 def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool) -> Call[TestCase]:
-    """One case."""
+    """Return one case."""
     request = _about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
     return Call(
         {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
@@ -319,7 +319,7 @@ def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool)
 def get_test_batch(
     op_name: str, config: Mapping[str, Json], *, start: int, count: int, own_dtypes: bool
 ) -> Call[list[TestCase]]:
-    """Cases `start` and following."""
+    """Return cases `start` and following."""
     request = {
         **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,
@@ -358,18 +358,18 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Metrics now against those of a tag."""
+    """Return metrics now against those of a tag."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 
 def get_artifact(kernel_name: str) -> Call[dict[str, Json]]:
-    """A kernel's metrics."""
+    """Return a kernel's metrics."""
     request = {"type": "GetArtifact", "kernel_name": kernel_name}
     return Call(request, "ArtifactMetricsResult", _without_type)
 
 
 def list_artifacts() -> Call[list[dict[str, Json]]]:
-    """The metrics of every kernel."""
+    """Return the metrics of every kernel."""
     return Call(
         {"type": "ListArtifacts"}, "ArtifactList", lambda reply: list(reply.fields["artifacts"])
     )
@@ -393,7 +393,7 @@ def run_ci(
 
 
 def get_ci_summary() -> Call[CiSummary]:
-    """Return what the last `run_ci` found."""
+    """Ask for the result of the last `run_ci`."""
     return Call(
         {"type": "GetCiSummary"},
         "CiRunComplete",

@@ -100,7 +100,7 @@ class Connection:
 
     @property
     def socket_path(self) -> Path:
-        """Tell where the daemon is, or would be."""
+        """Return the path of the daemon's socket, whether it exists or not."""
         if self._named is not None:
             return self._named
         info = read_info(self._root, self._environ) if self._root is not None else None
@@ -114,7 +114,7 @@ class Connection:
                 self._socket = None
 
     def prepare(self, call: Call[T]) -> bytes:
-        """A call's message.
+        """Return a call's message.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Connection:
         return value
 
     def read(self, call: Call[T], data: bytes) -> T:
-        """The result of a reply.
+        """Return the result of a reply.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Connection:
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
     def socket(self) -> LibrarySocket | PlainSocket:
-        """The connected socket; connects at first.
+        """Return the connected socket; connects at first.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class Connection:
                 pass  # another machine's, or another user's: tensors travel in the messages
 
     def _first_answer(self) -> dict[str, Any]:
-        """A ping's answer; a daemon that has too many clients hangs up until one has left."""
+        """Ping the daemon and return its answer; one with too many clients hangs up at first."""
         deadline = time.monotonic() + CONNECT_MILLISECONDS / 1000
         while True:
             try:
@@ -259,7 +259,7 @@ class Connection:
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
-    """An exchange that failed, as callers hear of it."""
+    """Return an exchange that failed, as callers hear of it."""
     if isinstance(error, TransportTimeout):
         return RequestTimeoutError(
             Problem(
@@ -280,7 +280,7 @@ def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
 
 
 def _dial(path: Path) -> LibrarySocket | PlainSocket | None:
-    """A connected socket, or None when nobody listens."""
+    """Return a connected socket, or None when nobody listens."""
     if not fits(path):
         raise ClientError(
             Problem(

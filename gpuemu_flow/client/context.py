@@ -17,7 +17,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class ValidationContext:
-    """What is to be judged; attributes and ``context["output"] = …`` do the same.
+    """An output to be judged; attributes and ``context["output"] = …`` do the same.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class ValidationContext:
         self.result: ValidationResult | None = None
 
     def set_output(self, output: Any) -> None:
-        """Say what the op gave."""
+        """Take the op's output."""
         self.output = output
 
     def __getitem__(self, key: str) -> Any:
@@ -105,7 +105,7 @@ def validate_op(
 
 
 def failed(result: ValidationResult) -> ValidationError:
-    """The exception for a result that did not pass; its text names the first reasons."""
+    """Return the exception for a result that did not pass; its text names the first reasons."""
     reasons = [failure.message for failure in result.failures[:SHOWN_FAILURES]]
     left = len(result.failures) - len(reasons)
     if left > 0:

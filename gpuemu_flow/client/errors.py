@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its daemon, each with how to mend it."""
+"""Errors between a client and its daemon, each with a hint on the fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClientError(FlowError):
 
     @property
     def message(self) -> str:
-        """Return what is wrong, without slug and hint."""
+        """Return the error's message, without slug and hint."""
         return self.problems[0].message
 
 
@@ -75,5 +75,5 @@ class TransportLost(TransportError):  # noqa: N818
 
 
 def refused(code: str, message: str) -> ClientError:
-    """The error for a daemon's ``Error`` reply."""
+    """Return the error for a daemon's ``Error`` reply."""
     return ClientError(Problem(_SLUGS.get(code, "client-refused"), message), code)

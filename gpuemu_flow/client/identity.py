@@ -1,4 +1,4 @@
-"""Who submits: this process, and the state of the code whose outputs it submits."""
+"""Identity of a client: this process, and the state of the code whose outputs it submits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _process: dict[int, str] = {}
 
 
 def about_me() -> dict[str, Json]:
-    """What a submission says of its client: a random id of the process, its name and place."""
+    """Describe this client for a submission: a random id of the process, its name and place."""
     pid = os.getpid()
     if pid not in _process:  # a forked child is another client
         _process[pid] = secrets.token_hex(8)
@@ -41,7 +41,7 @@ def about_me() -> dict[str, Json]:
 
 
 def code_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Tell which code a function is (``origin``) and the digest of its state (``code``).
+    """Identify the code of a function: its ``origin``, and the digest of its state (``code``).
 
     The digest is that of the function's file and of all files of the user's own that are reached
     from it by imports; of its source where it has no file. Empty where neither can be found.

@@ -31,7 +31,7 @@ class IssuedCases:
                 self._cases.popitem(last=False)
 
     def inputs_of(self, op_name: str, seed: int) -> dict[str, Any]:
-        """The inputs of a case.
+        """Return the inputs of a case.
 
         Raises
         ------

@@ -37,7 +37,7 @@ def note_fork() -> None:
 
 
 def _library() -> Any:
-    """The library, with its ways to free objects guarded; slow to import."""
+    """Return the library, with its ways to free objects guarded; slow to import."""
     global _user
     first, _user = not _user, os.getpid()
     import pynng  # noqa: PLC0415
@@ -88,7 +88,7 @@ class LibrarySocket:
             raise OSError(str(error)) from None
 
     def new_context(self, timeout_ms: int) -> LibraryContext:
-        """One exchange: a message sent, an answer received.
+        """Exchange one message for an answer.
 
         Raises
         ------
@@ -125,14 +125,14 @@ class LibraryContext:
         self._context = context
 
     def send(self, data: bytes) -> None:
-        """Send the request; TransportError."""
+        """Send the request, or raise TransportError."""
         try:
             self._context.send(data)
         except self._library.NNGException as error:
             raise _ours(self._library, error) from None
 
     def recv(self) -> bytes:
-        """The answer to the request; TransportError."""
+        """Return the answer to the request, or raise TransportError."""
         try:
             return bytes(self._context.recv())
         except self._library.NNGException as error:
@@ -146,7 +146,7 @@ class LibraryContext:
 
 
 def _ours(library: Any, error: Exception) -> TransportError:
-    """The library's exception as ours."""
+    """Return the library's exception as ours."""
     if isinstance(error, library.Timeout):
         return TransportTimeout(str(error))
     ended = (library.ConnectionReset, library.ConnectionRefused, library.Closed)

@@ -46,11 +46,11 @@ class PlainSocket:
         self._idle = [_connected(path)]
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """One exchange: a message sent, an answer received."""
+        """Exchange one message for an answer."""
         return PlainContext(self, timeout_ms)
 
     def take(self) -> _Connection:
-        """A connection that nobody uses."""
+        """Return a connection that nobody uses."""
         with self._lock:
             if self._closed:
                 raise TransportLost("the connection was closed")
@@ -106,7 +106,7 @@ class PlainContext:
         self._number = secrets.randbits(31) | _LAST
 
     def send(self, data: bytes) -> None:
-        """Send the request; TransportTimeout, TransportLost."""
+        """Send the request, or raise TransportTimeout or TransportLost."""
         self._connection = connection = self._owner.take()
         try:
             self._greet(connection)
@@ -121,7 +121,7 @@ class PlainContext:
             raise TransportLost(str(error)) from None
 
     def recv(self) -> bytes:
-        """The answer to the request; TransportTimeout, TransportLost."""
+        """Return the answer to the request, or raise TransportTimeout or TransportLost."""
         connection = self._connection
         if connection is None:
             raise TransportLost("nothing was sent")

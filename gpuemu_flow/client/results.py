@@ -1,4 +1,4 @@
-"""What calls give back: objects with attributes that work as read-only mappings too."""
+"""Results of calls: objects with attributes that work as read-only mappings too."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls: type[R], data: Mapping[str, Json]) -> R:
-        """From a reply; keys that it does not know are left out."""
+        """Rebuild from a reply; keys that it does not know are left out."""
         known = cls._names()
         return cls(**{name: value for name, value in data.items() if name in known})
 
@@ -66,7 +66,7 @@ class FailureInfo(Record):
 
 @dataclass(frozen=True, eq=False)
 class ReproductionInfo(Record):
-    """What a case was made from."""
+    """The origin of a case: seed, shape, layout and so on."""
 
     seed: int = 0
     shape: list[int] = field(default_factory=list)
@@ -78,7 +78,7 @@ class ReproductionInfo(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ReproductionInfo:
-        """From a reply."""
+        """Rebuild from a reply."""
         made = super().from_dict({**data, "input_snapshot": None})
         snapshot = data.get("input_snapshot")
         if not snapshot:
@@ -140,7 +140,7 @@ class ValidationResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> ValidationResult:
-        """From a reply."""
+        """Rebuild from a reply."""
         values = dict(data)
         values["failures"] = [FailureInfo.from_dict(f) for f in data.get("failures", ())]
         if data.get("repro_info"):
@@ -155,7 +155,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """What fuzzing found; it counts as true when the op passed: enough was judged, and held.
+    """The result of fuzzing; it counts as true when the op passed: enough was judged, and held.
 
     Attributes
     ----------
@@ -187,13 +187,13 @@ class FuzzResults(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> FuzzResults:
-        """From a reply."""
+        """Rebuild from a reply."""
         failures = [ValidationResult.from_dict(f) for f in data.get("failures", ())]
         return super().from_dict({**data, "failures": failures})
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Results of single cases as those of fuzzing with a seed."""
+    """Return results of single cases as those of fuzzing with a seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()
@@ -214,7 +214,7 @@ def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
 
 
 def _verdict(result: ValidationResult) -> Verdict:
-    """The verdict of a result; that of an older daemon follows from whether it passed."""
+    """Return the verdict of a result; that of an older daemon follows from whether it passed."""
     known = {verdict.value: verdict for verdict in Verdict}
     if result.verdict in known:
         return known[result.verdict]
@@ -222,7 +222,7 @@ def _verdict(result: ValidationResult) -> Verdict:
 
 
 def _elements(result: ValidationResult) -> Elements:
-    """What a case compared; of an older daemon's all that it counted is taken for compared."""
+    """Count the elements that were compared; an older daemon's count stands for all of them."""
     try:
         return Elements.from_json(result.compared)
     except (KeyError, TypeError, ValueError):
@@ -250,7 +250,7 @@ class TestCase(Record):
     layouts: dict[str, str] = field(default_factory=dict)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Copies of the inputs, in memory as they are, for an op that may change them."""
+        """Return copies of the inputs, in memory as they are, for an op that may change them."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()
@@ -291,7 +291,7 @@ class MinimizeResult(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> MinimizeResult:
-        """From a reply."""
+        """Rebuild from a reply."""
         result = ValidationResult.from_dict(data.get("result", {}))
         return super().from_dict({**data, "result": result})
 
@@ -307,7 +307,7 @@ class BaselineComparison(Record):
 
 @dataclass(frozen=True, eq=False)
 class CiSummary(Record):
-    """What a run of the whole workspace found."""
+    """The result of a run of the whole workspace."""
 
     total_tests: int = 0
     passed: int = 0
@@ -322,6 +322,6 @@ class CiSummary(Record):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Json]) -> CiSummary:
-        """From a reply."""
+        """Rebuild from a reply."""
         results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
         return super().from_dict({**data, "validation_results": results})

@@ -24,7 +24,7 @@ from gpuemu_flow.types import (
 
 
 def config_page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [INTRODUCTION.strip()]
     for key in FILE.keys:
         parts.append(_section(key))
@@ -38,7 +38,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _words() -> str:
-    """Every word that a value may be, with its other spellings."""
+    """Return every word that a value may be, with its other spellings."""
     aliases = ", ".join(f"`{alias}` = `{name}`" for alias, name in DTYPE_ALIASES.items())
     groups = "; ".join(f"`{name}`: {_listed(words)}" for name, words in STRATEGY_GROUPS.items())
     return "\n".join(
@@ -76,7 +76,7 @@ def _section(key: Key) -> str:
 
 
 def _flat(section: Section, prefix: str) -> Iterator[tuple[str, Key]]:
-    """The keys of a section with those of the tables in it, under their dotted names."""
+    """Yield the keys of a section with those of the tables in it, under their dotted names."""
     for key in section.keys:
         if isinstance(key.type, Section):
             yield from _flat(key.type, f"{prefix}{key.name}.")
@@ -85,7 +85,7 @@ def _flat(section: Section, prefix: str) -> Iterator[tuple[str, Key]]:
 
 
 def _meaning(key: Key) -> str:
-    """Return what a key does, or that it does nothing."""
+    """Explain a key, or say that it does nothing."""
     return f"{key.doc} No effect, and a warning: {key.unread}." if key.unread else key.doc
 
 
@@ -106,7 +106,7 @@ def _row(name: str, key: Key) -> str:
 
 
 def _toml(value: Json) -> str:
-    """A default as it would stand in the file."""
+    """Return a default as it would stand in the file."""
     if isinstance(value, dict):
         return "{}" if not value else "{ … }"
     return json.dumps(value, ensure_ascii=False)

@@ -25,7 +25,7 @@ the workspace (through a link, too) is the error `config-path-outside`, unless `
 `allow_outside = true`. Absolute paths inside the workspace are fine. A file of the user's defaults
 may name files of its own folder.
 
-All errors of all files are reported at once, as `FILE:LINE: slug: what is wrong; how to mend it`.
+All errors of all files are reported at once, as `FILE:LINE: slug: what is wrong; how to fix it`.
 Unknown keys are warnings; under `config check --strict` every warning is an error. The file is UTF-8 without
 byte order mark and at most 4 MiB long.
 """

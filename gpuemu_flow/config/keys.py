@@ -73,14 +73,14 @@ class Section(ValueType):
 
     @cached_property
     def by_name(self) -> dict[str, Key]:
-        """Each key under its name and its aliases."""
+        """Return each key under its name and its aliases."""
         return {name: key for key in self.keys for name in (key.name, *key.aliases)}
 
     def accepts(self, value: Json) -> bool:
         return isinstance(value, dict)
 
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """A dict with only the keys that are given, under their proper names."""
+        """Return a dict with only the keys that are given, under their proper names."""
         if not self.accepts(value):
             return self.wrong_type(value, path, out)
         checked: dict[str, Json] = {}
@@ -122,7 +122,7 @@ class Section(ValueType):
         out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """One value from two spellings of a key: lists are united, others must be equal."""
+        """Return one value from two spellings of a key: lists are united, others must be equal."""
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -131,13 +131,13 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Return what `data`, a result of `check`, says of a key, or the key's default."""
+        """Take a key's value from `data`, a result of `check`, or the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
 
     def values(self, data: Mapping[str, Json]) -> dict[str, Json]:
-        """All keys of the section, from `data` or by default."""
+        """Return all keys of the section, from `data` or by default."""
         return {key.name: self.value(data, key.name) for key in self.keys}
 
     def schema(self) -> dict[str, Json]:
@@ -196,7 +196,7 @@ class Tables(ValueType):
 
 
 def plain(markdown: str) -> str:
-    """A description without Markdown's code marks, as editors show it."""
+    """Return a description without Markdown's code marks, as editors show it."""
     return markdown.replace("`", "")
 
 
@@ -228,7 +228,7 @@ class FreeValue(ValueType):
 
 
 def _free_fault(value: Json) -> str:
-    """Return what is wrong with a free value; empty when nothing is."""
+    """Say why a free value is wrong; empty when it is not."""
     todo: list[tuple[Json, int]] = [(value, 0)]
     seen = 0
     fault = ""
@@ -291,7 +291,7 @@ class ByteSize(ValueType):
 
     @staticmethod
     def parse(text: str) -> int | None:
-        """Bytes, or None when the text is not a size."""
+        """Return bytes, or None when the text is not a size."""
         match = _SIZE.fullmatch(text.strip())
         if match is None or match[3].lower() not in _UNITS or not text.isascii():
             return None

@@ -28,7 +28,7 @@ __all__ = ["FILE_NAME", "check_config", "environment", "find_config", "load_conf
 
 
 def environment(environ: Mapping[str, str]) -> Environment:
-    """Return what the environment variables say; words that are no log level are ignored."""
+    """Read the environment variables; words that are no log level are ignored."""
     level = ""
     for name in ("GPUEMU_LOG_LEVEL", "RUST_LOG"):
         word = environ.get(name, "").strip().lower()
@@ -147,7 +147,7 @@ def _load(
 
 
 def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
-    """The user's defaults and, below them, the daemon's."""
+    """Return the user's defaults and, below them, the daemon's."""
     given = environ.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     user = Path(given) if given.startswith("/") else home / ".config"
@@ -172,7 +172,7 @@ class _Assembly:
         return definer(self.sources, where).out
 
     def workspace(self, where: KeyPath) -> Workspace:
-        """Paths as seen from the file that a key comes from."""
+        """Return paths as seen from the file that a key comes from."""
         base = definer(self.sources, where).path.parent
         allow = bool(self.section("project").get("allow_outside", False))
         return Workspace(self.root, base, self.home, allow_outside=allow, probed=self.probed)
@@ -245,7 +245,7 @@ class _Assembly:
         )
 
     def files(self, consulted: set[Path]) -> tuple[ConfigFile, ...]:
-        """Everything whose change or appearance changes the configuration."""
+        """Return everything whose change or appearance changes the configuration."""
         files = [ConfigFile(source.path, source.digest) for source in self.sources]
         files += [ConfigFile(path, _digest(path)) for path in sorted(consulted)]
         files += [ConfigFile(path, "") for path in sorted(self.probed)]

@@ -1,4 +1,4 @@
-"""Which key or table of the configuration a key path leads to: for editors."""
+"""From a key path to a key or table of the configuration: for editors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.config.values import Bool, Choice, Either, ListOf, TableOf, The
 
 
 def key_at(path: Sequence[str | int]) -> Key | None:
-    """The key that a path such as ``("ops", 0, "timeout")`` names, under any of its names.
+    """Return the key that a path such as ``("ops", 0, "timeout")`` names, under any of its names.
 
     Indices of arrays may be left out.
     """
@@ -20,7 +20,7 @@ def key_at(path: Sequence[str | int]) -> Key | None:
 
 
 def section_at(path: Sequence[str | int]) -> Section | None:
-    """The table with known keys that a path leads to; the empty path is the whole file."""
+    """Return the table with known keys that a path leads to; the empty path is the whole file."""
     found: Section | None = FILE
     rest: ValueType | None = None
     for part in path:
@@ -53,7 +53,7 @@ def words_of(kind: ValueType) -> tuple[str, ...]:
 
 
 def _table_in(kind: ValueType) -> Section | None:
-    """The table with known keys that a value may be."""
+    """Return the table with known keys that a value may be."""
     if isinstance(kind, Section):
         return kind
     if isinstance(kind, Tables):
@@ -67,7 +67,7 @@ def _table_in(kind: ValueType) -> Section | None:
 
 
 def _free_values(kind: ValueType) -> ValueType | None:
-    """The type of the values of a table whose keys are free, or None for any other type."""
+    """Return the type of the values of a table whose keys are free, or None for any other type."""
     if isinstance(kind, TableOf):
         return kind.value
     if isinstance(kind, Either):

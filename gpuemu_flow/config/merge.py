@@ -10,7 +10,7 @@ from gpuemu_flow.types import Json
 
 
 def merged(sources: Sequence[Source]) -> dict[str, Json]:
-    """The checked keys of all sources, given from the highest priority to the lowest."""
+    """Return the checked keys of all sources, given from the highest priority to the lowest."""
     out: dict[str, Json] = {}
     for source in reversed(sources):
         _over(out, source.tree)
@@ -30,7 +30,7 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[Source], path: KeyPath) -> Source:
-    """The source that a merged key comes from; the highest one when none has it."""
+    """Return the source that a merged key comes from; the highest one when none has it."""
     for source in sources:
         node: Json = source.tree
         for part in path:

@@ -170,7 +170,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the environment variables say; see `environment` in ``load``.
+    """Settings of the environment variables; see `environment` in ``load``.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class Config:
     warnings: tuple[Problem, ...] = ()
 
     def op(self, name: str) -> OpConfig:
-        """The op of that name; UsageError ``unknown-op`` when there is none."""
+        """Return the op of that name; UsageError ``unknown-op`` when there is none."""
         for op in self.ops:
             if op.name == name:
                 return op
@@ -232,7 +232,7 @@ class Config:
         raise UsageError(Problem("unknown-op", f"no op {name!r}", did_you_mean(name, names)))
 
     def kernel(self, name: str) -> KernelConfig:
-        """The kernel of that name; UsageError ``unknown-kernel`` when there is none."""
+        """Return the kernel of that name; UsageError ``unknown-kernel`` when there is none."""
         for kernel in self.kernels:
             if kernel.name == name:
                 return kernel

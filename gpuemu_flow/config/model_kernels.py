@@ -35,7 +35,7 @@ class ArtifactChecks:
 
 @dataclass(frozen=True)
 class Build:
-    """How a kernel is compiled: architectures (``sm_80``), flags, or a command of the user's."""
+    """Compilation of a kernel: architectures (``sm_80``), flags, or a command of the user's."""
 
     arch: tuple[str, ...]
     flags: tuple[str, ...]

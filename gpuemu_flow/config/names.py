@@ -11,7 +11,7 @@ GROUPS = ("quick", "lint", "all")
 
 
 def name_fault(name: str) -> str:
-    """Why an op, kernel or target cannot have this name; empty when it can.
+    """Say why an op, kernel or target cannot have this name; empty when it can.
 
     A task is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject
     may itself hold colons (``aten::softmax``), as long as the parts can be told apart: it must not

@@ -38,7 +38,7 @@ class KernelParser:
     shared_table: Table
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
-        """All kernels with a name; what is wrong with them is reported."""
+        """Return all kernels with a name; what is wrong with them is reported."""
         unique_names(items, "kernels", self.out)
         return [
             self.parse(table, ("kernels", place))
@@ -91,7 +91,7 @@ class KernelParser:
         return path
 
     def artifact(self, table: Table, kind: str, where: KeyPath, *, made: bool) -> Path | None:
-        """A PTX or cubin file; it must exist unless something makes it."""
+        """Return a PTX or cubin file; it must exist unless something makes it."""
         if kind not in table:
             return None
         find = self.workspace.resolve if made else self.workspace.existing_file
@@ -154,12 +154,12 @@ class KernelParser:
 
 
 def _architecture(name: str) -> str:
-    """``80``, ``compute_80`` and ``sm_80`` as ``sm_80``."""
+    """Return ``80``, ``compute_80`` and ``sm_80`` as ``sm_80``."""
     return "sm_" + name.rpartition("_")[2]
 
 
 def no_checks() -> ArtifactChecks:
-    """Limits of a kernel that gives none."""
+    """Return limits of a kernel that gives none."""
     return _checks({})
 
 

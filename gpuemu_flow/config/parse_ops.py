@@ -79,7 +79,7 @@ class OpParser:
         self.modules = Modules(self.programs)
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
-        """All ops that could be made sense of; what is wrong with the others is reported."""
+        """Return all ops that could be made sense of; what is wrong with the others is reported."""
         unique_names(items, "ops", self.out)
         parsed = []
         for place, table in enumerate(items):
@@ -91,7 +91,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """One op; None when a problem was reported that leaves nothing to build."""
+        """Return one op; None when a problem was reported that leaves nothing to build."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
@@ -145,7 +145,7 @@ class OpParser:
         )
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Execution mode, the program under test, and why it cannot be run here."""
+        """Return execution mode, the program under test, and why it cannot be run here."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -170,7 +170,7 @@ class OpParser:
         return mode, op, "" if op else reason
 
     def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
-        """Input names and schema; where only one is given, the other follows from it."""
+        """Return input names and schema; where only one is given, the other follows from it."""
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):
@@ -215,7 +215,7 @@ class OpParser:
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
 
     def depends(self, table: Table, where: KeyPath) -> tuple[str, ...]:
-        """The globs, relative to the workspace root."""
+        """Return the globs, relative to the workspace root."""
         globs = []
         for place, pattern in enumerate(table.get("depends", ())):
             here = (*where, "depends", place)
@@ -244,7 +244,7 @@ class OpParser:
         return tuple(dict.fromkeys(globs))
 
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
-        """The mode for dtypes without a tolerance, and the explicit ones.
+        """Return the mode for dtypes without a tolerance, and the explicit ones.
 
         An op that says ``tolerance`` itself has only its own explicit ones beside it.
         """
@@ -259,7 +259,7 @@ class OpParser:
 
 
 def _invariants(given: Json, names: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-    """Invariants in the order of the vocabulary; the table form of one of them means an input."""
+    """Read the invariants in the vocabulary's order; the table form of one means an input."""
     if isinstance(given, dict):
         asked = {name for name, wanted in given.items() if wanted}
         shape_input = names[0] if "shape_preserved" in asked else None

@@ -21,7 +21,7 @@ Table = Mapping[str, Json]
 
 
 def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
-    """Return what a checked table of tolerances says, by canonical dtype."""
+    """Read a checked table of tolerances, by canonical dtype."""
     return {dtype: PartialTolerance(**given) for dtype, given in table.items()}
 
 
@@ -52,7 +52,7 @@ def project(table: Table, out: Reporter) -> model.Project:
 
 
 def shapes(table: Table | None, out: Reporter) -> model.PlainShapes | None:
-    """The plain shapes; None when the file gives no size at all."""
+    """Return the plain shapes; None when the file gives no size at all."""
     where = ("validation", "shapes")
     if not table:
         return None
@@ -157,7 +157,7 @@ def execution(table: Table, base: Path, home: Path) -> model.Execution:
 
 
 def program(written: str, base: Path, home: Path) -> str:
-    """A program as it can be called: a path, or a name on ``PATH``."""
+    """Return a program as it can be called: a path, or a name on ``PATH``."""
     if written.startswith("~/"):
         return str(home / written[2:])
     # Not resolved: a virtual environment's interpreter is a link that must be called as such.

@@ -88,7 +88,7 @@ class TargetParser:
             self.out_of(where).add("config-target-unknown", where, text, hint)
 
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
-        """Why there is no such task, and the nearest that there is; empty when there is one."""
+        """Say that there is no such task, and name the nearest; empty when there is one."""
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
         if op is not None and stage in OP_STAGES:
@@ -109,7 +109,7 @@ class TargetParser:
         return fault, hint
 
     def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that lead back to themselves; whether there are any."""
+        """Report targets that lead back to themselves, and tell whether there are any."""
         finished: set[str] = set()
         found = 0
         for start in given:

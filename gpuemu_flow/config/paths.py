@@ -32,7 +32,7 @@ def is_file(path: Path) -> bool:
 
 @dataclass
 class Workspace:
-    """What paths are checked against while one file is read.
+    """The folders and limits that paths are checked against while one file is read.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Workspace:
         return any(path.is_relative_to(home) for home in (self.root, self.base.resolve()))
 
     def relative(self, path: Path) -> str:
-        """`path` without machine-dependent parts: relative to the root, else its name."""
+        """Return `path` without machine-dependent parts: relative to the root, else its name."""
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.name
@@ -71,7 +71,7 @@ class Workspace:
     def resolve(
         self, text: str, where: KeyPath, out: Reporter, *, anywhere: bool = False
     ) -> Path | None:
-        """The absolute path that `text` names; None once a problem is reported.
+        """Return the absolute path that `text` names; None once a problem is reported.
 
         Links stay in it, so that one that is made to lead elsewhere is noticed; where they lead now
         has to be inside all the same.
@@ -132,7 +132,7 @@ class Workspace:
 
     @staticmethod
     def file_fault(path: Path) -> str:
-        """Why `path` cannot be read as a file; empty when it can."""
+        """Say why `path` cannot be read as a file; empty when it can."""
         try:
             if path.is_dir():
                 return "is a folder"
@@ -145,7 +145,7 @@ class Workspace:
             return f"cannot be looked at: {error.strerror}"
 
     def beside(self, path: Path) -> str:
-        """A hint that names the file most like the missing one in its folder."""
+        """Return a hint that names the file most like the missing one in its folder."""
         try:
             with os.scandir(path.parent) as entries:
                 names = tuple(e.name for e in islice(entries, MAX_SIBLINGS))

@@ -76,7 +76,7 @@ class Positions:
     statements: list[Statement] = field(default_factory=list)
 
     def line(self, path: KeyPath) -> int:
-        """The line of `path`, or of its nearest known ancestor; 0 when there is none."""
+        """Return the line of `path`, or of its nearest known ancestor; 0 when there is none."""
         for end in range(len(path), 0, -1):
             found = self.lines.get(path[:end])
             if found is not None:
@@ -290,7 +290,7 @@ def _names(path: KeyPath) -> tuple[str, ...]:
 
 
 def _unescape(token: str) -> str:
-    """The text of a quoted key; as it stands when it is not a valid TOML string."""
+    """Return the text of a quoted key; as it stands when it is not a valid TOML string."""
     if "\\" not in token:
         return token.strip('"')
     import tomli  # noqa: PLC0415 - escapes in keys are rare

@@ -1,4 +1,4 @@
-"""From the text of ``op``, ``op_script``, ``module`` or ``reference`` to a program that can run."""
+"""Programs from the text of ``op``, ``op_script``, ``module`` or ``reference``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Programs:
     out: Reporter
 
     def parse(self, value: Json, where: KeyPath) -> ProgramRef | None:
-        """A program from its value in the file; None once a problem is reported."""
+        """Return a program from its value in the file; None once a problem is reported."""
         if isinstance(value, dict):
             return KINDS[value["kind"]](self, value, where) if "kind" in value else None
         if isinstance(value, list):
@@ -80,7 +80,7 @@ class Programs:
         )
 
     def portable(self, argument: str) -> str:
-        """An argument without the place of the workspace."""
+        """Return an argument without the place of the workspace."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
 
@@ -113,7 +113,7 @@ class Programs:
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """File of a module that lies in the workspace; None: it is installed, or missing."""
+        """Return file of a module that lies in the workspace; None: it is installed, or missing."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
@@ -167,7 +167,7 @@ class Programs:
         return self.ref("command", where, text, path, argv=argv, files=(path,))
 
     def command(self, argv: list[str], where: KeyPath) -> ProgramRef | None:
-        """A list: executable and arguments, run as they stand, without a shell."""
+        """Return a list: executable and arguments, run as they stand, without a shell."""
         text = shlex.join(argv)
         if not argv[0].strip():
             self.out.add("config-value", where, f"{dotted(where)} names an empty executable")
@@ -300,7 +300,7 @@ def _cuda_kind(programs: Programs, table: Mapping[str, Json], where: KeyPath) ->
 def _launched(
     programs: Programs, table: Mapping[str, Json], where: KeyPath, path: Path | None, source: str
 ) -> ProgramRef | None:
-    """A kernel whose launches the table describes."""
+    """Return a kernel whose launches the table describes."""
     # Only a workspace with such an op has a use for the emulator's modules.
     from gpuemu_flow.emulator.described import canonical_text, read_described  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""From a file to its checked keys: bytes, encoding, TOML syntax, positions and types."""
+"""Read one file: bytes, encoding, TOML syntax, positions and types."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def _read_bytes(source: Source) -> bytes | None:
 
 
 def _encoded(edited: str) -> bytes:
-    """An editor's text as it would be saved; what UTF-8 cannot hold is left for `_decode`."""
+    """Encode an editor's text as it would be saved; `_decode` reports what UTF-8 cannot hold."""
     return edited.encode("utf-8", "surrogatepass")
 
 
 def _sized(data: bytes, out: Reporter) -> bytes | None:
-    """The bytes, or None once their number is reported as too large."""
+    """Return the bytes, or None once their number is reported as too large."""
     if len(data) > MAX_BYTES:
         text = f"the configuration has more than {MAX_BYTES >> 20} MiB"
         out.add("config-too-large", (), text, "is this the right file?")
@@ -139,7 +139,7 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
-    """Report where tomli stopped; at the end of the text, what was left open says more."""
+    """Report where tomli stopped, or at the end of the text what was left open."""
     line, hint = error.lineno, f"column {error.colno}"
     if error.pos >= len(text):
         line, hint = text.rstrip().count("\n") + 1, ""

@@ -26,14 +26,14 @@ def dotted(path: KeyPath) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text` without control characters and cut to a length that fits a message."""
+    """Return `text` without control characters and cut to a length that fits a message."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: MAX_SHOWN * 2])
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
 def shown(value: object) -> str:
-    """A value as TOML would have it, shortened for a message."""
+    """Return a value as TOML would have it, shortened for a message."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -47,7 +47,7 @@ def shown(value: object) -> str:
 
 @dataclass
 class Reporter:
-    """Where the problems of one file go.
+    """A collector of the problems of one file.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class Reporter:
         self.problems.append(Problem(slug, message, hint, self.file, line, warning))
 
     def collected(self, *, strict: bool = False) -> list[Problem]:
-        """All problems by line; under `strict` every warning is an error."""
+        """Return all problems by line; under `strict` every warning is an error."""
         out = sorted(self.problems, key=lambda problem: problem.line)
         if self.untold_errors:
             text = f"{self.untold_errors} more errors in this file are not shown"

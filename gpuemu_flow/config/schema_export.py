@@ -14,7 +14,7 @@ from gpuemu_flow.types import Json
 
 
 def json_schema() -> dict[str, Json]:
-    """The JSON Schema, draft 7."""
+    """Return the JSON Schema, draft 7."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "gpuemu.toml",
@@ -24,7 +24,7 @@ def json_schema() -> dict[str, Json]:
 
 
 def schema_text() -> str:
-    """`json_schema` as the file that is checked in."""
+    """Return `json_schema` as the file that is checked in."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -10,7 +10,7 @@ from gpuemu_flow.types import Json
 
 
 def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
-    """What of an op's configuration decides its results, as plain JSON, split by whom it affects.
+    """Take the part of an op's configuration that decides its results, split by what it affects.
 
     The op's name, lines, files of the configuration and absolute paths are left out: none of them
     changes a result. The content of the programs is not here either, only where they lie.
@@ -71,7 +71,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
 
 
 def _reference_dtype(op: OpConfig, dtype: str | None) -> str | None:
-    """The dtype that the reference is asked for; None means float64 where it can.
+    """Return the dtype that the reference is asked for; None means float64 where it can.
 
     The documented table allows for the rounding of a reference that computes in the op's own
     dtype: against an unrounded one it rejects what is right.
@@ -91,7 +91,7 @@ def _program(ref: ProgramRef) -> dict[str, Json]:
 
 
 def _plain(value: Json) -> Json:
-    """Tuples as lists, and infinities in a form that JSON has and no other value takes."""
+    """Return tuples as lists, and infinities in a form that JSON has and no other value takes."""
     if isinstance(value, dict):
         return {str(name): _plain(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):

@@ -18,7 +18,7 @@ _TOLERANCES = ("ops", "tolerances")
 def write_tolerances(
     text: str, op: str, tolerances: Mapping[str, Tolerance], file: str = ""
 ) -> str:
-    """The text with the tolerances of some dtypes set for one op.
+    """Return the text with the tolerances of some dtypes set for one op.
 
     Values that the op has for these dtypes, under any of their names and in any of TOML's
     spellings, are replaced where they stand; others are put into its ``[ops.tolerances]``, which is
@@ -131,7 +131,7 @@ class _Editor:
             self._own.append(statement)
 
     def set(self, dtype: str, tolerance: Tolerance, newline: str) -> list[str]:
-        """The lines with the tolerance of a dtype set."""
+        """Return the lines with the tolerance of a dtype set."""
         value = _written(tolerance)
         mine = [s for s in self._own if s.path[:2] == _TOLERANCES]
         keys = [s for s in mine if not s.header]
@@ -210,7 +210,7 @@ class _Editor:
         return line[: len(line) - len(line.lstrip())]
 
     def _rewrite(self, statement: Statement, value: str) -> None:
-        """Another value for a key; the key as it is spelled and a comment behind it stay."""
+        """Set a key to another value; the key's spelling and a comment behind it stay."""
         before, _, after = self._parts(statement)
         self._lines[statement.start : statement.stop] = [f"{before}{value}{after}"]
 

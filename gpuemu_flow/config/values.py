@@ -28,7 +28,7 @@ INVALID: Final = _Invalid()
 
 
 def toml_type(value: object) -> str:
-    """Return what TOML calls the type of a parsed value."""
+    """Name the type of a parsed value as TOML does."""
     names: dict[type, str] = {
         bool: "a boolean", int: "an integer", float: "a float", str: "a string",
         list: "an array", dict: "a table",
@@ -45,15 +45,15 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
-        """The normalised value, or `INVALID` once a problem has been reported."""
+        """Return the normalised value, or `INVALID` once a problem has been reported."""
 
     @abc.abstractmethod
     def schema(self) -> dict[str, Json]:
-        """As JSON Schema."""
+        """Return it as JSON Schema."""
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """In a few words, for messages and the reference page."""
+        """Describe it in a few words, for messages and the reference page."""
 
     def wrong_type(self, value: Json, path: KeyPath, out: Reporter, hint: str = "") -> Json:
         """Report that `value` is of another type."""
@@ -229,7 +229,7 @@ class Choice(ValueType):
 
 
 def any_case_pattern(words: tuple[str, ...]) -> str:
-    """A pattern that matches the words in any case; JSON Schema's patterns have no flags."""
+    """Return a pattern that matches the words in any case; JSON Schema's patterns have no flags."""
 
     def either(char: str) -> str:
         return f"[{char.lower()}{char.upper()}]" if char.isalpha() else re.escape(char)

@@ -84,7 +84,7 @@ _TOLERANCE_TABLE = Section(
 
 
 def _absolute_only(number: float) -> Json:
-    """A bare number is an absolute tolerance: the documented meaning."""
+    """Read a bare number as an absolute tolerance: the documented meaning."""
     return {"atol": number, "rtol": 0.0}
 
 

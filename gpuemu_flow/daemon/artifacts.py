@@ -47,7 +47,7 @@ _SPILLS = ("ld.local", "st.local")
 
 
 def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``LintKernel``: every kernel of the text, or the one that is named."""
+    """Answer ``LintKernel``: every kernel of the text, or the one that is named."""
     text, name = fields.string("ptx_content"), fields.optional_name("kernel_name")
     config = service.configured().workspace.config
     if ".version" not in text and ".entry" in text:
@@ -70,7 +70,7 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def _chosen(views: list[KernelView], name: str | None) -> list[tuple[KernelView, str]]:
-    """Kernels of a text and the names that they go by."""
+    """Return kernels of a text and the names that they go by."""
     if name is None:
         return [(view, view.name) for view in views]
     named = [view for view in views if view.name == name]
@@ -92,7 +92,7 @@ def _launches(config: Config) -> dict[str, Launch]:
 
 
 def _policy(config: Config, name: str) -> Policy:
-    """A configured kernel's limits, else those of ``[policies]``."""
+    """Return a configured kernel's limits, else those of ``[policies]``."""
     kernel = next((k for k in config.kernels if k.name == name), None)
     return kernel_policy(config.policies, kernel)
 
@@ -167,7 +167,7 @@ def _u32(value: float | None) -> int | None:
 
 
 def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``StoreArtifact``: metrics that the client measured."""
+    """Answer ``StoreArtifact``: metrics that the client measured."""
     fields.name("kernel_name")
     metrics = fields.object("metrics")
     name = metrics.get("kernel_name")
@@ -199,7 +199,7 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``GetArtifact``: the latest metrics of a kernel."""
+    """Answer ``GetArtifact``: the latest metrics of a kernel."""
     name = fields.name("kernel_name")
     metrics = service.artifacts.get(name)
     if metrics is None:
@@ -210,7 +210,7 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
 
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """``ListArtifacts``: the latest metrics of every kernel."""
+    """Answer ``ListArtifacts``: the latest metrics of every kernel."""
     every = service.artifacts.everything().values()
     return {"type": "ArtifactList", "artifacts": [metrics.to_json() for metrics in every]}
 
@@ -224,7 +224,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``DiffArtifactBaseline``: the metrics of now against those of a tag."""
+    """Answer ``DiffArtifactBaseline``: the metrics of now against those of a tag."""
     tag = fields.name("tag")
     summary = diff_summary(service, tag)
     if summary is None:
@@ -236,7 +236,7 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 
 def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
-    """The metrics of now against those of a tag; None when it names none."""
+    """Return the metrics of now against those of a tag; None when it names none."""
     try:
         then = BaselineStore(service.cache).get(tag).artifacts
     except UsageError:

@@ -41,7 +41,7 @@ class Issued:
 
 
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
-    """sha256 of tensors: names, dtypes, shapes and elements in C order."""
+    """Return sha256 of tensors: names, dtypes, shapes and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
         found.update(repr((name, array.dtype.name, array.shape)).encode())
@@ -94,12 +94,12 @@ class IssuedCases:
                 self._issued.popitem(last=False)
 
     def find(self, op: str, seed: int) -> Issued | None:
-        """The case of an op and seed, or None when it is not in memory."""
+        """Return the case of an op and seed, or None when it is not in memory."""
         with self._lock:
             return self._issued.get((op, seed))
 
     def recipe(self, op: str, seed: int) -> tuple[dict[str, Json], int] | None:
-        """Return what a case was made from and its number; None when it was never handed out."""
+        """Return a case's recipe and number; None when it was never handed out."""
         record = self._recipes.get(_key(op, seed))
         maker = None if record is None else self._recipes.get(f"maker:{record['maker']}")
         return None if record is None or maker is None else (maker, int(record["number"]))

@@ -42,7 +42,7 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def get_ci_summary(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """``GetCiSummary``: what the last RunCi found."""
+    """Answer ``GetCiSummary``: what the last RunCi found."""
     summary = service.cache.state.get("wire:ci-summary")
     if not isinstance(summary, dict):
         raise RequestError("NotFound", "no RunCi has finished yet")

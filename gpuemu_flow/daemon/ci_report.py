@@ -38,7 +38,7 @@ class CiFailure:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CiFailure:
-        """Read one of the report's ``failures``; KeyError, TypeError or ValueError."""
+        """Read one of the report's ``failures``, or raise KeyError, TypeError or ValueError."""
         errors = (float(number_from_json(data[name])) for name in ("max_abs", "max_rel"))
         words = (str(data["verdict"]), str(data["kind"]), tuple(data["messages"]))
         return cls(str(data["op"]), int(data["seed"]), *words, *errors)
@@ -79,7 +79,7 @@ class CiReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CiReport:
-        """Read the report; KeyError, TypeError or ValueError when it is none."""
+        """Read the report, or raise KeyError, TypeError or ValueError where it is none."""
         return cls(
             counts={name: data[name] for name in _COUNTED},
             failed=data["failed"] + data["errors"],

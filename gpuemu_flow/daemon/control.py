@@ -43,7 +43,7 @@ def running(root: Path, environ: Mapping[str, str]) -> Running | None:
 
 
 def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
-    """End the workspace's daemon; its process id, or None when there was none.
+    """End the workspace's daemon and return its process id, or None when there was none.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
 
 
 def _ping(socket_path: str) -> dict[str, Json] | None:
-    """The answer to a ping, None when there is none."""
+    """Return the answer to a ping, None when there is none."""
     limit = PING_MILLISECONDS
     with pynng.Req0(resend_time=-1, recv_timeout=limit, send_timeout=limit) as socket:
         try:
@@ -93,7 +93,7 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:
-    """The log file.
+    """Return the log file.
 
     Raises
     ------
@@ -108,13 +108,13 @@ def log_path(root: Path, environ: Mapping[str, str]) -> Path:
 
 
 def log_tail(root: Path, environ: Mapping[str, str], count: int) -> list[str]:
-    """The last lines of the log; UsageError as `log_path`."""
+    """Return the last lines of the log; UsageError as `log_path`."""
     with log_path(root, environ).open(encoding="utf-8", errors="replace") as file:
         return [line.rstrip("\n") for line in deque(file, maxlen=count)]
 
 
 def follow_log(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Lines as they are added, for ever; a rotated log is followed too."""
+    """Yield lines as they are added, for ever; a rotated log is followed too."""
     path = log_path(root, environ)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(path.open(encoding="utf-8", errors="replace"))

@@ -27,13 +27,13 @@ STRATEGIES = {
 
 
 def list_failures(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``ListFailures``: newest first."""
+    """Answer ``ListFailures``: newest first."""
     records = service.failures.list(limit=fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [_as_result(record) for record in records]}
 
 
 def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``Reproduce``: the stored verdict and the exact inputs.
+    """Answer ``Reproduce``: the stored verdict and the exact inputs.
 
     With ``rerun``, which the protocol does not have, the op is run again on them.
     """
@@ -54,7 +54,7 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``Minimize``: the smallest case found that fails in the same way, recorded itself."""
+    """Answer ``Minimize``: the smallest case found that fails in the same way, recorded itself."""
     seed = fields.u64("seed")
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)
@@ -82,7 +82,7 @@ def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def wire_seed(record: FailureRecord) -> int:
-    """The seed that names a failure on the wire.
+    """Return the seed that names a failure on the wire.
 
     A shrunk case has its original's seed; so that both can be asked for, its id stands for it.
     """
@@ -90,7 +90,7 @@ def wire_seed(record: FailureRecord) -> int:
 
 
 def _find(service: Service, seed: int) -> FailureRecord:
-    """The newest failure of a seed, shrunk ones by their own.
+    """Return the newest failure of a seed, shrunk ones by their own.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _as_result(record: FailureRecord) -> dict[str, Json]:
 
 
 def _unix(text: str) -> int:
-    """Seconds of a record's time."""
+    """Return seconds of a record's time."""
     try:
         parsed = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ")
     except ValueError:

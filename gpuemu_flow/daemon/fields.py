@@ -45,14 +45,14 @@ class Fields:
         return self._fields.get(name) is not None
 
     def name(self, name: str) -> str:
-        """A name: not empty, not long, without control characters."""
+        """Return a name: not empty, not long, without control characters."""
         value = self.string(name)
         if not value or len(value) > MAX_NAME or _CONTROL.search(value):
             raise invalid(f"{name} must be a name of 1 to {MAX_NAME} printable characters")
         return value
 
     def string(self, name: str) -> str:
-        """Any text."""
+        """Return any text."""
         value = self._get(name)
         if not isinstance(value, str):
             raise invalid(f"{name} must be a string, not {json_type(value)}")
@@ -66,15 +66,15 @@ class Fields:
 
     @property
     def reply_exchange(self) -> Exchange | None:
-        """Where the reply's large tensors go, if the client says that it can take them there."""
+        """Return the exchange for the reply's large tensors, if the client says that it has one."""
         return self._exchange if self.flag("exchange", default=False) else None
 
     def optional_name(self, name: str) -> str | None:
-        """A name, or None when the field is missing or null."""
+        """Return a name, or None when the field is missing or null."""
         return self.name(name) if self.has(name) else None
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """An integer in a range, `default` when the field is missing."""
+        """Return an integer in a range, `default` when the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise invalid(f"{name} must be an integer, not {_shown(value)}")
@@ -83,18 +83,18 @@ class Fields:
         return value
 
     def u64(self, name: str) -> int:
-        """A seed."""
+        """Return a seed."""
         return self.integer(name, 0, (1 << 64) - 1)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
-        """A boolean, `default` when the field is missing."""
+        """Return a boolean, `default` when the field is missing."""
         value = self._get(name, _MISSING if default is None else default)
         if not isinstance(value, bool):
             raise invalid(f"{name} must be true or false, not {json_type(value)}")
         return value
 
     def choice(self, name: str, known: tuple[str, ...]) -> str:
-        """One of several words, in any case."""
+        """Return one of several words, in any case."""
         value = self.string(name)
         for word in known:
             if value.lower() == word.lower():
@@ -102,14 +102,14 @@ class Fields:
         raise invalid(f"{name} {value[:60]!r} is unknown; {did_you_mean(value[:60], known)}")
 
     def tensor(self, name: str) -> NDArray[Any]:
-        """One tensor."""
+        """Return one tensor."""
         try:
             return decode_tensor(self._get(name), name, self._envelope, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Tensors by name."""
+        """Return tensors by name."""
         try:
             return decode_tensors(self._get(name), name, self._envelope, self._exchange)
         except WireError as error:
@@ -131,7 +131,7 @@ class Fields:
         }
 
     def client(self) -> dict[str, Json]:
-        """Tell who submits, as far as the request says it: protocol v1 has no such field."""
+        """Describe the client, as far as the request does: protocol v1 has no such field."""
         if not self.has("client"):
             return {}
         given = self.object("client")
@@ -151,14 +151,14 @@ class Fields:
         return found
 
     def object(self, name: str) -> dict[str, Json]:
-        """A JSON object as it is."""
+        """Return a JSON object as it is."""
         value = self._get(name)
         if not isinstance(value, dict):
             raise invalid(f"{name} must be an object, not {json_type(value)}")
         return value
 
     def fuzz_config(self) -> FuzzConfig:
-        """The configuration of a fuzz run or of test cases."""
+        """Return the configuration of a fuzz run or of test cases."""
         try:
             return FuzzConfig.from_json(self._get("fuzz_config"))
         except UsageError as error:
@@ -168,7 +168,7 @@ class Fields:
 
 
 def invalid(message: str) -> RequestError:
-    """The error for a request that is not what the protocol says."""
+    """Return the error for a request that is not what the protocol says."""
     return RequestError("InvalidRequest", message)
 
 

@@ -79,7 +79,7 @@ def _dtypes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
         found = dtype_name(inputs[tensor.name].dtype) or "?"
         if tensor.dtype is not None and found != tensor.dtype:
             text = f"inputs.{tensor.name}: the schema of {op.name} says {tensor.dtype}, not {found}"
-            yield Problem("request-dtype-undeclared", text, "convert it, or mend the schema")
+            yield Problem("request-dtype-undeclared", text, "convert it, or fix the schema")
 
 
 def _shapes(op: OpConfig, inputs: Arrays) -> Iterator[Problem]:
@@ -115,5 +115,5 @@ def _unfit(op: OpConfig, tensor: TensorDef, shape: tuple[int, ...], reason: str)
         "request-shape-unfit",
         f"inputs.{tensor.name} is of shape {tuple(shape)}, and the schema of {op.name} says "
         f"[{dims}]: {reason}",
-        "send what fits, or mend the schema",
+        "send what fits, or fix the schema",
     )

@@ -115,10 +115,10 @@ class _Run:
         shapes: dict[str, Shape] = {}
         inputs: Mapping[str, NDArray[Any]] | None = None
         if result is None:
-            with self._service.references.checkout(subject, self._job) as trials:
-                trial = trials.judge(case, checks)
-                result, inputs = trial.result, trial.inputs
-                shapes = {name: array.shape for name, array in trial.actual.items()}
+            with self._service.references.checkout(subject, self._job) as session:
+                evaluated = session.judge(case, checks)
+                result, inputs = evaluated.result, evaluated.inputs
+                shapes = {name: array.shape for name, array in evaluated.actual.items()}
             self._job.check()
             # The key knows by now what the programs used; it is void when that was edited.
             if result.verdict is not Verdict.ERROR and subject.seen.hold():
@@ -163,7 +163,7 @@ class _Run:
 
 
 def fuzz_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
+    """Answer ``FuzzOp``: run the op on cases and judge it; needs an op that the daemon can run.
 
     ``time_limit_s``, which the protocol does not have, ends the run early with what is judged.
     """

@@ -119,12 +119,12 @@ class JobTable:
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """The job that its client calls so."""
+        """Return the job that its client calls so."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def connected(self, pipe: int) -> None:
-        """A client is there; the transport may give it the number of one that left."""
+        """Note that a client is there; it may have the number of one that left."""
         with self._lock:
             self._gone.pop(pipe, None)
 

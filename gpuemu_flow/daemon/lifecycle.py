@@ -253,7 +253,7 @@ def _open_socket(server: Server, path: Path) -> str:
 
 @contextlib.contextmanager
 def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT end the daemon in good order; a hang-up of the terminal too."""
+    """Have SIGTERM, SIGINT and a hang-up of the terminal end the daemon in good order."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     previous = {n: signal.signal(n, lambda *_: stop.set()) for n in numbers}
     try:

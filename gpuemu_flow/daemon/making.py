@@ -1,4 +1,4 @@
-"""Which cases a request is about: protocol v1's, or the op's own as ``run`` plans them.
+"""Cases for a request: those of protocol v1, or the op's own as ``run`` plans them.
 
 Protocol v1 gives every input one shape, which an op with a schema of its own cannot take. Clients
 of ours say that they want the op's cases where it has a schema; others get what the protocol says.
@@ -59,7 +59,7 @@ class CaseMaker:
 
     @classmethod
     def of(cls, service: Service, op: OpConfig, fields: Fields) -> CaseMaker:
-        """Return what a request asks for."""
+        """Read from a request how to make its cases."""
         return cls(
             service,
             op,
@@ -70,7 +70,7 @@ class CaseMaker:
 
     @classmethod
     def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or UsageError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or UsageError."""
         return cls(
             service,
             op,
@@ -80,7 +80,7 @@ class CaseMaker:
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "fuzz_config": self.config.to_json(),
             "own_cases": self.own_cases,
@@ -88,7 +88,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """One case; seeds of different numbers differ."""
+        """Return one case; no two numbers have the same seed."""
         if not self._plans:
             return case_at(self.config, self.op.input_names, number)
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
@@ -98,13 +98,13 @@ class CaseMaker:
         return self._planned.case(self.op, sequence, number)
 
     def shape(self, case: Case) -> Shape:
-        """The one shape that the wire gives for a whole case."""
+        """Return the one shape that the wire gives for a whole case."""
         if self._plans:
             return case.inputs[0].shape if case.inputs else ()
         return representative_shape(self.config, case)
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
-        """Inputs of a case as they travel: bfloat16 as float32, which every client can read.
+        """Return inputs of a case as they travel: bfloat16 as float32, which every client can read.
 
         Raises
         ------
@@ -133,10 +133,10 @@ def _too_large() -> Exception:
 
 
 def case_bytes(case: Case) -> int:
-    """Bytes of a case's inputs."""
+    """Return bytes of a case's inputs."""
     return case.nbytes
 
 
 def wire_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return what the wire says of strides: the protocol's label, or those of the data."""
+    """Return the strides for the wire: the protocol's label, or those of the data."""
     return nominal_strides(shape, layout) if layout in LAYOUTS_V1 else c_strides(shape)

@@ -1,4 +1,4 @@
-"""What a daemon owns on disk: the user's private folder, a lock, an information file, a log."""
+"""Files of a daemon: the user's private folder, a lock, an information file, a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 
 @dataclass(frozen=True)
 class Place:
-    """Where one workspace's daemon keeps its things.
+    """The files of one workspace's daemon.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Place:
 
     @property
     def socket(self) -> Path:
-        """The workspace's own socket, where the configuration names no other."""
+        """Return the workspace's own socket, where the configuration names no other."""
         return self.folder / f"{self.stem}.sock"
 
     @property
@@ -47,17 +47,17 @@ class Place:
 
     @property
     def info(self) -> Path:
-        """Return what clients read to find the daemon; see `wire.address.read_info`."""
+        """Return the file by which clients find the daemon; see `wire.address.read_info`."""
         return self.folder / f"{self.stem}.json"
 
     @property
     def log(self) -> Path:
-        """The log file."""
+        """Return the log file."""
         return self.folder / f"{self.stem}.log"
 
 
 def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
-    """The place of a daemon that has been started before, or None."""
+    """Return the place of a daemon that has been started before, or None."""
     stem = workspace_stem(root)
     for folder in user_folders(environ):
         place = Place(folder, stem)
@@ -67,7 +67,7 @@ def find_place(root: Path, environ: Mapping[str, str]) -> Place | None:
 
 
 def make_place(root: Path, environ: Mapping[str, str]) -> Place:
-    """The place of a daemon that is to be started.
+    """Return the place of a daemon that is to be started.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def make_place(root: Path, environ: Mapping[str, str]) -> Place:
 
 
 def _unusable(place: Place) -> str:
-    """Why a folder cannot be used, or nothing."""
+    """Say why a folder cannot be used; empty when it can."""
     if not fits(place.socket):
         return f"its path leaves no room for a socket's name ({MAX_PATH_BYTES} bytes)"
     return make_private(place.folder)
@@ -142,7 +142,7 @@ def hold(path: Path) -> HeldLock | None:
 
 
 def holder(path: Path) -> int | None:
-    """Process id of a lock's holder; None when nobody holds it."""
+    """Return the process id of a lock's holder; None when nobody holds it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

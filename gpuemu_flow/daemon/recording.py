@@ -25,7 +25,7 @@ def record_failure(
     output_shapes: Mapping[str, Shape],
     fuzz_config: Json,
 ) -> str:
-    """Keep a failing case with its inputs; its id.
+    """Record a failing case with its inputs, and return its id.
 
     Parameters
     ----------

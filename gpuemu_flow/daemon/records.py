@@ -1,4 +1,4 @@
-"""What is stored of past validations: results, baselines, failures."""
+"""Requests for past validations: results, baselines, failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LIMIT = (1 << 63) - 1
 
 
 def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``GetResult``: the newest one of a seed."""
+    """Answer ``GetResult``: the newest one of a seed."""
     seed = fields.u64("seed")
     stored = service.results.find(seed)
     if stored is None:
@@ -25,13 +25,13 @@ def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``ListResults``: newest first."""
+    """Answer ``ListResults``: newest first."""
     found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [dict(stored.result) for stored in found]}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``StoreBaseline``: the newest result of each op and seed."""
+    """Answer ``StoreBaseline``: the newest result of each op and seed."""
     workspace = service.configured().workspace
     with service.baselines_lock:
         latest = service.results.latest().values()
@@ -40,7 +40,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``CompareBaseline``: what changed since, for seeds that both have or that are new."""
+    """Answer ``CompareBaseline``: what changed since, for seeds that both have or that are new."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold
@@ -90,7 +90,7 @@ def _submitted(service: Service, tag: str) -> dict[tuple[str, int], SubmittedRes
 
 
 def _relative_change(then: float, now: float) -> float | None:
-    """(now - then) / then; None when it would be infinite."""
+    """Return (now - then) / then; None when it would be infinite."""
     if then == 0:
         return 0.0 if now == 0 else None
     change = (now - then) / then

@@ -1,4 +1,4 @@
-"""Warm programs: trials kept open between requests, as many at work as the configuration allows."""
+"""Warm programs: sessions kept open between requests, as many at work as configured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Warm:
 
 
 class References:
-    """Hands out trials, one request at a time each. Thread-safe.
+    """Hands out sessions, each to one request at a time. Thread-safe.
 
     Parameters
     ----------
@@ -56,12 +56,12 @@ class References:
 
     @staticmethod
     def sessions_for(limit: int) -> int:
-        """Sessions that `limit` trials at work and as many idle ones may have open."""
+        """Return the number of sessions for `limit` requests and as many idle subjects."""
         return 2 * limit * SESSIONS_PER_EVALUATOR
 
     @contextmanager
     def checkout(self, subject: WireSubject, job: Job) -> Iterator[CaseEvaluator]:
-        """Trials of a subject for one request.
+        """Yield a session of a subject for one request.
 
         Raises
         ------

@@ -58,16 +58,16 @@ class Reloading:
 
     @property
     def root(self) -> Path:
-        """The workspace's folder."""
+        """Return the workspace's folder."""
         return self._current.workspace.root
 
     @property
     def error(self) -> FlowError | None:
-        """Why the files as they are now are not in use."""
+        """Return the reason why the files as they are now are not in use."""
         return self._error
 
     def current(self) -> Configured:
-        """The last good configuration."""
+        """Return the last good configuration."""
         with self._lock:
             if any(stamp_of(path) != stamp for path, stamp in self._stamps):
                 self._reload()

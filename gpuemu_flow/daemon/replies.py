@@ -1,4 +1,4 @@
-"""What the daemon answers: errors with the protocol's codes, verdicts in the protocol's form."""
+"""Replies of the daemon: errors with the protocol's codes, verdicts in the protocol's form."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class RequestError(Exception):
 
 
 def error_reply(code: str, message: str) -> dict[str, Json]:
-    """The reply that says what is wrong."""
+    """Return the reply that says what is wrong."""
     return {"type": "Error", "code": code, "message": message}
 
 
 def flow_error_reply(error: FlowError) -> dict[str, Json]:
-    """The reply for one of our own errors."""
+    """Return the reply for one of our own errors."""
     code = _CODES.get(error.slug)
     if code is None and isinstance(error, ConfigError):
         code = "ConfigError"
@@ -82,7 +82,7 @@ def validation_result(
     repro_info: Json = None,
     timestamp: int | None = None,
 ) -> dict[str, Json]:
-    """A verdict as ``ValidationResult``.
+    """Return a verdict as ``ValidationResult``.
 
     Keys that the protocol does not have (``verdict``, ``notes``, ``unjudged``, ``compared``,
     ``nonfinite``) say what its own cannot: other clients ignore them.
@@ -125,7 +125,7 @@ _STATISTICS = (
 
 
 def _reasons(result: CheckResult) -> Sequence[Failure]:
-    """The failures; something readable too where there is none and the case did not pass."""
+    """List the failures, or one with the notes where a case did not pass without any."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
     text = "; ".join(result.all_notes) or "no element has a verdict"
@@ -181,7 +181,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
+    """Answer ``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

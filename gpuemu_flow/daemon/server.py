@@ -158,7 +158,7 @@ class Server:
 
     @property
     def in_progress(self) -> int:
-        """Requests that are being worked on."""
+        """Return requests that are being worked on."""
         return len(self._jobs)
 
     def _receive_all(self) -> None:

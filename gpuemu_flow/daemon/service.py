@@ -1,4 +1,4 @@
-"""What all handlers share: the workspace, warm programs, stored results, cases handed out."""
+"""State that all handlers share: the workspace, warm programs, results, cases handed out."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class Service:
         self._started = time.monotonic()
 
     def configured(self) -> Configured:
-        """The configuration in force."""
+        """Return the configuration in force."""
         return self._configured.current()
 
     def op(self, name: str) -> tuple[Configured, OpConfig]:
-        """An op and the configuration that it stands in.
+        """Return an op and the configuration that it stands in.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class Service:
             raise
 
     def pong(self, in_progress: int) -> dict[str, Json]:
-        """The answer to a ping; it must wait for nothing."""
+        """Return the answer to a ping; it must wait for nothing."""
         reply = {
             "type": "Pong",
             "version": __version__,

@@ -11,7 +11,7 @@ from gpuemu_flow.types import Json
 
 @dataclass(frozen=True)
 class DaemonState:
-    """What is known of a daemon from outside.
+    """The state of a daemon, seen from outside.
 
     Attributes
     ----------

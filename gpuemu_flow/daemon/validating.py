@@ -41,14 +41,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``ValidateOp``: inputs and output are the client's own."""
+    """Answer ``ValidateOp``: inputs and output are the client's own."""
     seed = service.results.time_ns()
     result = _judge(service, fields, job, seed, None, "validate")
     return {"type": "ValidationResult", "result": result}
 
 
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``SubmitOutput``: the same, for a case that was handed out."""
+    """Answer ``SubmitOutput``: the same, for a case that was handed out."""
     seed = fields.u64("seed")
     issued = issued_case(service, fields.name("op_name"), seed)
     result = _judge(service, fields, job, seed, issued, "submit")
@@ -87,8 +87,8 @@ def _judge(
     query = Query(name, dtype, kwargs, tolerance, names, precision)
     subject = configured.subjects.make(query, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
-    with service.references.checkout(subject, job) as trials:
-        result = trials.judge_outputs(case, inputs, outputs)
+    with service.references.checkout(subject, job) as session:
+        result = session.judge_outputs(case, inputs, outputs)
     job.check()
     refuse_broken_reference(result)
     result = replace(result, notes=(*notes, *result.notes))
@@ -132,7 +132,7 @@ def refuse_broken_reference(result: CheckResult) -> None:
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
-    """The outputs by name; the protocol's single one has the empty name."""
+    """Return the outputs by name; the protocol's single one has the empty name."""
     if fields.has("outputs"):
         outputs = fields.tensors("outputs")
         if not outputs:
@@ -142,20 +142,20 @@ def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:
 
 
 def _ordered(inputs: Mapping[str, NDArray[Any]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """In the op's own order; what the op does not name comes last."""
+    """Sort into the op's own order; names that the op does not know come last."""
     known = {name: inputs[name] for name in names if name in inputs}
     return {**known, **inputs}
 
 
 def _leading_dtype(arrays: Any) -> str:
-    """The dtype that a case stands for: the first float one, else the first."""
+    """Return the dtype that a case stands for: the first float one, else the first."""
     names = [dtype_name(array.dtype) or "float32" for array in arrays]
     floats = [name for name in names if DTYPES[name].kind == "float"]
     return (floats or names or ["float32"])[0]
 
 
 def _narrowed(arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Float tensors as bfloat16."""
+    """Return float tensors as bfloat16."""
     bfloat16 = numpy_dtype("bfloat16")
     with np.errstate(over="ignore", invalid="ignore"):
         return {

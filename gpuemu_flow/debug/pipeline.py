@@ -17,7 +17,7 @@ STAGES = ("generate", "op", "reference", "compare")
 
 
 class Steps(Protocol):
-    """What the stages are told from."""
+    """The data that the stages are shown from."""
 
     @property
     def selected(self) -> FailureRecord | None: ...
@@ -29,7 +29,7 @@ class Steps(Protocol):
 
 
 def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
-    """One stage: its task, and what came out of it."""
+    """Yield one stage: its task, and what came out of it."""
     record = steps.selected
     assert record is not None, "the session selects a failure first"  # noqa: S101
     yield steps.style.paint(f"{stage}:{record.op}:{record.dtype}", "1")

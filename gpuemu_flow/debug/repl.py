@@ -19,12 +19,12 @@ REMEMBERED = 1000
 
 
 class Reader(Protocol):
-    """Where commands come from."""
+    """A source of commands."""
 
     interactive: bool
 
     def read(self) -> str | None:
-        """The next line; None at the end."""
+        """Return the next line; None at the end."""
 
 
 def run_repl(
@@ -33,7 +33,7 @@ def run_repl(
     write: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Answer commands until they end; the exit code of the first that could not be carried out.
+    """Answer commands until they end; return the exit code of the first that failed.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Pipe:
     interactive = False
 
     def read(self) -> str | None:
-        """The next line, cut off where it is far too long."""
+        """Return the next line, cut off where it is far too long."""
         stream = sys.stdin.buffer
         line = stream.readline(4 * LONGEST_LINE + 4)
         rest = line
@@ -93,7 +93,7 @@ class Terminal:
     interactive = True
 
     def read(self) -> str | None:
-        """The next line."""
+        """Return the next line."""
         try:
             return input(self.session.prompt)
         except EOFError:
@@ -143,7 +143,7 @@ def line_editing(session: Session) -> Iterator[None]:
 
 
 def history_path() -> Path:
-    """Tell where commands are remembered: the XDG state folder."""
+    """Return the file that remembers commands, in the XDG state folder."""
     given = os.environ.get("XDG_STATE_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     state = Path(given) if given.startswith("/") else Path.home() / ".local" / "state"

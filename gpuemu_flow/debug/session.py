@@ -36,7 +36,7 @@ _ABOUT_A_FAILURE = ("show", "reproduce", "minimize", "export")
 
 @contextmanager
 def _cancellable() -> Iterator[Event]:
-    """An event that Ctrl-C sets; what is cancelled by it ends in KeyboardInterrupt, as all else."""
+    """Make an event that Ctrl-C sets; what it cancels ends in KeyboardInterrupt, as all else."""
     with cancel_on_signals() as cancel:
         try:
             yield cancel
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def prompt(self) -> str:
-        """Return what a terminal shows before each command."""
+        """Return the prompt that a terminal shows before each command."""
         chosen = self.selected
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
@@ -95,7 +95,7 @@ class Session:
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Do what one line says; its answer, line by line.
+        """Carry out one line and yield its answer, line by line.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Session:
         yield from self._actions[command.name](rest.strip())
 
     def completions(self, begun: str, line: str) -> list[str]:
-        """Return what the word `begun` at the end of `line` may become."""
+        """List the ways to complete the word `begun` at the end of `line`."""
         before = line[: len(line) - len(begun)].split()
         if not before:
             words: tuple[str, ...] = tuple(c.name for c in COMMANDS)
@@ -144,14 +144,14 @@ class Session:
         self._inputs, self._found, self._stage = None, None, 0
 
     def inputs(self) -> Mapping[str, NDArray[Any]]:
-        """The selected failure's inputs."""
+        """Return the selected failure's inputs."""
         record = self._select("")
         if self._inputs is None:
             self._inputs = failures.stored_inputs(FailureStore(Workspace().cache), record)
         return self._inputs
 
     def reproduction(self) -> failures.Reproduction:
-        """The selected failure, run once and remembered until `reproduce` or `refresh`."""
+        """Return the selected failure, run once and remembered until `reproduce` or `refresh`."""
         record = self._select("")
         if self._found is None:
             with _cancellable() as cancel:
@@ -218,7 +218,7 @@ class Session:
         return wrong[0] if wrong else both[0]
 
     def _part(self, name: str, indices: tuple[Index, ...]) -> NDArray[Any]:
-        """A tensor, or the part of it that indices name."""
+        """Return a tensor, or the part of it that indices name."""
         array = self._named(name)
         check_slice(name, indices, array.shape)
         part: NDArray[Any] = array[indices] if indices else array
@@ -237,7 +237,7 @@ class Session:
         raise problems.unknown_tensor(name, self._tensor_names())
 
     def _tensor_names(self) -> tuple[str, ...]:
-        """All names, without running anything for it."""
+        """Return all names, without running anything for it."""
         names = list(self.selected.shapes) if self.selected else []
         found = self._found
         for side, tensors in (

@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Names, each with the slice behind it; no slice is an empty tuple.
+    """Return names, each with the slice behind it; no slice is an empty tuple.
 
     Raises
     ------

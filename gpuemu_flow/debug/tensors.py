@@ -45,7 +45,7 @@ def describe(name: str, array: Array) -> str:
 
 
 def value_lines(array: Array) -> list[str]:
-    """All values of up to `SHOWN` elements, else the first and last ones of each dim."""
+    """Return all values of up to `SHOWN` elements, else the first and last ones of each dim."""
     shown = to_float64(array) if array.dtype.kind == "V" else array
     digits = 5 if array.itemsize <= 2 else 17 if array.itemsize == 8 else 9
     with np.printoptions(threshold=SHOWN, edgeitems=4, linewidth=100, precision=digits):
@@ -53,7 +53,7 @@ def value_lines(array: Array) -> list[str]:
 
 
 def difference_lines(names: tuple[str, str], first: Array, second: Array) -> list[str]:
-    """Tell how many elements differ, the largest difference, and a map of all of them.
+    """Count the elements that differ, show the largest difference, and map all of them.
 
     Raises
     ------

@@ -91,7 +91,7 @@ class AtomicForm:
 
     @cached_property
     def combine(self) -> Combine:
-        """Return what one turn does to the old value."""
+        """Compute the new value of one turn from the old one."""
         found = combiner(self.operation, self.type_name)
         if found is None:
             raise ValueError(f"no atomic {self.operation} of .{self.type_name}")

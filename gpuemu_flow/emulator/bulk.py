@@ -60,7 +60,7 @@ class BulkCopy:
 
     @property
     def verb(self) -> str:
-        """Return what is done to global memory."""
+        """Return the word for its access to global memory."""
         return "reads" if self.into_shared else "writes"
 
 

@@ -144,7 +144,7 @@ class Bytes(State):
         return Lanes(self.spread(offsets)[mask], mask, ())
 
     def _numbers(self, lanes: Lanes, chosen: Array) -> Array:
-        """Flat lane numbers of some positions among the active lanes."""
+        """Return flat lane numbers of some positions among the active lanes."""
         positions = np.flatnonzero(chosen)
         if lanes.mask is not None:
             return np.flatnonzero(lanes.mask)[positions]

@@ -1,4 +1,4 @@
-"""Which instructions of a PTX file can be run, and which cannot and why."""
+"""Coverage of a PTX file: instructions that can be run, and why others cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a parsed PTX function to a `Program`: operands decoded, device functions inlined."""
+"""Decode a parsed PTX function into a `Program`: operands read, device functions inlined."""
 
 from __future__ import annotations
 

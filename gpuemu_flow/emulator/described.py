@@ -1,4 +1,4 @@
-"""How an op of kind ``ptx`` is launched, as the configuration describes it: checked data."""
+"""Described launches: how the configuration says that an op of kind ``ptx`` is launched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LAUNCHES = 64
 _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 Fault = Callable[[tuple[str, ...], str, str], None]
-"""Takes where in the table a fault lies, what it is, and how to mend it."""
+"""Takes where in the table a fault lies, what it is, and how to fix it."""
 
 Expression = str | int
 

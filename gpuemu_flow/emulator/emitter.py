@@ -38,7 +38,7 @@ class Emitter:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of the parameter block."""
+        """Return bytes of the parameter block."""
         return self._program.parameter_bytes
 
     # Names

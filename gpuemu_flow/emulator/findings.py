@@ -1,4 +1,4 @@
-"""What the checks find, as data: one finding per check and place, with a count."""
+"""Findings of the checks, as data: one per check and place, with a count."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def message(self) -> str:
-        """Return what happened, in words, with the second place."""
+        """Describe the finding in words, with the second place."""
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
@@ -85,7 +85,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Source file and line, or the PTX line where there is no line information."""
+        """Return source file and line, or the PTX line where there is no line information."""
         return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
 
 

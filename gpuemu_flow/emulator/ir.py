@@ -84,7 +84,7 @@ Operand = Register | Immediate | Special | Symbol | Group | Memory | TensorPlace
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a step stands: PTX line, source file and line, and its text for messages."""
+    """The place of a step: PTX line, source file and line, and its text for messages."""
 
     text: str
     ptx_line: int
@@ -93,7 +93,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """Source file and line, or the PTX line where there is no line information."""
+        """Return source file and line, or the PTX line where there is no line information."""
         if self.line:
             return f"{self.file.rpartition('/')[2]}:{self.line}"
         return f"PTX line {self.ptx_line}"

@@ -1,4 +1,4 @@
-"""Which lanes take part in an access, and where they go."""
+"""Lanes of an access: which ones take part, and at which addresses."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ Argument = BufferArgument | ScalarArgument | PointerArgument
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """What a launch did.
+    """The outcome of a launch.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where parameters and variables lie: parameter block, shared and local layout, initial bytes."""
+"""Layout of memory: parameter block, shared and local variables, initial bytes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LEAST_CHARGE = 1024
 
 @dataclass
 class BarrierRequest:
-    """What a block's closing barrier asks for.
+    """The request of a block's closing barrier.
 
     Attributes
     ----------
@@ -309,7 +309,7 @@ class _Schedule:
 
 
 class _Waiting:
-    """Who waits at which barrier of each block."""
+    """The warps that wait at each barrier of each block."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.block = np.full(shape, -1, np.int32)

@@ -172,12 +172,12 @@ class SideBySide:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """All buffers, case after case."""
+        """Return all buffers, case after case."""
         return self._arena.buffers
 
     @property
     def data(self) -> Array:
-        """The arena's bytes."""
+        """Return the arena's bytes."""
         return self._arena.data
 
     def begin_case(self) -> None:

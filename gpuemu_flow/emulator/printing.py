@@ -1,4 +1,4 @@
-"""What a kernel prints: ``printf`` formatted as C does, and failed assertions."""
+"""Output of a kernel: ``printf`` formatted as C does, and failed assertions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where lane-wise opcodes are registered: what they read, write and compute."""
+"""Register of lane-wise opcodes: what they read, write and compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one launch shares over its batches, and what one batch of blocks knows about itself."""
+"""State of a launch: the part that its batches share, and the part of each batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Tally:
 
 @dataclass(frozen=True)
 class CaseMemory:
-    """What differs between the cases of one launch: where their parameters and variables lie.
+    """Differences between the cases of one launch: places of their parameters and variables.
 
     Attributes
     ----------
@@ -88,17 +88,17 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads per block."""
+        """Return threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid."""
+        """Return blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def all_blocks(self) -> int:
-        """Blocks of all cases."""
+        """Return blocks of all cases."""
         return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:

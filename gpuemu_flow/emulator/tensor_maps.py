@@ -115,7 +115,7 @@ class TensorMap:
 
     @property
     def lacking(self) -> str:
-        """Return what of the map the emulator lacks; an empty string for nothing."""
+        """Name a property of the map that the emulator lacks; an empty string for none."""
         if self.kind >= len(ELEMENT_TYPES):
             return f"element type {self.kind}"
         if self.interleave or self.fill > 1 or self.swizzle >= len(SWIZZLE_SPANS):
@@ -165,7 +165,7 @@ class TensorMap:
 
     @property
     def filling(self) -> bytes:
-        """Return what an element outside of the tensor reads as."""
+        """Return the value that an element outside of the tensor reads as."""
         if not self.fill:
             return bytes(self.item)
         word = {"f16": "7fff", "bf16": "7fff", "f32": "7fffffff"}.get(self.type_name)

@@ -11,7 +11,7 @@ _BITS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
 
 class Warps(Atomics):
-    """What the threads of a warp compute together."""
+    """Operations that the threads of a warp carry out together."""
 
     def by_warp(self, x: Array) -> Array:
         """View lanes as (blocks, warps, 32)."""

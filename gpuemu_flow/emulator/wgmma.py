@@ -54,7 +54,7 @@ class GroupForm:
 
     @property
     def registers(self) -> int:
-        """Registers of D in each lane."""
+        """Return registers of D in each lane."""
         return self.n // (4 if self.d == "f16" else 2)
 
 

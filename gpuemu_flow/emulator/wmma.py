@@ -43,12 +43,12 @@ class FragmentForm:
 
     @property
     def bits(self) -> int:
-        """Bits of an element."""
+        """Return bits of an element."""
         return WMMA_BITS[self.kind]
 
     @property
     def per_register(self) -> int:
-        """Elements in a register."""
+        """Return elements in a register."""
         return max(1, 32 // self.bits)
 
     def elements(self) -> Array:

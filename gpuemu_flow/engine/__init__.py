@@ -1,1 +1,1 @@
-"""From a configuration to a task graph, and from what changed to what runs."""
+"""The build tool: task graph, current and stale tasks, and their execution."""

@@ -1,4 +1,4 @@
-"""From a configuration to the task graph: one place decides which task reads what."""
+"""Compile a configuration into the task graph: one place decides which task reads what."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a command line changes of the configuration.
+    """Changes that a command line makes to the configuration.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which cases are made in place of those that the ops ask for.
+    """A sampling: the cases that are made in place of those that the ops ask for.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Sampling:
     shapes: tuple[tuple[int, ...], ...] = ()
 
     def of(self, op: OpConfig) -> OpConfig:
-        """The op as it is checked."""
+        """Return the op as it is checked."""
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)
@@ -78,7 +78,7 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """By the value of `Overrides.ci`; a value that is not here changes nothing."""
+    """Map values of `Overrides.ci` to their samplings; a missing value changes nothing."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
@@ -123,7 +123,7 @@ class Compiler:
         self._groups: dict[str, list[str]] = {stage: [] for stage in STAGES}
 
     def graph(self) -> Graph:
-        """All tasks, groups and skips."""
+        """Return all tasks, groups and skips."""
         kernels = self._kernels()
         for op in self._config.ops:
             reason = op.skip_reason
@@ -165,7 +165,7 @@ class Compiler:
             self._groups.setdefault(name, []).extend(members)
 
     def _master_seed(self, overrides: Overrides) -> int:
-        """The command line's seed, else the file's; its 0 means one drawn anew for every run."""
+        """Return the command line's seed, else the file's; its 0 draws one anew for every run."""
         if overrides.seed is not None:
             return overrides.seed
         if self._config.validation.seed == 0:
@@ -259,18 +259,18 @@ class Compiler:
 
     @staticmethod
     def _makers(spec: TaskSpec, kernels: KernelTasks | None) -> list[TaskSpec]:
-        """A task and those before it: the graph holds them before whoever reads them."""
+        """Return a task and those before it: the graph holds them before whoever reads them."""
         needed = {spec.name, *(source.task for source in spec.inputs)}
         return [task for task in kernels.tasks if task.name in needed] if kernels else []
 
     @staticmethod
     def _what_it_computes(program: Mapping[str, Json]) -> dict[str, Json]:
-        """A program's conditions without those that only limit it."""
+        """Return a program's conditions without those that only limit it."""
         limits = ("timeout", "timeout_grows", "memory_limit", "isolation")
         return {name: value for name, value in program.items() if name not in limits}
 
     def _interpreter(self) -> dict[str, Json]:
-        """Another interpreter than ours, where one is configured."""
+        """Return another interpreter than ours, where one is configured."""
         python = self._config.execution.python_path
         return {"python": self.sources.relative(Path(python))} if python else {}
 
@@ -326,7 +326,7 @@ class Compiler:
         return glob_files(self._config.root, pattern)
 
     def _off_limits(self, op: ProgramRef, reference: ProgramRef) -> OffLimits:
-        """What the op's process must leave alone: the reference, its sources, our own files."""
+        """List what the op's process must not touch: the reference, its sources, our own files."""
         made_of = {f for start in reference.files for f in self.sources.closure(start).files}
         sources = [self._config.root / path for path in made_of]
         sources += [file.path for file in self._config.files]
@@ -341,7 +341,7 @@ class Compiler:
         *,
         fenced: bool,
     ) -> dict[str, Json]:
-        """The program as the runners take it; its limits and absolute paths are in no key."""
+        """Return the program for the runners; no key holds its limits and absolute paths."""
         executable, *arguments = ref.argv or ("",)
         has_file = (
             ref.path is not None and not ref.module and not (ref.kind == "command" and executable)
@@ -378,7 +378,7 @@ class Compiler:
         ).to_json()
 
     def _add_targets(self, targets: Mapping[str, tuple[str, ...]]) -> None:
-        """The user's own names; the loader has refused unknown members and cycles."""
+        """Collect the user's own names; the loader has refused unknown members and cycles."""
 
         def members(name: str) -> list[str]:
             found: dict[str, None] = {}
@@ -420,7 +420,7 @@ def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Files below `root` that `pattern` matches, relative to it, sorted."""
+    """Return files below `root` that `pattern` matches, relative to it, sorted."""
     return sorted(
         path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
     )

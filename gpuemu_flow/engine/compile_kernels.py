@@ -50,7 +50,7 @@ _NEEDED = {
 
 @dataclass
 class KernelTasks:
-    """What the kernels add to the graph.
+    """The part of the graph that the kernels add.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """The task that makes the code that ops of a kernel run; the first where `arch` is empty.
+        """Find the task that makes the code for ops of a kernel; any architecture if empty.
 
         A build for no certain architecture serves any.
         """
@@ -87,12 +87,12 @@ class KernelTasks:
 def kernel_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
 ) -> KernelTasks:
-    """Tasks of all kernels of a configuration; `version` is the digest of our own code."""
+    """Return tasks of all kernels of a configuration; `version` is the digest of our own code."""
     return _KernelCompiler(config, cache, sources, version).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
-    """Limits and severities of one kernel: its own go over those of ``[policies]``."""
+    """Return limits and severities of one kernel: its own go over those of ``[policies]``."""
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
         "registers_warn_above": policies.registers.warn,
@@ -118,7 +118,7 @@ def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
 
 
 def still_holds(root: Path, basis: KernelBasis) -> bool:
-    """Whether the files, headers and tools that kernels were compiled from are found as before."""
+    """Tell whether the files, headers and tools behind compiled kernels are found as before."""
     return (
         all(
             include_closure(root / start, flags, root) == found
@@ -164,7 +164,7 @@ class _KernelCompiler:
         self._python = config.execution.python_path or ""
 
     def compile(self) -> KernelTasks:
-        """All tasks, in the order of the configuration."""
+        """Return all tasks, in the order of the configuration."""
         if not self._config.kernels:
             return self._out
         kinds = {kernel.name: self._kind(kernel) for kernel in self._config.kernels}
@@ -190,7 +190,7 @@ class _KernelCompiler:
         return self._out
 
     def _kind(self, kernel: KernelConfig) -> str:
-        """Tell how a kernel's artifacts are had; empty when it names none."""
+        """Name the way in which a kernel's artifacts are had; empty when there is none."""
         if kernel.build.command:
             return COMMAND
         if kernel.triton is not None:
@@ -292,7 +292,7 @@ class _KernelCompiler:
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:
-        """PTX and cubin; a source may be one of them itself."""
+        """Return a kernel's PTX and cubin; a source may be one of them itself."""
         ptx, cubin = kernel.ptx, kernel.cubin
         if kernel.source is not None and not kernel.build.command:
             ptx = kernel.source if ptx is None and kernel.source.suffix == ".ptx" else ptx
@@ -300,7 +300,7 @@ class _KernelCompiler:
         return ptx, cubin
 
     def _files(self, kernel: KernelConfig, kind: str) -> tuple[list[str], tuple[str, ...]]:
-        """Files that decide what a build gives, and packages."""
+        """Return files that decide what a build gives, and packages."""
         files: set[str] = set()
         packages: tuple[str, ...] = ()
         if kernel.source is not None:
@@ -328,7 +328,7 @@ class _KernelCompiler:
         self._includes.append([relative(source, self._root), list(flags), found])
 
     def _missing(self, kind: str) -> str:
-        """Why kernels of a kind cannot be built here; empty when they can."""
+        """Say why kernels of a kind cannot be built here; empty when they can."""
         if kind == CUDA and not self._chain.tools.get("nvcc"):
             missing = tool_missing("nvcc")
             return f"{missing.message}: {missing.hint}"

@@ -57,7 +57,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         return False
 
     def get_values(self, task_name: str) -> dict[str, Json]:
-        """Values saved with a task."""
+        """Return values saved with a task."""
         record = self._states.record(task_name)
         return dict(record.values) if record else {}
 

@@ -1,4 +1,4 @@
-"""From what programs were seen to use to parts of keys: what each input holds now."""
+"""Parts of keys from what programs were seen to use: the present state of each input."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class Discovery:
         )
 
     def _stdlib_of(self, path: str) -> str:
-        """The folder of the standard library that a path lies in; empty when in none."""
+        """Return the folder of the standard library that a path lies in; empty when in none."""
         match = _STDLIB.fullmatch(path)
         if match is None:
             return ""
@@ -312,7 +312,7 @@ def entries_in(folder: str) -> frozenset[str] | None:
 
 
 def modules_in(folder: str) -> frozenset[str] | None:
-    """Return what `entries_in` does, without names that editors make beside sources."""
+    """List a folder like `entries_in`, without names that editors make beside sources."""
     return _entries(folder, _NO_MODULES)
 
 
@@ -335,7 +335,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def sizes_in(folder: str) -> dict[str, str] | None:
-    """Return what can be seen of each entry of a folder besides its times; None without folder."""
+    """Look at each entry of a folder, but for its times; None where there is no folder."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]
@@ -354,7 +354,7 @@ SHOWN: dict[str, Callable[[str], object]] = {
 
 
 def _source_of(path: str) -> str:
-    """The source that compiled code was made from, where it is there."""
+    """Return the source that compiled code was made from, where it is there."""
     match = _PYC.fullmatch(path)
     source = f"{match[1]}/{match[2]}.py" if match is not None else path
     return source if match is None or os.path.exists(source) else path  # noqa: PTH110
@@ -373,7 +373,7 @@ def _has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Every link on the way from a path as it is named to the file behind it."""
+    """Yield every link on the way from a path as it is named to the file behind it."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

@@ -1,4 +1,4 @@
-"""Which installed distribution a file belongs to, read from the RECORD files beside it."""
+"""The installed distribution of a file, read from the RECORD files beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def normal_name(name: str) -> str:
 
 @dataclass
 class Looked:
-    """What one look at many files found, so that it looks at no folder twice."""
+    """Findings of one look at many files, so that it looks at no folder twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, frozenset[str]] = field(default_factory=dict)

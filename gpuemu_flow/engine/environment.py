@@ -37,7 +37,7 @@ def cpu_features() -> str:
 
 
 def fingerprint() -> dict[str, str]:
-    """Return what every action key of a program's run holds of the machine."""
+    """Collect the facts of the machine that every action key of a program's run holds."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{sys.platform} {platform.machine()}",

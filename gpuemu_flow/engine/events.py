@@ -1,4 +1,4 @@
-"""What happens during a run, as data for whoever shows it."""
+"""Events of a run, as data for whoever shows it."""
 
 from __future__ import annotations
 

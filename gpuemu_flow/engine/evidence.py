@@ -1,4 +1,4 @@
-"""What verdicts rest on, looked at before anything runs and again at the end.
+"""Evidence that verdicts rest on, looked at before anything runs and again at the end.
 
 The reference, the configuration and our own code decide what passes. An op that got at one of them
 while it ran would be judged by what it made of it.

@@ -21,7 +21,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(path: str | Path) -> Stamp | None:
-    """The stamp of a regular file, or None when there is none."""
+    """Return the stamp of a regular file, or None when there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116 - asked for every file of a workspace
     except (OSError, ValueError):
@@ -57,7 +57,7 @@ class FileTable:
         self._targets = prefix
 
     def digest(self, path: str) -> str:
-        """sha256 of a file's content, `ABSENT` when it does not exist or is no file.
+        """Return sha256 of a file's content, `ABSENT` when it does not exist or is no file.
 
         Raises
         ------

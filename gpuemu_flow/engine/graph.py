@@ -40,7 +40,7 @@ class Graph:
     _readers: dict[str, list[str]] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "tasks": [spec.to_json() for spec in self.tasks.values()],
             "groups": {name: list(members) for name, members in self.groups.items()},
@@ -66,7 +66,7 @@ class Graph:
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Names of the tasks that read `task`'s manifest."""
+        """Return names of the tasks that read `task`'s manifest."""
         if not self._readers:
             for spec in self.tasks.values():
                 for source in spec.inputs:
@@ -74,7 +74,7 @@ class Graph:
         return self._readers.get(task, [])
 
     def downstream(self, names: Iterable[str]) -> set[str]:
-        """`names` and every task that depends on one of them."""
+        """Return `names` and every task that depends on one of them."""
         found: set[str] = set()
         pending = list(names)
         while pending:
@@ -85,7 +85,7 @@ class Graph:
         return found
 
     def upstream(self, names: Iterable[str]) -> set[str]:
-        """`names` and every task that one of them depends on."""
+        """Return `names` and every task that one of them depends on."""
         found: set[str] = set()
         pending = list(names)
         while pending:
@@ -96,7 +96,7 @@ class Graph:
         return found
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
-        """Tasks that the words of a command line name, without what they depend on.
+        """Return tasks that the words of a command line name, without what they depend on.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class Graph:
         return chosen
 
     def _unknown(self, word: str) -> Problem:
-        """Why a word names nothing: it may be a task that could be, were its op not skipped."""
+        """Report a word that names nothing: it may be a task of an op that was skipped."""
         stage, _, rest = word.partition(":")
         for skip in self.skips:
             if stage in STAGES and rest in (skip.op, f"{skip.op}:{skip.dtype}"):

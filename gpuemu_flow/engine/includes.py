@@ -1,4 +1,4 @@
-"""Which files a CUDA source includes, found without running a preprocessor."""
+"""Files that a CUDA source includes, found without running a preprocessor."""
 
 from __future__ import annotations
 
@@ -58,21 +58,21 @@ def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
 
 
 def relative(path: Path, root: Path) -> str:
-    """A path as keys and messages show it."""
+    """Return a path as keys and messages show it."""
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
     return path.as_posix()
 
 
 def _normal(path: Path) -> Path:
-    """Without ``..``, links left as they are: the name that the compiler would show."""
+    """Return it without ``..``, links left as they are: the name that the compiler would show."""
     import os.path  # noqa: PLC0415 - pathlib has no such function
 
     return Path(os.path.normpath(path))
 
 
 def _options(flags: Iterable[str], root: Path) -> tuple[list[Path], list[Path]]:
-    """Include folders and forced includes that compiler flags name."""
+    """Return include folders and forced includes that compiler flags name."""
     folders: list[Path] = []
     files: list[Path] = []
     waiting: list[Path] | None = None

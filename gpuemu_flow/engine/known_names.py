@@ -19,7 +19,7 @@ MOST = 2_000
 
 
 class KnownNames:
-    """What can be named in the workspace of one configuration; nothing where it is broken.
+    """The names in the workspace of one configuration; none where it is broken.
 
     Parameters
     ----------
@@ -33,30 +33,30 @@ class KnownNames:
 
     @property
     def ops(self) -> list[str]:
-        """Names of ops, in the order of the file."""
+        """Return names of ops, in the order of the file."""
         return _names(self._tree.get("ops"))
 
     @property
     def kernels(self) -> list[str]:
-        """Names of kernels, in the order of the file."""
+        """Return names of kernels, in the order of the file."""
         return _names(self._tree.get("kernels"))
 
     @property
     def groups(self) -> list[str]:
-        """Return what `run` takes besides tasks: ops, kernels, stages, targets."""
+        """List the words that `run` takes besides tasks: ops, kernels, stages, targets."""
         targets = self._tree.get("targets")
         named = list(targets) if isinstance(targets, dict) else []
         return [*self.ops, *self.kernels, *named, *STAGES, "quick", "all"]
 
     @property
     def tasks(self) -> list[str]:
-        """Names of tasks as the last run left them."""
+        """Return names of tasks as the last run left them."""
         known = self._last()
         return list(known.graph.tasks)[:MOST] if known is not None else []
 
     @property
     def failures(self) -> list[str]:
-        """Ids of recorded failures, newest first."""
+        """Return ids of recorded failures, newest first."""
         cache = self._cache()
         if not (cache.folder / "failures").is_dir():
             return []
@@ -64,7 +64,7 @@ class KnownNames:
 
     @property
     def baselines(self) -> list[str]:
-        """Names of stored baselines, newest first."""
+        """Return names of stored baselines, newest first."""
         return [found.tag for found in BaselineStore(self._cache()).list()]
 
     def _last(self) -> Snapshot | None:

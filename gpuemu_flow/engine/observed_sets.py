@@ -1,4 +1,4 @@
-"""Which task was seen to use what, for all tasks at once: the long way and the plan look here."""
+"""Inputs that each task was seen to use, for all tasks at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 
 @dataclass
 class Needed:
-    """What must be unchanged for all sets to hold, besides files.
+    """Facts besides files that must be unchanged for all sets to hold.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ObservedSets:
         self.task_sets[task] = key
 
     def of(self, tasks: Iterable[str]) -> ObservedSets:
-        """Return what is known of these tasks only."""
+        """Select the sets of these tasks."""
         kept = {task: self.task_sets[task] for task in tasks if task in self.task_sets}
         return ObservedSets({key: self.sets[key] for key in set(kept.values())}, kept)
 
@@ -76,7 +76,7 @@ class ObservedSets:
         return {task for task, key in self.task_sets.items() if key in moved}
 
     def needed(self, lookup: Discovery) -> Needed:
-        """Return what the plan must hold besides the files that the lookup has digested."""
+        """Collect what the plan must hold besides the files that the lookup has digested."""
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
@@ -108,7 +108,7 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, each text once: thousands of programs share most of what they use."""
+        """Return plain JSON, each text once: thousands of programs share most of what they use."""
         texts: dict[str, int] = {}
 
         def number(text: str) -> int:
@@ -161,7 +161,7 @@ def _look(found: Needed, path: str, seen: str) -> None:
 
 
 def _first_missing(path: str) -> str:
-    """The uppermost part of a path that is not there."""
+    """Return the uppermost part of a path that is not there."""
     while len(path) > 1:
         folder = os.path.dirname(path)  # noqa: PTH120
         if os.path.isdir(folder):  # noqa: PTH112

@@ -55,7 +55,7 @@ _LENGTH = 16
 
 @cache
 def _folders() -> dict[str, str]:
-    """Absolute folder to its name, as it is named and as it is behind links."""
+    """Return absolute folder to its name, as it is named and as it is behind links."""
     found = {}
     for name in _FOLDERS:
         folder = _PACKAGE / name

@@ -92,7 +92,7 @@ def variable_digest(environ: Mapping[str, str], name: str) -> str:
 
 
 def look_of(path: str, *, size: bool = False) -> str:
-    """Return what a program that asks for a path sees: kind and mode; empty where there is nothing.
+    """Return the kind and mode that a program sees at a path; empty where there is nothing.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """Return what of the process itself a plan depends on."""
+    """Collect the facts of the process that a plan depends on."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)
@@ -132,7 +132,7 @@ def render(
     variables: Mapping[str, str] | None = None,
     looks: Mapping[str, str] | None = None,
 ) -> bytes | None:
-    """The plan file's content.
+    """Return the plan file's content.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def _unquote(text: str) -> str:
 
 
 def find_workspace(start: str) -> str | None:
-    """The nearest folder from `start` upward that holds a configuration."""
+    """Return the nearest folder from `start` upward that holds a configuration."""
     folder = start
     while True:
         if os.path.isfile(os.path.join(folder, CONFIG_NAME)):  # noqa: PTH113, PTH118

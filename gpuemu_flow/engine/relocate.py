@@ -46,7 +46,7 @@ class Relocator:
         return replace(result, failures=moved)
 
     def _ptx_of(self, compare: TaskSpec) -> Path | None:
-        """The PTX that the op of a comparison runs, where a build made it."""
+        """Return the PTX that the op of a comparison runs, where a build made it."""
         for op in (s.task for s in compare.inputs if s.role == stages.OP):
             for code in (s.task for s in self._tasks[op].inputs if s.role == stages.CODE):
                 build = self._tasks[code].inputs[0].path

@@ -85,7 +85,7 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass
 class Execution:
-    """What happened to each task that was looked at.
+    """The outcome of each task that was looked at.
 
     Attributes
     ----------
@@ -109,7 +109,7 @@ class Execution:
 
 
 class _Reporter(ZeroReporter):  # type: ignore[misc]
-    """doit's events, handed to our listener."""
+    """Hand doit's events to our listener."""
 
     def __init__(
         self, execution: Execution, listener: Listener, log_path: Callable[[str], Path]
@@ -163,7 +163,7 @@ class _WakingQueue(queue.Queue[Any]):
     """Wakes now and then: a signal that comes as the main thread falls asleep is handled then."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """As `queue.Queue.get`."""
+        """Get an item, as `queue.Queue.get` does."""
         while block and timeout is None:
             with contextlib.suppress(queue.Empty):
                 return super().get(timeout=WAKE_SECONDS)
@@ -180,7 +180,7 @@ class _Runner(MThreadRunner):  # type: ignore[misc]
         self._stop_running = True
 
     def finish(self) -> int:
-        """Without doit's teardown: states are saved per task."""
+        """Skip doit's teardown: states are saved per task."""
         return int(self.final_result)
 
 

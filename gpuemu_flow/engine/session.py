@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a command asks for.
+    """Options of a run, as a command gives them.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class RunOptions:
 
 @dataclass
 class RunOutcome:
-    """What a run did.
+    """The outcome of a run.
 
     Attributes
     ----------
@@ -90,11 +90,11 @@ class RunOutcome:
 
     @property
     def executed(self) -> list[str]:
-        """Tasks whose action really ran, in graph order."""
+        """Return tasks whose action really ran, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
-        """`status` in graph order."""
+        """Return `status` in graph order."""
         return {name: self.status[name] for name in self.graph.tasks if name in self.status}
 
     @property
@@ -162,13 +162,13 @@ def run(
 
 
 def count_jobs(workspace: Workspace, options: RunOptions) -> int:
-    """Tell how many tasks run at a time."""
+    """Return the number of tasks that may run at a time."""
     jobs = options.jobs if options.jobs is not None else workspace.settings.jobs
     return jobs or os.cpu_count() or 1
 
 
 def _ignored_changes(workspace: Workspace, options: RunOptions, left: set[str]) -> list[Problem]:
-    """A warning when narrowed triggers let tasks stand that would otherwise run."""
+    """Return a warning when narrowed triggers let tasks stand that would otherwise run."""
     if set(options.triggers) == set(TRIGGERS) or options.force:
         return []
     states, tasks = workspace.states(), workspace.graph.tasks

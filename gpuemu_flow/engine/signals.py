@@ -17,7 +17,7 @@ after the last of them and before the system's wait does not end that wait."""
 
 @contextmanager
 def on_signals(react: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM call `react`; a second one ends the process as usual.
+    """Call `react` on SIGINT and SIGTERM while inside; a second one ends the process as usual.
 
     Does nothing outside of the main thread, where Python handles no signals.
     """
@@ -43,7 +43,7 @@ def on_signals(react: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def cancel_on_signals() -> Iterator[threading.Event]:
-    """An event that a signal sets."""
+    """Yield an event that a signal sets."""
     cancel = threading.Event()
     with on_signals(cancel.set):
         yield cancel

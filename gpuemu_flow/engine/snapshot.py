@@ -1,4 +1,4 @@
-"""What the last run left behind: the compiled graph and the digests of all files it knew."""
+"""The last run's snapshot: the compiled graph and the digests of all files that it knew."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class Settings:
     warnings: tuple[Problem, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "warnings": [asdict(problem) for problem in self.warnings]}
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
         return cls(**{**data, "warnings": warnings})
 
 
 @dataclass(frozen=True)
 class KernelBasis:
-    """What the tasks of kernels were compiled from, outside of the configuration.
+    """Facts outside of the configuration that the tasks of kernels were compiled from.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class KernelBasis:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a graph was compiled from.
+    """Facts that a graph was compiled from.
 
     Attributes
     ----------
@@ -138,12 +138,12 @@ class Basis:
     absent: Sequence[str]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "kernels": None if self.kernels is None else vars(self.kernels)}
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
-        """Rebuild from `to_json`'s form; KeyError or TypeError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
         return cls(**{**data, "kernels": kernels})
 

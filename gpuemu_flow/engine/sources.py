@@ -1,4 +1,4 @@
-"""Which workspace files a script runs: its imports, followed without running anything."""
+"""Workspace files that a script runs: its imports, followed without running anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STDLIB = sys.stdlib_module_names
 
 @dataclass(frozen=True)
 class Closure:
-    """What one program is made of.
+    """The files and packages of one program.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class SourceIndex:
     _absent: set[Path] = field(default_factory=set)
 
     def closure(self, script: Path) -> Closure:
-        """All files and packages of the program that starts at `script`."""
+        """Return all files and packages of the program that starts at `script`."""
         known = self._closures.get(script)
         if known is not None:
             return known
@@ -73,17 +73,17 @@ class SourceIndex:
         return closure
 
     def imports_digest(self, path: Path) -> str:
-        """One value for all that a file imports: while it stays, so does every closure."""
+        """Return one value for all that a file imports: while it stays, so does every closure."""
         return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
-        """sha256 of the bytes that the imports were read from; empty when there are none."""
+        """Return sha256 of the bytes that the imports were read from; empty when there are none."""
         self._imports(path)
         return self._contents[path]
 
     @property
     def absent(self) -> list[str]:
-        """Files and folders that an import would have found first, had they been there.
+        """Return files and folders that an import would have found first, had they been there.
 
         When one of them appears, the same import may mean another module.
         """
@@ -130,7 +130,7 @@ class SourceIndex:
         return []
 
     def _module_files(self, base: Path, name: str) -> list[Path]:
-        """Files that importing `name` below `base` would run; none when it is not local."""
+        """Return files that importing `name` below `base` would run; none when it is not local."""
         found: list[Path] = []
         folder = base
         parts = [p for p in name.split(".") if p]

@@ -1,4 +1,4 @@
-"""Whether a task is current: its key now against the key of its last success."""
+"""States of tasks: a task is current if its key is that of its last success."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OBSERVED_STAGES = (stages.OP, stages.REFERENCE, stages.COMPARE)
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What is stored of a task's last success.
+    """The stored record of a task's last success.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class TaskRecord:
 
 
 class TaskStates:
-    """What is known of each task's last success, and what its key would be now.
+    """The last success of each task, and its key as of now.
 
     Parameters
     ----------
@@ -117,11 +117,11 @@ class TaskStates:
         files.expect_targets(f"{self._manifests}tasks/")
 
     def manifest(self, target: str) -> str:
-        """A target's path in the file table."""
+        """Return a target's path in the file table."""
         return self._manifests + target
 
     def parts(self, spec: TaskSpec) -> KeyParts:
-        """Return what decides, now, whether `spec` must run."""
+        """Collect all that decides, now, whether `spec` must run."""
         record = self.record(spec.name) if spec.stage in OBSERVED_STAGES else None
         static = self.static_parts(spec)
         if record is None:
@@ -129,7 +129,7 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """The parts that are known without what its program was seen to use."""
+        """Return the parts that are known without what its program was seen to use."""
         runs_program = bool(spec.sources or spec.packages)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
@@ -140,7 +140,7 @@ class TaskStates:
         )
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
-        """Versions, now, of the packages that a task's sources import."""
+        """Return versions, now, of the packages that a task's sources import."""
         versions = ((name, self._version(name)) for name in spec.packages)
         return {name: version for name, version in versions if version}
 
@@ -203,7 +203,7 @@ class TaskStates:
         self._cache.state.put(f"broken:{spec.name}", found)
 
     def broken(self, spec: TaskSpec) -> list[Problem] | None:
-        """Why a task made nothing when it last ran, as it is now; None when that is not known."""
+        """Return the problems of a task that made nothing, if they still hold; None if unknown."""
         if self.record(spec.name) is not None:
             return None
         found = self._cache.state.get(f"broken:{spec.name}")
@@ -230,7 +230,7 @@ class TaskStates:
         return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
 
     def environment_digest(self) -> str:
-        """One name for the whole environment."""
+        """Return one name for the whole environment."""
         return digest_json(self._environment)
 
 

@@ -1,4 +1,4 @@
-"""Which files a workspace's results depend on, and waiting until one of them is saved."""
+"""Watch the files that a workspace's results depend on, until one of them is saved."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_S = 0.1
 SETTLED_S = 0.03  # an editor writes, syncs and renames within this
 LONGEST_SETTLING_S = 0.25
 MOST_FOLDERS = 2000  # each costs a system call per look
-MOST_FILES = 2000  # those that may mend a broken configuration, such as a script made executable
+MOST_FILES = 2000  # those that may fix a broken configuration, such as a script made executable
 LOOK_ANYWAY_MS = 200  # network file systems send no events
 _TICKS_NS = 50_000_000
 _NEVER_SOURCES = frozenset({"__pycache__", "node_modules", CACHE_NAME})
@@ -57,7 +57,7 @@ class FileWatch:
 
     @property
     def folders(self) -> frozenset[str]:
-        """Every folder in which something watched lies."""
+        """Return every folder in which something watched lies."""
         parents = (os.path.dirname(path) for path in self._files)  # noqa: PTH120 - often
         all_folders = (*parents, *self._folders, *(path for _, path in self._shown))
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
@@ -87,7 +87,7 @@ class FileWatch:
         self._follow_folders()
 
     def follow_config(self, path: Path) -> None:
-        """Watch a configuration that cannot be used, and all that may mend it."""
+        """Watch a configuration that cannot be used, and all that may fix it."""
         self.anything = True
         self._follow_folders()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
@@ -101,7 +101,7 @@ class FileWatch:
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Paths that changed, came or went since `refresh`, relative to the workspace."""
+        """Return paths that changed, came or went since `refresh`, relative to the workspace."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
@@ -130,7 +130,7 @@ class FileWatch:
 def _observed(
     workspace: Workspace, tasks: Iterable[str]
 ) -> tuple[dict[str, Stamp | None], dict[tuple[str, str], object]]:
-    """What programs were seen to use: files as the engine last read them, and what they looked at.
+    """List the inputs of programs: files as the engine last read them, and looks at paths.
 
     The latter by its kind of `SHOWN` and its path.
     """
@@ -154,7 +154,7 @@ def _observed(
 
 
 def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
-    """A folder's stamp and the names in it that may matter."""
+    """Return a folder's stamp and the names in it that may matter."""
     stamp = stamp_of(folder)
     try:
         names = frozenset(
@@ -168,12 +168,12 @@ def _look_into(folder: str) -> tuple[Stamp | None, frozenset[str]]:
 
 
 def _is_past(stamp: Stamp | None) -> bool:
-    """Whether a later change must have another stamp; file systems count in ticks of some ms."""
+    """Tell whether a later change must have another stamp; file systems count ticks of some ms."""
     return stamp is None or max(stamp[:2]) < time.time_ns() - _TICKS_NS
 
 
 def _source_folders(root: Path) -> Iterator[str]:
-    """`root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
+    """Yield `root` and the folders below it that may hold sources, at most `MOST_FOLDERS`."""
     left = MOST_FOLDERS
     for folder, names, _ in os.walk(root):
         yield folder
@@ -245,7 +245,7 @@ class Events:
 
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
-    """`Events` where watchfiles is installed and not refused, else `Polling`."""
+    """Yield `Events` where watchfiles is installed and not refused, else `Polling`."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     if poll or find_spec("watchfiles") is None:
@@ -256,7 +256,7 @@ def open_alarm(*, poll: bool) -> Iterator[Alarm]:
 
 
 def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
-    """Wait until something watched is saved and has come to rest; what it was."""
+    """Wait until something watched is saved and has come to rest, and return its paths."""
     found = files.saved()
     while not found:
         alarm.wait(files.folders)

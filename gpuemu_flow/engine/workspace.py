@@ -108,28 +108,28 @@ class Workspace:
 
     @property
     def graph(self) -> Graph:
-        """The task graph."""
+        """Return the task graph."""
         return self.snapshot.graph
 
     @property
     def settings(self) -> Settings:
-        """Return what a run needs of the configuration."""
+        """Return the part of the configuration that a run needs."""
         return self.snapshot.settings
 
     @property
     def config(self) -> Config:
-        """The configuration, parsed when first asked for."""
+        """Return the configuration, parsed when first asked for."""
         if self._config is None:
             self._config = load_config(self.config_path, environ=self._environ)
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
-        """States and keys of the tasks."""
+        """Return states and keys of the tasks."""
         return TaskStates(self.cache, self.snapshot.files, self.environment, triggers, self.inputs)
 
     @cached_property
     def inputs(self) -> Discovery:
-        """Return what programs were seen to use, as it is now."""
+        """Return the lookup of the present state of inputs that programs were seen to use."""
         return self._discovery(self.snapshot.files)
 
     def _discovery(self, files: FileTable) -> Discovery:
@@ -147,7 +147,7 @@ class Workspace:
             take_over(self._renamed, self.graph, self.cache, states, observed)
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Those of `names` that may have to run: changed themselves, or downstream of one.
+        """Return those of `names` that may have to run: changed themselves, or downstream of one.
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
@@ -277,7 +277,7 @@ class Workspace:
         )
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what the overrides come to, given what ``[ci]`` asks for."""
+        """Merge the overrides with the settings of ``[ci]``."""
         return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
 
     def _same_kernels(self, known: Snapshot) -> bool:
@@ -288,7 +288,7 @@ class Workspace:
         return still_holds(self.root, known.basis.kernels)
 
     def _same_imports(self, known: Snapshot) -> bool:
-        """Whether every import still leads to the file that it led to when the graph was made."""
+        """Tell whether every import still leads to the file that it led to at compile time."""
         if any((self.root / path).exists() for path in known.basis.absent):
             return False
         files = FileTable(self.root, dict(known.files.entries))
@@ -359,7 +359,7 @@ class Workspace:
 
 
 def _target(path: str) -> str:
-    """Return what a link leads to; empty when it is none."""
+    """Return the path that a link leads to; empty when it is no link."""
     try:
         return os.readlink(path)  # noqa: PTH115 - for every link of a workspace
     except OSError:
@@ -378,7 +378,7 @@ def _scanned(index: SourceIndex, path: Path) -> list[str]:
 
 
 def _package_files() -> list[str]:
-    """Files that change when a package that all results depend on is installed anew."""
+    """Return files that change when a package that all results depend on is installed anew."""
     import importlib.util  # noqa: PLC0415
 
     found = []
@@ -401,7 +401,7 @@ def _record_file(package: str) -> str:
 
 
 def _glob_folders(root: Path, pattern: str) -> set[Path]:
-    """Folders whose listing decides what `pattern` matches."""
+    """Return folders whose listing decides what `pattern` matches."""
     fixed = root
     for part in Path(pattern).parts[:-1]:
         if any(c in part for c in "*?["):

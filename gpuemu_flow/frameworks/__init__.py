@@ -9,14 +9,14 @@ def _names(module: str, *names: str) -> tuple[object, ...]:
 
 
 def get_pytorch_adapter() -> tuple[object, ...]:
-    """PyTorchAdapter, validate_pytorch, check_autograd, fuzz_pytorch_op."""
+    """Return PyTorchAdapter, validate_pytorch, check_autograd, fuzz_pytorch_op."""
     return _names(
         "pytorch", "PyTorchAdapter", "validate_pytorch", "check_autograd", "fuzz_pytorch_op"
     )
 
 
 def get_jax_adapter() -> tuple[object, ...]:
-    """JAXAdapter, validate_jax, check_vmap_compatible, check_jit_safe, fuzz_jax_op."""
+    """Return JAXAdapter, validate_jax, check_vmap_compatible, check_jit_safe, fuzz_jax_op."""
     return _names(
         "jax", "JAXAdapter", "validate_jax", "check_vmap_compatible", "check_jit_safe",
         "fuzz_jax_op",
@@ -24,7 +24,7 @@ def get_jax_adapter() -> tuple[object, ...]:
 
 
 def get_tensorflow_adapter() -> tuple[object, ...]:
-    """TensorFlowAdapter, validate_tensorflow, check_keras_layer, fuzz_tensorflow_op."""
+    """Return TensorFlowAdapter, validate_tensorflow, check_keras_layer, fuzz_tensorflow_op."""
     return _names(
         "tensorflow", "TensorFlowAdapter", "validate_tensorflow", "check_keras_layer",
         "fuzz_tensorflow_op",

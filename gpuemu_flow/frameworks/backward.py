@@ -89,7 +89,7 @@ def compare_gradients(
 
 
 def why(result: ValidationResult) -> str:
-    """Why a result did not pass, in a few words."""
+    """Say in a few words why a result did not pass."""
     if result.failures:
         return result.failures[0].message
     return f"{result.verdict}: {'; '.join(result.notes)}"

@@ -1,4 +1,4 @@
-"""What adapters share: their form, that of a check's outcome, and how an op is called."""
+"""Base of the adapters: their form, that of a check's outcome, and calls of an op."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def require(package: str, extra: str) -> Any:
-    """An installed package, imported.
+    """Return an installed package, imported.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def require(package: str, extra: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CheckOutcome(Record):
-    """What a check found; it counts as true when it passed, and is a mapping, too.
+    """The result of a check; it counts as true when it passed, and is a mapping, too.
 
     Attributes
     ----------
@@ -81,14 +81,14 @@ def demand(outcome: CheckOutcome, what: str) -> None:
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
+    """Return inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}
 
 
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
-    """Tell how a function takes inputs of these names, as a function of one mapping of tensors.
+    """Wrap a function, however it takes its inputs, as one of a mapping of tensors.
 
     A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
     to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
@@ -134,7 +134,7 @@ def _hand_over(function: Callable[..., Any], inputs: Inputs) -> Callable[[dict[s
 
 
 def outputs_of(returned: Any) -> list[Any]:
-    """Return what an op returned, as a list of tensors."""
+    """List the tensors that an op returned."""
     if isinstance(returned, Mapping):
         return list(returned.values())
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
@@ -155,7 +155,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """The framework itself; UsageError ``framework-missing``."""
+        """Return the framework itself; UsageError ``framework-missing``."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -163,23 +163,23 @@ class FrameworkAdapter(ABC):
         return importlib.util.find_spec(self.package) is not None
 
     def get_framework_name(self) -> str:
-        """Such as ``pytorch``."""
+        """Return a name such as ``pytorch``."""
         return self.name
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> Array:
-        """An array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
+        """Return an array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
 
     @abstractmethod
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """A tensor of its own memory, on the device and of the dtype of `like`.
+        """Return a tensor of its own memory, on the device and of the dtype of `like`.
 
         `like` may be a tensor, or the name of a dtype.
         """
 
     @abstractmethod
     def get_dtype_name(self, tensor: Any) -> str:
-        """The canonical name of a tensor's dtype, such as ``bfloat16``."""
+        """Return the canonical name of a tensor's dtype, such as ``bfloat16``."""
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
@@ -187,13 +187,13 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
-        """Gradients in the framework's own way; see the adapters."""
+        """Return gradients in the framework's own way; see the adapters."""
 
     @abstractmethod
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Outputs of a function, and its gradients as a function of the outputs' cotangents.
+        """Return outputs of a function, and its gradients as a function of the outputs' cotangents.
 
         Parameters
         ----------
@@ -206,12 +206,12 @@ class FrameworkAdapter(ABC):
         """
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
-        """Outputs of a function, as arrays."""
+        """Return outputs of a function, as arrays."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         return [self.to_numpy(output) for output in outputs_of(function(tensors))]
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
-        """Tensors among the inputs, by name, as arrays."""
+        """Return tensors among the inputs, by name, as arrays."""
         return {
             name: self.to_numpy(value)
             for name, value in named(inputs).items()
@@ -220,7 +220,7 @@ class FrameworkAdapter(ABC):
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
-    """Whether arrays agree in ``atol + rtol * |expected|``, NaN with NaN; largest difference."""
+    """Compare by ``atol + rtol * |expected|``, NaN equal to NaN; also the largest difference."""
     a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
     if a.shape != e.shape:
         return False, float("inf")
@@ -234,7 +234,7 @@ def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[boo
 def agree(
     actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
 ) -> CheckOutcome:
-    """`close` for all outputs of an op, as an outcome."""
+    """Return `close` for all outputs of an op, as an outcome."""
     if len(actual) != len(expected):
         return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")
     worst = 0.0

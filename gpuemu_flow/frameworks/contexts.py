@@ -32,7 +32,7 @@ RunNow = Callable[[Callable[..., Any], Callable[..., Any], Inputs, Mapping[str, 
 
 
 class GradientContext(ValidationContext):
-    """What is to be judged, with the gradients of it.
+    """An output to be judged, with its gradients.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ def _refuse() -> None:
 
 
 def plain_context(adapter: FrameworkAdapter) -> MakeContext:
-    """`validating` with the options of a call, for frameworks that need nothing more."""
+    """Yield `validating` with the options of a call, for frameworks that need nothing more."""
 
     @contextmanager
     def context(
@@ -130,7 +130,7 @@ def validating(
     backward: bool,
     options: Mapping[str, Any],
 ) -> Iterator[GradientContext]:
-    """A context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
+    """Yield a context that judges by a daemon, or by ``options["ref_fn"]`` without one."""
     kwargs = dict(options)
     ref_fn = kwargs.pop("ref_fn", None)
     raise_on_failure = bool(kwargs.pop("raise_on_failure", True))
@@ -174,7 +174,7 @@ def validating(
 
 
 def _judge(client: Any, ref_fn: Any) -> AbstractContextManager[Any]:
-    """Tell who judges: the client given, one of our own, or none."""
+    """Choose the judge: the client given, one of our own, or none."""
     if client is not None or ref_fn is not None:
         return nullcontext(client)
     from gpuemu_flow.client.api import Client  # noqa: PLC0415 - not needed with a reference

@@ -26,7 +26,7 @@ CASES: Mapping[str, Any] = {
 
 
 class FuzzOutcome(Mapping[str, Any]):
-    """What fuzzing with a framework's own checks found; attributes and keys say the same.
+    """The result of fuzzing with a framework's own checks, with attributes and keys alike.
 
     ``total``, ``passed``, ``failed``, ``inconclusive``, ``seed``; ``unjudged``, the share of all
     output elements without a verdict, and ``reason``, why all of it is inconclusive;

@@ -21,7 +21,7 @@ from gpuemu_flow.frameworks.jax_adapter import ADAPTER
 
 
 def tensors_of(inputs: Inputs) -> dict[str, Any]:
-    """Inputs as JAX arrays; Python scalars stay what they are."""
+    """Return inputs as JAX arrays; Python scalars stay what they are."""
     jnp = ADAPTER.module.numpy
     return {
         name: value if isinstance(value, (bool, int, float, str)) else jnp.asarray(value)
@@ -30,7 +30,7 @@ def tensors_of(inputs: Inputs) -> dict[str, Any]:
 
 
 def _outcome(what: str, check: Callable[[], CheckOutcome]) -> CheckOutcome:
-    """A check whose exceptions are its failures."""
+    """Return a check whose exceptions are its failures."""
     try:
         return check()
     except Exception as error:

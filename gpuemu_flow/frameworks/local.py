@@ -28,7 +28,7 @@ OUTPUT = "output"
 
 
 def outputs_by_name(returned: Any, names: tuple[str, ...] = ()) -> Arrays:
-    """What an op returned: one tensor, several in an order, or a mapping, as arrays by name."""
+    """Name the arrays that an op returned: one tensor, several in an order, or a mapping."""
     if isinstance(returned, Mapping):
         values = {str(name): value for name, value in returned.items()}
     elif isinstance(returned, (tuple, list)):
@@ -43,7 +43,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> Reference:
-    """A function as `compare` asks it again; `call` hands arrays over to a version of it."""
+    """Return a function as `compare` asks it again; `call` hands arrays over to a version of it."""
     return Reference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 
@@ -133,7 +133,7 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """A comparison as the daemon would have answered it."""
+    """Return a comparison as the daemon would have answered it."""
     failures = (*found, *checked.failures)
     verdict = checked.verdict
     if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):

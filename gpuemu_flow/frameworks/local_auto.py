@@ -48,7 +48,7 @@ class Reference:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Outputs:
-        """Its outputs, as `numerics.evaluations.Evaluate` says it."""
+        """Evaluate it as `numerics.evaluations.Evaluate` describes."""
         name = SHADOW if shadow else PLAIN
         if rounding is not None:
             name = STEPS if rounding.steps else OPERANDS
@@ -86,7 +86,7 @@ def local_envelope(
     seed: int,
     precision: str,
 ) -> Envelope:
-    """Return what the reference allows for, measured by calling it again, and its shadows.
+    """Measure the error that the reference allows for, by calling it again; also its shadows.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def local_envelope(
 
 
 def _plain(inputs: Arrays, seed: int) -> dict[str, NDArray[Any]]:
-    """Inputs of the same shapes with plain float values, on which an op's nature shows."""
+    """Return inputs of the same shapes with plain float values, on which an op's traits show."""
     rng = np.random.default_rng(seed)
     return {
         name: rng.standard_normal(array.shape, dtype=np.float32)

@@ -23,10 +23,10 @@ class FuzzCase(Protocol):
 
     @property
     def seed(self) -> int:
-        """Names the case."""
+        """Return names the case."""
 
     def tensors(self, names: Sequence[str]) -> dict[str, Any]:
-        """Its inputs as arrays."""
+        """Return its inputs as arrays."""
 
 
 def fuzz_locally(
@@ -72,7 +72,7 @@ def fuzz_locally(
 
 
 class _Limits(NamedTuple):
-    """What is allowed."""
+    """The tolerance in force."""
 
     atol: float | None
     rtol: float | None
@@ -127,7 +127,7 @@ def _judged(
 def error_result(
     op_name: str, seed: int, error: BaseException, kind: FailureKind = FailureKind.EXECUTION
 ) -> ValidationResult:
-    """The result of a case in which the op, or its reference, raised."""
+    """Return the result of a case in which the op, or its reference, raised."""
     return ValidationResult(
         seed=seed,
         op_name=op_name,
@@ -139,7 +139,7 @@ def error_result(
 
 
 def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[FailureInfo]:
-    """NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
+    """Return NaN and Inf in outputs of an op without a reference, whose inputs hold none."""
     if not all(np.isfinite(to_float64(a)).all() for a in inputs.values()):
         return []
     return [
@@ -150,5 +150,5 @@ def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[
 
 
 def widened(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Float arrays in float64, the others as they are."""
+    """Return float arrays in float64, the others as they are."""
     return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}

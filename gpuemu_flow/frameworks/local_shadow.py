@@ -44,7 +44,7 @@ class Versions:
         return self._rewritten[name]
 
     def version(self, name: str) -> Callable[..., Any]:
-        """The function as ``plain``, ``shadow``, ``operands`` or ``steps``."""
+        """Return one version of the function: ``plain``, ``shadow``, ``operands`` or ``steps``."""
         if name not in self._made:
             world = _World("" if name == SHADOW else name)
             self._made[name] = world.value(self._made[PLAIN])
@@ -66,7 +66,7 @@ class _World:
         self._depth = 0
 
     def value(self, value: Any) -> Any:
-        """Return what stands for a value: a copy in float32, or the very same one."""
+        """Return the stand-in for a value: a copy in float32, or the very same one."""
         if self._depth >= _MAX_DEPTH:
             return value
         self._depth += 1
@@ -140,7 +140,7 @@ class _World:
         return made
 
     def _space(self, names: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a module's globals that all functions of the module share."""
+        """Return a copy of a module's globals that all functions of the module share."""
         made = self._modules.get(id(names))
         if made is None:
             made = self._modules[id(names)] = ModuleType(str(names.get("__name__", "shadow")))
@@ -174,7 +174,7 @@ class _World:
         return self._modules[id(old)]
 
     def _code(self, code: CodeType) -> CodeType:
-        """The code in its file's rewritten source; the code itself where it is not found there."""
+        """Find the code in its file's rewritten source, or return it as it is."""
         path = code.co_filename
         if path not in self._codes:
             self._codes[path] = self._compile(path)

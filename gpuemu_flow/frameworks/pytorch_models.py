@@ -19,7 +19,7 @@ from gpuemu_flow.frameworks.pytorch_adapter import ADAPTER
 
 @dataclass
 class ModelContext:
-    """What is known of a model's layers.
+    """The results for a model's layers.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class ModelContext:
 
     @property
     def failures(self) -> list[tuple[str, ValidationResult]]:
-        """Calls that did not pass."""
+        """Return calls that did not pass."""
         return [(name, result) for name, result in self.results if not result.passed]
 
 
@@ -153,7 +153,7 @@ class _Twin:
     def outputs(
         self, args: Any, kwargs: Any, arrays: Mapping[str, Any], *, keep: bool = False
     ) -> list[Any]:
-        """Tensors that it gives where `arrays` stand for the call's own, by place or name.
+        """Return tensors that it gives where `arrays` stand for the call's own, by place or name.
 
         With `keep`, buffers that the call changes, such as running means, stay changed.
         """

@@ -97,7 +97,7 @@ class TritonOp:
         self.name = getattr(self.function, "__name__", "op")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the function returns.
+        """Call the function.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Return what the function returns, and what is wrong with how it came about.
+        """Call the function, and return also what its kernels did wrong.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class TritonOp:
         return returned, found
 
     def _again(self, seed: int, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Outputs of the same call with other values in new memory; None where it fails."""
+        """Return outputs of the same call with other values in new memory; None where it fails."""
         try:
             with _interpreter().running(seed, run=1):
                 return outputs_by_name(self.function(*args, **kwargs))
@@ -189,7 +189,7 @@ class TritonOp:
         )  # fmt: skip
 
     def _runner(self, seed: int) -> Callable[..., Any]:
-        """`run` with the function's own signature."""
+        """Return `run` with the function's own signature."""
 
         @functools.wraps(self.function)
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -199,7 +199,7 @@ class TritonOp:
 
 
 def _tensor(value: Any) -> Any:
-    """Arrays as tensors on memory of their own, also in mappings; anything else as it is."""
+    """Return arrays as tensors on memory of their own, also in mappings; anything else as it is."""
     if isinstance(value, np.ndarray):
         return _ADAPTER.from_numpy(value)
     if isinstance(value, Mapping):
@@ -208,7 +208,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Tensors as copies, also in mappings; anything else as it is."""
+    """Return tensors as copies, also in mappings; anything else as it is."""
     if isinstance(value, Mapping):
         return {name: _copied(member) for name, member in value.items()}
     if not hasattr(value, "detach"):

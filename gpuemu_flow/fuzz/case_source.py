@@ -42,7 +42,7 @@ class CaseSource:
         self._stopped = False
 
     def next(self) -> tuple[int, int, Case] | None:
-        """Its number, which stream's it is, and the case; None when there are no more."""
+        """Return its number, which stream's it is, and the case; None when there are no more."""
         with self._lock:
             late = self._deadline is not None and time.monotonic() >= self._deadline
             if self._stopped or late:
@@ -69,7 +69,7 @@ def case_stream(
     strategies: Sequence[str] = (),
     layouts: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """The endless cases of one op and dtype; several exact shapes take turns.
+    """Return the endless cases of one op and dtype; several exact shapes take turns.
 
     Parameters
     ----------
@@ -103,6 +103,6 @@ def case_stream(
 
 
 def _indexed(streams: Sequence[Iterator[Case]]) -> Iterator[Case]:
-    """Streams of other shapes give the same case seeds; the index keeps them apart."""
+    """Number the cases of all streams: those of different streams can have equal seeds."""
     for index, (_, case) in enumerate(_in_turns(streams)):
         yield case if case.index == index else replace(case, index=index)

@@ -47,7 +47,7 @@ Judged = tuple[Case, CheckResult]
 
 @dataclass
 class Effort:
-    """What a report's experiments may take together, and what it was not enough for.
+    """The time that a report's experiments may take together, and what it did not suffice for.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Effort:
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return what the report has to say of it."""
+        """List the problems that the report has to mention."""
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
@@ -88,7 +88,7 @@ class Effort:
 
 
 def family(result: CheckResult) -> str:
-    """What kind of failure it is: wrong values of any kind are one, each way to crash another."""
+    """Name the family of a failure: wrong values of any kind are one, each way to crash another."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -98,7 +98,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """New cases that may be run per op to confirm a cause; 0 for none."""
+    """Return new cases that may be run per op to confirm a cause; 0 for none."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -111,7 +111,7 @@ def with_causes(
     cancel: Event | None = None,
     announce: Callable[[str], None] = lambda _: None,
 ) -> RunReport:
-    """A run's report with the causes of its failures.
+    """Return a run's report with the causes of its failures.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def causes_of(
 
 
 def _families(failing: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """The failing cases by kind of failure."""
+    """Return the failing cases by kind of failure."""
     families: dict[str, list[Judged]] = {}
     for case, result in failing:
         if result.verdict in BAD and result.failures:
@@ -232,7 +232,7 @@ def _key(
 
 
 def _with_members(cause: Cause, failing: Sequence[Case]) -> Cause:
-    """The cause with the failing cases that it stands for."""
+    """Return the cause with the failing cases that it stands for."""
     from gpuemu_flow.cases.beliefs import holds  # noqa: PLC0415
     from gpuemu_flow.cases.cause import case_id  # noqa: PLC0415
     from gpuemu_flow.cases.measured import facts_of  # noqa: PLC0415
@@ -319,7 +319,7 @@ class _Judge:
 
 
 class _Reference:
-    """The reference on other inputs, so many times and so long."""
+    """The reference, evaluated on other inputs within a number of calls and a time."""
 
     def __init__(self, evaluator: CaseEvaluator, budget: Budget) -> None:
         self._evaluator = evaluator
@@ -327,7 +327,7 @@ class _Reference:
         self._left = RERUNS * budget.left
 
     def ask(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]] | None:
-        """Its outputs; None where it refuses the inputs or has been asked often enough."""
+        """Return its outputs; None where it refuses the inputs or has been asked often enough."""
         from gpuemu_flow.numerics.dtypes import to_float64  # noqa: PLC0415
 
         if self._left <= 0 or self._budget.late():

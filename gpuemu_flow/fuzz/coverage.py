@@ -1,4 +1,4 @@
-"""What runs and fuzzing have exercised of a workspace's ops, and the gaps."""
+"""Coverage of a workspace's ops by runs and fuzzing, and the gaps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COVERAGE_KEY = "coverage:fuzz"
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """What runs and fuzzing exercised."""
+    """The coverage by runs and by fuzzing."""
 
     coverage: Coverage
     rows: tuple[Row, ...]
@@ -26,7 +26,7 @@ class CoverageReport:
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """Return what all fuzzing so far exercised."""
+    """Return all that fuzzing has exercised so far."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
         return Coverage.from_json(record) if record is not None else Coverage()
@@ -41,7 +41,7 @@ def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """op × dtype × shape class × layout × strategy that were really judged, and the gaps.
+    """Return op × dtype × shape class × layout × strategy that were really judged, and the gaps.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class Budget:
         self._fastest = math.inf
 
     def take(self) -> bool:
-        """Take one case out of the budget; False when none is left."""
+        """Take one case out of the budget, or return False when none is left."""
         if self.left <= 0 or self.late():
             return False
         if self.used == FEWEST_CASES:
@@ -158,7 +158,7 @@ class Experiment:
     # Relations
 
     def _relation(self) -> Cause | None:
-        """A relation of all failing cases with plain values."""
+        """Return a relation of all failing cases with plain values."""
         chosen = self._relater.candidates(self._failing)
         for case in chosen:
             tried = self._try(case)
@@ -282,7 +282,7 @@ class Experiment:
         return None
 
     def seen_with(self, most: int = 3) -> list[Cause]:
-        """Return what the failing cases were seen with, heaviest first, on one subject each."""
+        """List features that failing cases have more often, strongest first, one per subject."""
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):

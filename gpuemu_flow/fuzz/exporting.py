@@ -15,7 +15,7 @@ from gpuemu_flow.types import Case
 
 
 def export_pytest(workspace: Workspace, record: FailureRecord, output: Path | None) -> Path:
-    """Write a failure as a pytest file that runs without this tool; its path.
+    """Write a failure as a pytest file that runs without this tool, and return its path.
 
     Raises
     ------

@@ -89,7 +89,7 @@ class FailureLog:
         minimized_from: str | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Record one failing case; its id.
+        """Record one failing case and return its id.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ def list_failures(
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:
-    """A warning when failures have lost their inputs to the limit on what they may take."""
+    """Return a warning when failures have lost their inputs to the limit on what they may take."""
     count = FailureStore(workspace.cache).dropped()
     return [inputs_dropped_problem(count, INPUTS_LIMIT)] if count else []
 
@@ -207,7 +207,7 @@ def find_or_make(
 
 
 def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArray[Any]]:
-    """The exact inputs of a failure, in the layouts that they had.
+    """Return the exact inputs of a failure, in the layouts that they had.
 
     Raises
     ------
@@ -225,7 +225,7 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 
 
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
-    """The op as it is configured now, or as it was when the failure was recorded.
+    """Return the op as it is configured now, or as it was when the failure was recorded.
 
     A request may have changed the op's arguments and tolerance: what came of it is judged as then.
 
@@ -249,7 +249,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
 
 
 def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
-    """The failure that a shrunk one was shrunk from; itself when it was not, or that is gone."""
+    """Find the failure that a shrunk one was shrunk from; itself where there is none."""
     store, seen = FailureStore(workspace.cache), {record.id}
     while record.minimized_from is not None and record.minimized_from not in seen:
         seen.add(record.minimized_from)

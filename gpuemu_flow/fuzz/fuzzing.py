@@ -34,7 +34,7 @@ WRITE_BATCH = 50  # verdicts per transaction of the action cache
 
 @dataclass(frozen=True)
 class FuzzOptions:
-    """What a fuzz command asks for.
+    """Options of a fuzz command.
 
     Attributes
     ----------
@@ -76,13 +76,13 @@ def checks_for(number: int) -> Checks:
 
 
 def expected_key(subject: OpSubject) -> str:
-    """Return what decides the outputs of an op's reference on a case."""
+    """Return the key of all that decides the outputs of an op's reference on a case."""
     asked = [subject.subject.dtype, subject.subject.reference_dtype]
     return digest_json([subject.reference_key, *asked])
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return what decides the verdicts on an op, as far as it is known before it runs."""
+    """Return the key of all that is known before a run to decide the verdicts on an op."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 
@@ -256,7 +256,7 @@ class Fuzzer:
             source.stop()
 
     def _judged(self, fuzz_worker: _FuzzWorker, number: int, case: Case) -> Iterator[Judged]:
-        """Return what is known once a case has been taken up: nothing while it waits for others."""
+        """Yield the verdict if it is known once a case is taken up; a waiting case has none yet."""
         key: list[Json] = [checks_for(number) is FULL_CHECKS, case.identity()]
         known = fuzz_worker.inputs.find(
             lambda b: cached_verdict(self._cache, digest_json([b, *key]))

@@ -30,7 +30,7 @@ MUTANT_FILE = "mutant.ptx"
 
 @dataclass
 class KernelMutation:
-    """What came of bugs in an op's compiled kernels.
+    """The result of planting bugs in an op's compiled kernels.
 
     Attributes
     ----------

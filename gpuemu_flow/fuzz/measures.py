@@ -40,7 +40,7 @@ from gpuemu_flow.types import BAD, Case, Verdict
 
 @dataclass(frozen=True)
 class Mutation:
-    """What an op's own configuration would find of planted bugs.
+    """The share of planted bugs that an op's own configuration would find.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Mutation:
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
-    """The cases of a default run, or `count` of the same sequence."""
+    """Return the cases of a default run, or `count` of the same sequence."""
     name = f"generate:{subject.subject.name}:{subject.subject.dtype}"
     return plan_cases(
         subject.schema,
@@ -82,7 +82,7 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
 def _all_evaluators(
     workspace: Workspace, op: str, cancel: Event | None
 ) -> Iterator[Iterator[tuple[OpSubject, CaseEvaluator]]]:
-    """Warm trials of an op, one dtype after the other."""
+    """Yield warm sessions of an op, one dtype after the other."""
     workspace.cache.create()
 
     def each() -> Iterator[tuple[OpSubject, CaseEvaluator]]:
@@ -159,7 +159,7 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Tolerances that the errors of the op as it is suggest; it must be one that is trusted.
+    """Return tolerances that the errors of the op as it is suggest; it must be one that is trusted.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def calibrate_op(
 
 
 def write_tolerances(workspace: Workspace, op: str, found: Iterable[Calibration]) -> Path:
-    """Put suggested tolerances into the configuration file; its path."""
+    """Put suggested tolerances into the configuration file, and return its path."""
     path = workspace.config_path
     text = path.read_text(encoding="utf-8")
     write_atomic(path, edited(text, op, tolerances(found), path.name).encode())

@@ -127,7 +127,7 @@ def _only_slow(record: FailureRecord, timeout: float) -> Problem:
 
 
 def _failing_position(schema: OpSchema | None, record: FailureRecord) -> dict[str, int] | None:
-    """Tell where the failing element lies along each dim: slices about it are tried first."""
+    """Locate the failing element along each dim: slices about it are tried first."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     if schema is None or first is None or first.index is None:
         return None
@@ -151,7 +151,7 @@ class _Shrinker:
         self._setting = Setting.ALONE
 
     def search(self, inputs: Any, ask: dict[str, Any]) -> Minimized:
-        """The smallest case, in the first setting in which the original fails."""
+        """Return the smallest case, in the first setting in which the original fails."""
         for setting in Setting:
             self._setting = setting
             with self._evaluator() as evaluator:
@@ -176,7 +176,7 @@ class _Shrinker:
         return fails_alike(self._record, self._judge(evaluator, candidate).result)
 
     def judge_patiently(self, candidate: Candidate) -> EvaluatedCase:
-        """One trial in a process of its own, with the op's whole time."""
+        """Evaluate one case in a process of its own, with the op's whole time."""
         with self._evaluator(self._patient) as evaluator:
             return self._judge(evaluator, candidate)
 

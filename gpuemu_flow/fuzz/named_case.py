@@ -30,7 +30,7 @@ _DIMS = re.compile(r"(\d{1,9}(x\d{1,9})*)?")
 
 
 def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
-    """The case that `Case.to_text` wrote down, of an op with this schema.
+    """Return the case that `Case.to_text` wrote down, of an op with this schema.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def case_from_text(schema: OpSchema, seed: int, text: str) -> Case:
 
 
 def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...]) -> Case:
-    """The case of such inputs; which one it is about shows in what it has of its own."""
+    """Return the case of such inputs; which one it is about shows in what it has of its own."""
     special = [i for i in inputs if i.layout != "contiguous"] or [
         i for i in inputs if i.strategy != "normal"
     ]

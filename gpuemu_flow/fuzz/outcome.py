@@ -1,4 +1,4 @@
-"""What fuzzing an op found, counted case by case: what is kept does not grow with the cases."""
+"""The result of fuzzing an op, counted case by case, in memory that does not grow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Judged:
 
 
 class FuzzOutcome:
-    """What fuzzing one op found; the same whatever the number of jobs.
+    """The result of fuzzing one op, the same whatever the number of jobs.
 
     Parameters
     ----------
@@ -103,21 +103,21 @@ class FuzzOutcome:
             heapq.heapreplace(self._sample, entry)
 
     def count(self, verdict: Verdict) -> int:
-        """Tell how many cases have a verdict."""
+        """Count the cases that have a verdict."""
         return self.tally.counts.get(verdict, 0)
 
     @property
     def failures(self) -> list[Judged]:
-        """Cases that failed or ended in an error, by number."""
+        """Return cases that failed or ended in an error, by number."""
         return sorted(self._failures, key=attrgetter("number"))
 
     @property
     def passing(self) -> list[Case]:
-        """Cases that passed, by number; of many an even choice."""
+        """Return cases that passed, by number; of many an even choice."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:
-        """Cases by dtype, class of shapes, layout and strategy."""
+        """Return cases by dtype, class of shapes, layout and strategy."""
         return {
             what: self.coverage.by(aspect)
             for what, aspect in (

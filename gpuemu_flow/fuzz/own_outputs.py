@@ -63,11 +63,11 @@ class OwnOutputs:
         self._lock = threading.RLock()
 
     def op(self, name: str) -> OpConfig:
-        """The configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op; UsageError ``unknown-op``."""
         return self._subjects.op(name)
 
     def case(self, op: str, sequence: CaseSequence, index: int) -> Case:
-        """One case of an op; see `PlannedCases.case`."""
+        """Return one case of an op; see `PlannedCases.case`."""
         return self._planned.case(self.op(op), sequence, index)
 
     def check(
@@ -128,7 +128,7 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Names of an op's outputs, in order; see `output_names`."""
+        """Return names of an op's outputs, in order; see `output_names`."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
@@ -172,7 +172,7 @@ class OwnOutputs:
         return replace(made.subject, samples=samples)
 
     def _evaluator(self, subject: Subject, tolerance: object) -> CaseEvaluator:
-        """Warm programs; those that were not used for longest make room."""
+        """Return warm programs; those that were not used for longest make room."""
         key = subject.name, subject.dtype, tolerance, repr(subject.reference), repr(subject.compare)
         if key in self._warm:
             self._warm.move_to_end(key)
@@ -200,5 +200,5 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Names of the outputs; one of the usual name where the schema has none."""
+    """Return names of the outputs; one of the usual name where the schema has none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

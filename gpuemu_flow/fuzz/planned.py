@@ -19,7 +19,7 @@ MAX_INDEX = 200_000
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """What decides the cases of one op and dtype, besides the op's schema.
+    """All that decides the cases of one op and dtype, besides the op's schema.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class PlannedCases:
         self._lock = threading.Lock()
 
     def case(self, op: OpConfig, sequence: CaseSequence, index: int) -> Case:
-        """One case.
+        """Return one case.
 
         Raises
         ------

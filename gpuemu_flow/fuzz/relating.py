@@ -92,7 +92,7 @@ class Relater:
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """Some failing cases to begin with, of different sizes: small ones, but none of size 1."""
+        """List a few failing cases to begin with, of different sizes: small, but not of size 1."""
         plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:

@@ -34,7 +34,7 @@ _WATCHED = (
 
 
 class Setting(enum.Enum):
-    """What a failure needs in order to show; the value is what is to be said of it."""
+    """A setting in which a failure shows; the value is the sentence for people."""
 
     ALONE = ""
     AFTER_DECOY = "shows only after a call on other inputs of the same shapes: the op keeps state"
@@ -75,7 +75,7 @@ def judge_in(
 
 
 def recorded_reason(record: FailureRecord) -> str:
-    """Why the recorded case did not pass; see `tasks.verdicts.reason`."""
+    """Return the reason why the recorded case did not pass; see `judging.verdicts.reason`."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     return reason(first) if first is not None else record.kind
 

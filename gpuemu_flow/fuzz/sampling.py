@@ -1,4 +1,4 @@
-"""On which cases the nature of an op is found out when requests bring inputs of their own."""
+"""Cases by which an op's traits are found out when requests bring inputs of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = 64
 
 
 def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
-    """The cases that ``run`` judges an op's nature by; none where its schema gives no cases."""
+    """The cases by which ``run`` finds an op's traits; none where its schema gives no cases."""
     try:
         return op_samples(
             op.schema, seed=seed, dtype=dtype, strategies=op.strategies, layouts=op.layouts
@@ -31,7 +31,7 @@ def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
 
 
 def fits(schema: OpSchema, inputs: Sequence[InputSpec]) -> bool:
-    """Whether inputs have the names, the ranks and the shared dims of a schema, of any size."""
+    """Tell whether inputs have the names, ranks and shared dims of a schema, of any size."""
     if [spec.name for spec in inputs] != [tensor.name for tensor in schema.inputs]:
         return False
     shapes = {spec.shape for spec in inputs}

@@ -130,7 +130,7 @@ def _fuzz_op(
 
 
 def _gaps(subjects: Iterable[OpSubject], outcome: FuzzOutcome) -> Iterator[str]:
-    """Return what this run did not exercise."""
+    """List the aspects that this run did not exercise."""
     for subject in subjects:
         known = (subject.subject.dtype, subject.layouts, subject.strategies)
         for gap in outcome.coverage.gaps(
@@ -154,7 +154,7 @@ def _stopped_early(outcome: FuzzOutcome, options: FuzzOptions) -> str:
 def _causes(
     workspace: Workspace, op: str, outcome: FuzzOutcome, options: FuzzOptions, cancel: Event
 ) -> Sequence[Cause]:
-    """Return what new cases confirm of the failures of a run that went to its end."""
+    """Confirm causes by new cases, for the failures of a run that went to its end."""
     if not outcome.failures or outcome.interrupted or options.fail_fast:
         return ()
     budget = cause_budget(workspace, confirm=options.confirm)
@@ -165,7 +165,7 @@ def _causes(
 def _groups(
     log: FailureLog, op: str, outcome: FuzzOutcome, known_causes: Sequence[Cause]
 ) -> list[CauseGroup]:
-    """Failures by cause; each record learns its cause."""
+    """Return failures by cause; each record learns its cause."""
     by_reason: dict[str, list[Judged]] = {}
     stated = {each: c for c in reversed(known_causes) if c.stated for each in c.members}
     by_cause: dict[Cause, list[Judged]] = {}
@@ -204,7 +204,7 @@ def _group(
     outcome: FuzzOutcome,
     text: str,
 ) -> CauseGroup:
-    """Failures that belong together, smallest first; each record is told why."""
+    """Return failures that belong together, smallest first; each record is told why."""
     records = [_record(log, known, op, judged, text) for judged in members]
     smallest = members[0].result
     return CauseGroup(
@@ -217,13 +217,13 @@ def _group(
 
 
 def _shape_classes(failing: Iterable[Case], passed: Counter[str]) -> dict[str, tuple[int, int]]:
-    """Failing and passing cases in each class of shapes."""
+    """Return failing and passing cases in each class of shapes."""
     failed = Counter(case.shape_class for case in failing)
     return {name: (failed[name], passed[name]) for name in sorted({*failed, *passed})}
 
 
 def _recorded(log: FailureLog, op: str) -> dict[str, str]:
-    """Ids of the op's recorded failures by their cases."""
+    """Return ids of the op's recorded failures by their cases."""
     return {
         digest_json(record.case): record.id
         for record in reversed(log.store.list(op))

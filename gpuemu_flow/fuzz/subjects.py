@@ -1,4 +1,4 @@
-"""The ops of a workspace as subjects for trials: fuzzing, reproducing, minimising, measuring."""
+"""The ops of a workspace as subjects of fuzzing, reproducing, minimising and measuring."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class OpSubject:
 
 
 def op_names(workspace: Workspace) -> list[str]:
-    """Ops that can be run, in the order of the configuration."""
+    """Return ops that can be run, in the order of the configuration."""
     return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
 
 
 def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
-    """`names`, or all ops when there are none.
+    """Return `names`, or all ops when there are none.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def select_ops(workspace: Workspace, names: Iterable[str]) -> list[str]:
 
 
 def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list[str]:
-    """The dtypes that an op is checked in, or those of `wanted`.
+    """Return the dtypes that an op is checked in, or those of `wanted`.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def dtypes_of(workspace: Workspace, op: str, wanted: Iterable[str] = ()) -> list
 
 
 def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
-    """One op in one dtype, ready to be tried; compiled code is built first.
+    """Return one op in one dtype, ready to be tried; compiled code is built first.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Which submissions still speak of the code as it is: newer code retires what older code gave."""
+"""Submissions that still hold: newer code retires what older code gave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.store.results import StoredResult
 
 @dataclass
 class _Run:
-    """What one process submitted by one state of one code: the digest, and from when to when."""
+    """Submissions of one process by one state of one code: its digest, first and last time."""
 
     code: str
     first: int
@@ -19,7 +19,7 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Results that no newer state of the same code has retired, oldest first.
+    """Return results that no newer state of the same code has retired, oldest first.
 
     A state of the code is retired when another state of it began to submit after it had ended.
     States that submit at the same time, as two checkouts with one origin do, both count. So does

@@ -38,7 +38,7 @@ MAX_MADE = 1000
 
 @dataclass(frozen=True)
 class Query:
-    """What a request may change of an op.
+    """Changes that a request may make to an op.
 
     Attributes
     ----------
@@ -60,13 +60,13 @@ class Query:
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Equal for requests that change the op alike."""
+        """Return a value that is equal for requests that change the op alike."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
 
 class WireInputs:
-    """What the programs of one op were seen to use while they were warm. Thread-safe.
+    """Inputs that the programs of one op were seen to use while they were warm. Thread-safe.
 
     Parameters
     ----------
@@ -201,20 +201,20 @@ class Subjects:
         self._lock = threading.Lock()
 
     def op(self, name: str) -> OpConfig:
-        """The configuration of an op; UsageError ``unknown-op``."""
+        """Return the configuration of an op; UsageError ``unknown-op``."""
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
-        """Whether an op is judged by the documented table, not by what its inputs make of it."""
+        """Tell whether an op is judged by the documented table, not by its inputs."""
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
-        """The subject of a request.
+        """Return the subject of a request.
 
         Parameters
         ----------
         case : Case
-            What is asked about. Where the op's own cases cannot stand for it, the op's nature and
+            What is asked about. Where the op's own cases cannot stand for it, the op's traits and
             the dtypes of its outputs are found out on its shapes.
         """
         compiled = self._current(query.op, query.dtype)
@@ -252,7 +252,7 @@ class Subjects:
         return digest_json([repr(query.key()), *parts, *made_of])
 
     def _as_queried(self, query: Query, compiled: _Compiled) -> _Compiled:
-        """An op with what a request changes of it."""
+        """Return an op with what a request changes of it."""
         op = self._config.op(query.op)
         kwargs = _typed(query.kwargs, op.kwargs, compiled.reference.kind)
         names = query.input_names or compiled.reference.input_names
@@ -312,7 +312,7 @@ class Subjects:
             return known
 
     def _compile(self, op: OpConfig, dtype: str) -> _Compiled:
-        """By way of the graph's compiler, so that programs are made in one place."""
+        """Make programs by way of the graph's compiler, the only place that does."""
         stand_in = replace(op, op=op.op or op.reference, dtypes=(dtype,), skip_reason="")
         config = replace(self._config, ops=(stand_in,), targets={})
         graph = Compiler(config, self._cache, Overrides(), self._version).graph()
@@ -345,7 +345,7 @@ class Subjects:
         )
 
     def _compiled_code(self, graph: Graph, specs: Iterable[TaskSpec]) -> set[str]:
-        """Build what programs consist of that is compiled; the sources of the builds, and PTX."""
+        """Build the compiled parts of programs; return the sources of the builds, and the PTX."""
         found: set[str] = set()
         for spec in specs:
             build_code(self._workspace, spec, graph)
@@ -358,7 +358,7 @@ class Subjects:
 
 
 def _typed(given: Mapping[str, Json], configured: Mapping[str, Json], kind: str) -> dict[str, Json]:
-    """Keyword arguments of the wire, which all are strings, with types where these are sure.
+    """Return keyword arguments of the wire, which all are strings, with types where these are sure.
 
     A callable gets numbers, booleans and None; a script gets the text that was sent, whatever
     becomes of it on the way.
@@ -389,7 +389,7 @@ def _parse(text: str) -> Json:
 
 
 def results_folder(config: Config, cache: WorkspaceCache) -> Path:
-    """Tell where the results of submissions lie: the cache, or below ``[storage] db_path``.
+    """Return the folder for the results of submissions: the cache, or ``[storage] db_path``.
 
     Several workspaces may name one `db_path`; each has a folder of its own there.
     """

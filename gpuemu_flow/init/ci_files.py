@@ -116,7 +116,7 @@ def _lines(indent: str, words: Iterable[str]) -> str:
 
 
 def github(framework: Framework, origin: Origin) -> str:
-    """``.github/workflows/gpuemu.yml``."""
+    """Return ``.github/workflows/gpuemu.yml``."""
     return _GITHUB.format(
         install=_install(framework, origin, " " * 10),
         quick=VALIDATE.format(mode="quick"),
@@ -126,7 +126,7 @@ def github(framework: Framework, origin: Origin) -> str:
 
 
 def gitlab(framework: Framework, origin: Origin) -> str:
-    """``.gitlab-ci.yml``."""
+    """Return ``.gitlab-ci.yml``."""
     return _gitlab(_install(framework, origin, "    - "), with_git=origin.needs_git)
 
 

@@ -1,4 +1,4 @@
-"""Where a CI runner can get this gpuemu-flow from, as what pip is asked for."""
+"""The requirement by which pip can install this gpuemu-flow on a CI runner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SSH = re.compile(r"(?:ssh://)?(?:[^@/]+@)?([A-Za-z0-9.-]+)(?::\d+/|[:/])([^:]+)
 
 @dataclass(frozen=True)
 class Origin:
-    """What pip is asked for.
+    """A requirement for pip.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Origin:
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """The requirement, asking for extras of the package too."""
+        """Return the requirement, asking for extras of the package too."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 
@@ -48,7 +48,7 @@ class Origin:
 
 
 def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
-    """Tell where the running gpuemu-flow came from.
+    """Find the origin of the installation that runs.
 
     An installation from a package index is asked for by its version, one from a repository by the
     repository's address and commit. For one from a folder, the folder is asked: where it is a
@@ -77,7 +77,7 @@ def find_origin(version: str = gpuemu_flow.__version__) -> Origin:
 
 
 def _direct_url(installed: Distribution) -> dict[str, Any]:
-    """Return what PEP 610 records of an installation that no index was asked for."""
+    """Read the record that PEP 610 asks for where an installation came from no index."""
     try:
         found = json.loads(installed.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -91,7 +91,7 @@ def _folder(address: str) -> Path | None:
 
 
 def _checkout() -> Path | None:
-    """The checkout that this package is imported from, if it is not installed."""
+    """Return the checkout that this package is imported from, if it is not installed."""
     folder = Path(gpuemu_flow.__file__).resolve().parent.parent
     return folder if (folder / "pyproject.toml").is_file() else None
 
@@ -123,7 +123,7 @@ def _without_user(address: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git says, or nothing where it fails."""
+    """Return the output of a git command; empty where it fails."""
     if not (folder / ".git").exists():
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What a workspace needs of gpuemu-flow's extras: ``python -m gpuemu_flow.init.needs``, for CI.
+"""Extras of gpuemu-flow that a workspace needs: ``python -m gpuemu_flow.init.needs``, for CI.
 
 It prints the requirement for pip, or nothing, so that a workflow that serves many workspaces can
 install what this one needs: ``... | xargs -r python -m pip install``.
@@ -16,7 +16,7 @@ from gpuemu_flow.init.installed import NAME
 
 
 def needed_extras(config: Path) -> tuple[str, ...]:
-    """The extras without which a part of a workspace would be skipped.
+    """Return the extras without which a part of a workspace would be skipped.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From the choices of ``init`` to the files of a workspace."""
+"""The files of a workspace, from the choices of ``init``."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def plan_files(
     ci: str | None,
     origin: Origin,
 ) -> dict[str, bytes]:
-    """What a new workspace consists of, by path relative to it; the configuration comes last.
+    """Plan the files of a new workspace, by relative path; the configuration comes last.
 
     Parameters
     ----------
@@ -163,13 +163,13 @@ def plan_files(
 
 
 def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, bytes]:
-    """What a workspace that is there already lacks for a CI service; parameters as `plan_files`."""
+    """Plan the files that a workspace lacks for a CI service; parameters as `plan_files`."""
     path, make = CI_FILES[ci]
     return {path: make(framework, origin).encode()}
 
 
 def framework_of(config: Path) -> str:
-    """A key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
+    """Return a key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
 
     Raises
     ------
@@ -183,7 +183,7 @@ def framework_of(config: Path) -> str:
 
 
 def config_text(name: str, framework: Framework, ops: tuple[Op, ...]) -> str:
-    """``gpuemu.toml``."""
+    """Return ``gpuemu.toml``."""
     # A JSON string is a TOML basic string, but for DEL, which JSON leaves as it is.
     quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     kernel = framework.name == "cuda"
@@ -210,12 +210,12 @@ def _op_table(op: Op, framework: Framework) -> str:
 
 
 def ignored() -> list[str]:
-    """Return what a workspace makes and nobody wants to commit."""
+    """List the files that a workspace makes and nobody wants to commit."""
     return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """``.gitignore`` with what a workspace makes, added to what it says already."""
+    """Return ``.gitignore`` with what a workspace makes, added to what it says already."""
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:
@@ -225,6 +225,6 @@ def ignore_lines(known: bytes) -> bytes:
 
 
 def project_name(folder: Path) -> str:
-    """The folder's own name, as far as a name can be made of it."""
+    """Return the folder's own name, as far as a name can be made of it."""
     printable = "".join(c for c in folder.resolve().name if c.isprintable())
     return printable[:200] or "ops"

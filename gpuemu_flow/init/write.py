@@ -19,7 +19,7 @@ _SHOWN = 20
 def install(
     files: Mapping[str, bytes], target: Path, *, force: bool, added_to: Collection[str] = ()
 ) -> list[str]:
-    """Write `files` below `target`; the paths that were written.
+    """Write `files` below `target`, and list their paths.
 
     They are made in a temporary folder on the same file system and moved from there, in their
     order. When anything fails, what was moved is taken back and what was replaced is put back. A
@@ -82,7 +82,7 @@ def _disk_problem(error: OSError, target: Path) -> Problem:
 
 
 def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]) -> list[str]:
-    """The paths to write; a UsageError that names every reason not to."""
+    """Return the paths to write; a UsageError that names every reason not to."""
     problems, todo = [], []
     root = Path(os.path.realpath(target))
     for path, content in files.items():

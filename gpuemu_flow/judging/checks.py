@@ -1,4 +1,4 @@
-"""What is watched while programs run for a verdict."""
+"""Checks that are made while programs run for a verdict."""
 
 from __future__ import annotations
 

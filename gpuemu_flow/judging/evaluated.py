@@ -1,4 +1,4 @@
-"""What evaluators hand out: judged cases, cases ready to be judged, and sizes of batches."""
+"""Results of evaluators: judged cases, cases ready to be judged, and sizes of batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class EvaluatedCase:
-    """What came of one case.
+    """The outcome of one case.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class EvaluatedCase:
 
     @cached_property
     def expected(self) -> Arrays:
-        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
+        """Return the reference's outputs, valid as `actual`; fetched now, so ask at once."""
         return self.bring_expected()
 
 
@@ -72,7 +72,7 @@ class Prepared:
 
 
 class BatchSize:
-    """How many cases go to the programs in one message: as many as take no time to speak of.
+    """The number of cases in one message to the programs: as many as take no time to speak of.
 
     A message costs as much as a small case, but what is under way can neither be interrupted nor
     shown, and tensors of many cases at once fit no cache.

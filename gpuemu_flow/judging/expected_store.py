@@ -134,7 +134,7 @@ class ExpectedStore:
         return self._left <= 0
 
     def find(self, case: Case) -> Path | None:
-        """The file with what the reference gave for a case; None when it has to be run."""
+        """Return the file with what the reference gave for a case; None when it has to be run."""
         if not self._keeps_some:  # as of every fast reference: not one look per case
             return None
         digest = self._record("outputs", case.identity())
@@ -149,11 +149,11 @@ class ExpectedStore:
         return path
 
     def staging_path(self) -> str:
-        """A new place for `stage` to write to."""
+        """Return a new place for `stage` to write to."""
         return f"{self._staging}-{next(self._numbers)}"
 
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
-        """Take outputs that a worker has staged; whether there is room for them.
+        """Take outputs that a worker has staged, and tell whether there is room for them.
 
         The file is gone afterwards. What is not as the worker wrote it is not kept: the op may have
         written there, too.
@@ -183,7 +183,7 @@ class ExpectedStore:
         return True
 
     def fact(self, name: str) -> Json | None:
-        """Return what was remembered of the reference under a name, such as its nature."""
+        """Return facts of the reference that were stored under a name, such as its traits."""
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:

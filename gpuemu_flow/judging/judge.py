@@ -49,7 +49,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class OpTraits:
-    """What kind of op the ``auto`` tolerance has to do with.
+    """The kind of op that the ``auto`` tolerance has to do with.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class OpTraits:
 
 @dataclass(frozen=True)
 class Criteria:
-    """What the outputs of one case are held against; see `numerics.compare.check_outputs`."""
+    """The references of one case's outputs; see `numerics.compare.check_outputs`."""
 
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy
@@ -139,7 +139,7 @@ class Judge:
         *,
         explain: bool = True,
     ) -> CheckResult:
-        """The verdict on one case's outputs; its inputs are made when they are not given.
+        """Return the verdict on one case's outputs; its inputs are made when they are not given.
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
         longer than all else. Outputs of variants (`numerics.variants`) are judged too: where one
@@ -184,7 +184,7 @@ class Judge:
     def _policy_that_passes(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
     ) -> list[str]:
-        """Return what to write where only NaN and Inf differ, in a case that feeds them."""
+        """Suggest what to write where only NaN and Inf differ, in a case that feeds them."""
         if not SpecialInputs(inputs):
             return []
         for names in (("nan_policy",), ("inf_policy",), ("nan_policy", "inf_policy")):
@@ -206,7 +206,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Return what outputs of a case are held against; `actual` chooses among several dtypes."""
+        """Choose the references of a case's outputs; `actual` decides among several dtypes."""
         given = actual or {}
         dtypes = {
             name: self._dtype(name, given.get(name), values) for name, values in expected.items()
@@ -230,7 +230,7 @@ class Judge:
         inputs: Arrays,
         tolerance: Mapping[str, Tolerance] | Envelope,
     ) -> list[str]:
-        """Return what is to be said of the wrong elements beside their numbers."""
+        """Describe the wrong elements beside their numbers."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:

@@ -26,7 +26,7 @@ EVALUATIONS = 36  # of the reference for one case at most
 
 @dataclass
 class Setup:
-    """What the service is made with; see `judge_service.JudgeService`.
+    """Settings of the service; see `judge_service.JudgeService`.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Setup:
 
 @dataclass
 class _Current:
-    """What the service behind a conversation has."""
+    """Requests and replies of the judge's service."""
 
     peer: Arena | None = None
     about: PreparedBatch | None = None
@@ -64,7 +64,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """What the service is asked about.
+    """A request to the service.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """Return what an attempt is known by."""
+        """Return the name by which an attempt is known."""
         return self.cases[0].index
 
 

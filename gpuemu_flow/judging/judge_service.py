@@ -202,7 +202,7 @@ class JudgeService:
         }
 
     def _probe(self, context: ServiceContext) -> Outcome:
-        """What the reference gives in its own dtype."""
+        """Return the reference's outputs in its own dtype."""
         refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
         if not self._probes:
             return refused
@@ -228,7 +228,7 @@ class JudgeService:
 
 
 def _cached(item: _Item) -> Arrays:
-    """Return what the reference gave for the case at an earlier time, if that is kept."""
+    """Return the reference's stored outputs for the case, if there are any."""
     if item.known:
         with suppress(OSError, BlobError):  # gone in the meantime: it runs
             return load(Path(item.known))

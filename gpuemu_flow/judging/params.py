@@ -1,4 +1,4 @@
-"""How outputs of an op are judged: its ``compare`` part of the configuration, as a type."""
+"""The ``compare`` part of an op's configuration, by which its outputs are judged, as a type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.types import PRECISIONS, Json
 
 @dataclass(frozen=True)
 class CompareParams:
-    """How outputs are judged; see `config.slices.to_slice`, which says it in canonical form.
+    """Settings of the comparison; see `config.slices.to_slice` for their canonical form.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
-    """Counts per verdict, how much was compared, and the worst of each error figure."""
+    """Return counts per verdict, how much was compared, and the worst of each error figure."""
     tally = Tally()
     worst = dict.fromkeys(WORST, 0.0)
     for _, result in results:
@@ -25,7 +25,7 @@ def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
 
 
 def tallied(tally: Tally) -> dict[str, Json]:
-    """A tally in the form of a comparison's summary."""
+    """Return a tally in the form of a comparison's summary."""
     verdict, reason = tally.verdict()
     counts = tally.counts
     return {

@@ -47,7 +47,7 @@ def comparison_failed(error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Why a case did not pass, told apart more finely than by kind: a crash is no exception.
+    """Name the reason of a failure more finely than by kind: a crash is no exception.
 
     Cases with one reason may have one cause; those with different ones hardly do.
     """

@@ -1,4 +1,4 @@
-"""What is shown over a place of gpuemu.toml: an op's last results, or what a key means."""
+"""Cards over a place of gpuemu.toml: an op's last results, or the meaning of a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECENT = 5
 
 
 def hover(outlined: Outline, last: LastResults, line: int, column: int, *, rich: bool) -> str:
-    """The text for a place; empty when there is nothing to say. `rich`: as Markdown."""
+    """Return the text for a place; empty when there is nothing to say. `rich`: as Markdown."""
     for table in outlined.ops:
         if line in (table.header, table.place.line) and table.name:
             return results_card(table, last, rich=rich)
@@ -40,7 +40,7 @@ def _default(text: str) -> str:
 
 
 def results_card(table: OpTable, last: LastResults, *, rich: bool) -> str:
-    """An op's last results and its recorded failures."""
+    """Return an op's last results and its recorded failures."""
     results = last.results.get(table.name, ())
     failures = last.failures.get(table.name, ())
     style = Style(False)

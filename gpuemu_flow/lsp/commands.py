@@ -1,4 +1,4 @@
-"""What the code lenses do: which command line each one is, and its outcome in a sentence."""
+"""Code lenses: the command line of each, and its outcome in a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """The command line of a lens; None when there is no failure that it could be about."""
+    """Return the command line of a lens; None when there is no failure that it could be about."""
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())

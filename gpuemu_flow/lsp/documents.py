@@ -46,12 +46,12 @@ class Document:
 
     @property
     def root(self) -> Path | None:
-        """The folder of the workspace that the text configures."""
+        """Return the folder of the workspace that the text configures."""
         return self.path.parent if self.path is not None else None
 
 
 def path_of(uri: str) -> Path | None:
-    """The absolute path of a ``file:`` URI; None for all others."""
+    """Return the absolute path of a ``file:`` URI; None for all others."""
     try:
         if urlsplit(uri).scheme != "file":
             return None
@@ -71,7 +71,7 @@ def is_config(uri: str, language: str, text: str) -> bool:
 
 
 def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
-    """A span in the client's units."""
+    """Return a span in the client's units."""
     line = lines[span.line]
     return types.Range(
         types.Position(span.line, codec.client_num_units(line[: span.start])),
@@ -80,7 +80,7 @@ def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
 
 
 def to_column(position: types.Position, lines: list[str], codec: PositionCodec) -> int:
-    """The column of a client's position in characters."""
+    """Return the column of a client's position in characters."""
     if not 0 <= position.line < len(lines):
         return 0
     seen = 0

@@ -1,4 +1,4 @@
-"""What the server answers: actions, lenses, hovers, completions, and the commands of lenses."""
+"""Answers of the server: actions, lenses, hovers, completions, and the commands of lenses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OFFER_KINDS = {
 
 
 def make_server() -> ConfigServer:
-    """A server with all that it answers."""
+    """Return a server with all that it answers."""
     server = ConfigServer()
     _follow_texts(server)
     _follow_files(server)
@@ -196,7 +196,7 @@ def _run_commands(server: ConfigServer) -> None:
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Serve one editor until it goes; the exit code, 0 if it said goodbye as the protocol wants."""
+    """Serve one editor until it goes; return 0 if it said goodbye as the protocol wants."""
     server = make_server()
     server.start_io(stdin, stdout)
     return 0 if server.protocol._shutdown else 1

@@ -1,4 +1,4 @@
-"""What is to be said of an edited gpuemu.toml: errors of the text, and failures of its ops."""
+"""Diagnostics of an edited gpuemu.toml: errors of the text, and failures of its ops."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Fix:
-    """An edit that mends a finding: `span` is replaced by `text`."""
+    """An edit that fixes a finding: `span` is replaced by `text`."""
 
     title: str
     span: Span
@@ -60,7 +60,7 @@ class Finding:
 
 
 def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str]) -> list[Finding]:
-    """Return what the configuration's own loader finds wrong in a text.
+    """List the errors that the configuration's own loader finds in a text.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
-    """The last results of ops that failed, each at the op's name."""
+    """Return the last results of ops that failed, each at the op's name."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):
@@ -134,7 +134,7 @@ def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
 
 @dataclass(frozen=True)
 class SourceFinding:
-    """What a check of a compiled kernel found, at a line of its source.
+    """A finding of a check of a compiled kernel, at a line of its source.
 
     Attributes
     ----------

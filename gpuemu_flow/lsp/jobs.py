@@ -24,7 +24,7 @@ _PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a command is: tasks finished and to do, and the cases of the task under way."""
+    """Progress of a command: tasks finished and to do, and the cases of the task under way."""
 
     finished: int
     todo: int
@@ -34,13 +34,13 @@ class Progress:
 
     @property
     def percent(self) -> int:
-        """Whole per cent of the tasks, the one under way in part."""
+        """Return whole per cent of the tasks, the one under way in part."""
         part = self.done / self.total if self.total else 0.0
         return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
 
     @property
     def text(self) -> str:
-        """In a few words."""
+        """Describe it in a few words."""
         cases = f" {self.done}/{self.total}" if self.total else ""
         return f"{self.finished}/{self.todo} tasks" + (
             f", {self.task}{cases}" if self.task != "-" else ""
@@ -49,7 +49,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of a command; `code` is negative when a signal ended it."""
+    """The outcome of a command; `code` is negative when a signal ended it."""
 
     code: int
     out: str
@@ -124,7 +124,7 @@ async def _read(stream: asyncio.StreamReader, most: int) -> str:
 
 
 async def _follow(stream: asyncio.StreamReader, on_progress: Callable[[Progress], None]) -> str:
-    """Hand on what the lines say of progress; the other ones are kept."""
+    """Report the progress that lines tell of, and return the other lines."""
     kept: list[str] = []
     size = 0
     rest = b""

@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """What runs for `key` now, if anything does; it ends after all that was asked so far."""
+        """Return the running job of `key`, if any; it ends after all that was asked so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

@@ -1,4 +1,4 @@
-"""What can be written at a place of gpuemu.toml: tables, keys and words."""
+"""Completions at a place of gpuemu.toml: tables, keys and words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Offer:
 
 
 def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
-    """Return what can stand at a place, whatever was begun there."""
+    """List all that can stand at a place, whatever was begun there."""
     if not 0 <= line < len(outlined.lines):
         return []
     before = outlined.lines[line][:column]
@@ -52,7 +52,7 @@ def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
 
 
 def _tables() -> list[Offer]:
-    """Headers of the whole file, without their brackets, and of the tables within ops."""
+    """Return headers of the whole file, without their brackets, and of the tables within ops."""
     found = []
     for key in FILE.keys:
         array = isinstance(key.type, Tables)

@@ -1,4 +1,4 @@
-"""Where the tables and keys of an edited gpuemu.toml stand, also while its text is broken."""
+"""Places of tables and keys in an edited gpuemu.toml, also while its text is broken."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Outline:
         return Span(line, start, min(end, start + _MAX_SPAN))
 
     def tokens(self, line: int) -> Iterator[tuple[str, Span]]:
-        """Bare words of a line, those within quotes too."""
+        """Yield bare words of a line, those within quotes too."""
         if 0 <= line < len(self.lines):
             for match in _TOKEN.finditer(self.lines[line]):
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """The key path that a place is about; empty when it is about none."""
+        """Return the key path that a place is about; empty when it is about none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
@@ -130,7 +130,7 @@ def outline(text: str) -> Outline:
 
 
 def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
-    """Tables behind a bracket or quote that is open while somebody types."""
+    """Yield tables behind a bracket or quote that is open while somebody types."""
     header = -1
     for line in range(start, len(found.lines)):
         if _HEADER.fullmatch(found.lines[line]):
@@ -143,7 +143,7 @@ def _ops_by_looks(found: Outline, start: int) -> Iterator[OpTable]:
 
 
 def _name(found: Outline, line: int) -> tuple[str, Span]:
-    """The op's name on the line of its key, and where it stands."""
+    """Return the op's name on the line of its key, and where it stands."""
     whole = found.line_span(line)
     text = found.lines[whole.line]
     match = _NAME.search(text)

@@ -164,7 +164,7 @@ class _Shown:
 
     @property
     def cancellation(self) -> Any:
-        """A future that is cancelled when the user wants the command to stop."""
+        """Return a future that is cancelled when the user wants the command to stop."""
         return self._server.work_done_progress.tokens.get(self._token or "")
 
     def stop(self, work: asyncio.Future[Finished], asked: Any) -> None:

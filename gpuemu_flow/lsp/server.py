@@ -53,7 +53,7 @@ class ConfigServer(LanguageServer):
         self._threads = ThreadPoolExecutor(3, "gpuemu-lsp")
 
     def environ(self, path: Path | None = None) -> dict[str, str]:
-        """The environment in which `path` is the configuration."""
+        """Return the environment in which `path` is the configuration."""
         kept = {name: value for name, value in os.environ.items() if name != "GPUEMU_CONFIG"}
         if path is not None and path.name != "gpuemu.toml":
             kept["GPUEMU_CONFIG"] = path.name
@@ -118,13 +118,13 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     async def outlined(self, document: Document) -> Outline:
-        """The document's outline."""
+        """Return the document's outline."""
         if document.outline is None:
             document.outline = await self.in_thread(lambda: outline(document.text))
         return document.outline
 
     async def settled(self, uri: str) -> Document | None:
-        """An open document once its newest text is checked."""
+        """Return an open document once its newest text is checked."""
         task = self._checks.running(uri)
         if task is not None:
             await asyncio.shield(task)
@@ -172,7 +172,7 @@ class ConfigServer(LanguageServer):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     def results(self, document: Document) -> LastResults:
-        """Return what is known of the results of a document's workspace."""
+        """Return the known results of a document's workspace."""
         return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
 
     def all_findings(self, document: Document, outlined: Outline) -> list[Finding]:
@@ -180,17 +180,17 @@ class ConfigServer(LanguageServer):
         return [*document.findings, *result_findings(outlined, self.results(document))]
 
     def range_of(self, finding: Finding, outlined: Outline) -> types.Range:
-        """Tell where a finding stands, in the client's units."""
+        """Return the range of a finding, in the client's units."""
         last = len(outlined.lines) - 1
         span = finding.span if finding.span.line <= last else outlined.line_span(last)
         return to_range(span, outlined.lines, self.workspace.position_codec)
 
     def column(self, position: types.Position, outlined: Outline) -> int:
-        """A client's column in characters."""
+        """Return a client's column in characters."""
         return to_column(position, outlined.lines, self.workspace.position_codec)
 
     def diagnostic(self, finding: Finding, outlined: Outline) -> types.Diagnostic:
-        """A finding as the protocol has it."""
+        """Return a finding as the protocol has it."""
         return types.Diagnostic(
             range=self.range_of(finding, outlined),
             message=finding.message,

@@ -105,7 +105,7 @@ class Prover:
 
     @staticmethod
     def provable(atol: float, rtol: float, work: np.dtype[Any]) -> bool:
-        """Whether quotients and offsets of these tolerances stay far from the dtype's limits."""
+        """Tell whether quotients and offsets of these tolerances stay far from a dtype's limits."""
         far = 2.0**100 if work == np.float32 else 2.0**900
         return rtol == 0.0 or (rtol >= 1.0 / far and atol / rtol <= far)
 
@@ -145,7 +145,7 @@ class Prover:
         return float(relative.max()) if relative.size else 0.0
 
     def extremes(self, actual: Array, expected: Array) -> NDArray[np.intp]:
-        """Positions of the largest error and the largest share in a block that passes."""
+        """Return positions of the largest error and the largest share in a block that passes."""
         proof = self.prove(actual, expected)
         error, scale = self._buffers[0, : actual.size], self._buffers[3, : actual.size]
         at = {int(error.argmax())}
@@ -154,7 +154,7 @@ class Prover:
         return np.array(sorted(at), dtype=np.intp)
 
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
-        """Largest error in ulp of the block that `prove` has just proven.
+        """Return largest error in ulp of the block that `prove` has just proven.
 
         Steps between values of one dtype; otherwise, for float64 expected values, the error over
         the spacing of `fmt` at them.
@@ -202,7 +202,7 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """A prover for the dtypes and the bound at hand, or None when nothing can be proven."""
+    """Return a prover for the dtypes and the bound at hand, or None when nothing can be proven."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof
@@ -214,7 +214,7 @@ def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
 def paired_blocks(
     actual: Array, expected: Array, size: int = BLOCK_BYTES // 8
 ) -> Iterator[tuple[int, Array, Array]]:
-    """(flat start, block, block) in C order; blocks are 1-d and at most `size` long.
+    """Yield (flat start, block, block) in C order; blocks are 1-d and at most `size` long.
 
     Contiguous arrays give views; others are copied block by block into a buffer that the next
     step overwrites.
@@ -239,7 +239,7 @@ def paired_blocks(
 
 
 def take(array: Array, where: Where) -> Array:
-    """The elements at flat positions in C order, without flattening a strided array."""
+    """Return the elements at flat positions in C order, without flattening a strided array."""
     if array.flags.c_contiguous:
         return array.reshape(-1)[where]
     positions = np.arange(where.start, where.stop) if isinstance(where, slice) else where

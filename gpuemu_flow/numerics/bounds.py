@@ -29,7 +29,7 @@ FLOOR_SHARE = 0.125
 
 
 def growth(longest_dim: int) -> float:
-    """``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
+    """Return ``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
     return 1.0 + math.sqrt(longest_dim) / 8.0
 
 
@@ -88,7 +88,7 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """What an op has to look like for its operands' rounding to excuse it.
+    """Conditions on an op under which its operands' rounding excuses it.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class Excuse:
     without: ElementBound
 
     def size(self, error: Float64Array) -> float:
-        """The mean of the squared errors, each divided by its variance and clipped.
+        """Return the mean of the squared errors, each divided by its variance and clipped.
 
         A single far element is not its business: the bound sees to it.
         """

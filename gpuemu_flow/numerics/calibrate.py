@@ -49,12 +49,12 @@ class Observation:
 
     @property
     def at_the_top(self) -> float:
-        """Largest relative error among the largest values."""
+        """Return largest relative error among the largest values."""
         top = max(self.relative, default=0)
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """How far errors reach beyond ``rtol * |expected|``: an upper bound, tight to a binade."""
+        """Bound the errors beyond ``rtol * |expected|`` from above, tight to a binade."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
@@ -90,7 +90,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why the suggestion should not be taken on trust; often empty."""
+        """List reasons not to take the suggestion on trust; often there is none."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")
@@ -103,7 +103,7 @@ class Calibration:
         return tuple(found)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "dtype": self.dtype,
             "atol": self.atol,
@@ -120,7 +120,7 @@ def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
 ) -> list[Observation]:
-    """One case's errors, one entry per float dtype among the outputs.
+    """Return one case's errors, one entry per float dtype among the outputs.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def observe(
 
 
 def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, float]]:
-    """The largest relative error of each binade of expected values that occurs."""
+    """Yield the largest relative error of each binade of expected values that occurs."""
     some = size > 0.0
     with np.errstate(over="ignore"):
         relative = error[some] / size[some]
@@ -165,7 +165,7 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
 
 
 def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
-    """A suggestion per dtype, in the order in which the dtypes come.
+    """Return a suggestion per dtype, in the order in which the dtypes come.
 
     Notes
     -----
@@ -201,7 +201,7 @@ def _suggest(dtype: str, seen: list[Observation]) -> Calibration:
 
 
 def _percentile(values: list[float]) -> float:
-    """The 95th percentile, never interpolated: with up to 20 values the largest of them."""
+    """Return the 95th percentile, never interpolated: with up to 20 values the largest of them."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(PERCENTILE * len(ordered)))]
 
@@ -218,7 +218,7 @@ def round_up(value: float) -> float:
 
 
 def tolerances(calibrations: Iterable[Calibration]) -> dict[str, Tolerance]:
-    """Dtype to suggested tolerance."""
+    """Return dtype to suggested tolerance."""
     return {c.dtype: Tolerance(c.atol, c.rtol, "calibrated") for c in calibrations}
 
 

@@ -27,7 +27,7 @@ QUICK_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Policy:
-    """What is asked of an output beside closeness.
+    """Demands on an output besides closeness.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Policy:
 
 
 class SpecialInputs:
-    """Whether the case feeds NaN or Inf, looked up once and only when it matters."""
+    """A flag for a case that feeds NaN or Inf, looked up once and only when it matters."""
 
     def __init__(self, inputs: Arrays | None) -> None:
         self._inputs = inputs or {}
@@ -143,7 +143,7 @@ class CheckedOutput:
         return index, float(self.actual[index]), float(self.expected[index])
 
     def _text(self, value: Any) -> str:
-        """A value with all the digits that its dtype distinguishes."""
+        """Return a value with all the digits that its dtype distinguishes."""
         if self.dtype not in FLOAT_LIMITS and np.asarray(value).dtype.kind in "biu":
             return str(int(value))
         return f"{float(value):.{17 if self.dtype == 'float64' else 9}g}"
@@ -237,7 +237,7 @@ def _rules(policy: Policy, special: SpecialInputs, clip: FloatLimits | None) -> 
 
 
 def _as_integers(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """Float64 values of an integer output in its dtype when none is changed by that."""
+    """Return float64 values of an integer output in its dtype when none is changed by that."""
     if expected.dtype == dtype:
         return expected
     with np.errstate(all="ignore"):

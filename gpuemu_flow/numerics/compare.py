@@ -101,7 +101,7 @@ def check_outputs(
 
 
 def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
-    """How much of an output was compared; the inputs are only looked at where NaN is expected."""
+    """Measure how much of an output was compared; inputs matter only where NaN is expected."""
     totals = output.outcome.totals
     return Compared(
         output.name,
@@ -115,7 +115,7 @@ def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
 def _check_structure(
     actual: Arrays, expected: Arrays, wanted: Mapping[str, str | None]
 ) -> list[Failure]:
-    """Missing and unexpected outputs, wrong shapes, then wrong dtypes."""
+    """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
     dtypes: list[Failure] = []
     for name, reference in expected.items():

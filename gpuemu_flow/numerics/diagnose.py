@@ -40,7 +40,7 @@ def diagnose(
     rules: Rules | None = None,
     limit: int = MOST_FINDINGS,
 ) -> tuple[Finding, ...]:
-    """Return what is to be said of the wrong elements of one output, likeliest first.
+    """Describe the wrong elements of one output, likeliest explanation first.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def _default_rules(actual: NDArray[Any], expected: NDArray[Any]) -> Rules:
 def failing_elements(
     actual: NDArray[Any], expected: NDArray[Any], bound: Bound, rules: Rules
 ) -> BoolArray:
-    """The mask of the elements that fail, as the comparison judges them."""
+    """Return the mask of the elements that fail, as the comparison judges them."""
     flat_actual, flat_expected = actual.reshape(-1), expected.reshape(-1)
     mask = np.empty(actual.size, bool)
     exact = actual.dtype == expected.dtype and actual.dtype.kind in "iu"
@@ -113,7 +113,7 @@ def failing_elements(
 
 
 def _of_finite_elements(evidence: Evidence) -> list[Finding]:
-    """Return what is said of the finite elements explains only their share of the failure."""
+    """Describe the finite wrong elements, which may be only a share of the failing ones."""
     share = len(evidence.finite) / len(evidence.failing)
     found = [*values(evidence), *line_relations(evidence), *moves(evidence)]
     return [replace(finding, likelihood=finding.likelihood * share) for finding in found]
@@ -129,7 +129,7 @@ _ASPECTS: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 
 def _likeliest(aspects: Iterable[Iterable[Finding]], limit: int) -> tuple[Finding, ...]:
-    """The best finding of each aspect, likeliest first."""
+    """Return the best finding of each aspect, likeliest first."""
     best = [
         max(found, key=lambda finding: finding.likelihood) for found in map(list, aspects) if found
     ]

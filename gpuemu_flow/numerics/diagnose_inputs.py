@@ -1,4 +1,4 @@
-"""When elements are wrong: beyond a magnitude, for certain inputs, ever more along an axis.
+"""Diagnose by inputs: errors beyond a magnitude, for certain inputs, or growing along an axis.
 
 ==================  ==============================================================================
 kind                elements fail
@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Findings on what wrong elements have in common beside their place."""
+    """Return findings on what wrong elements have in common beside their place."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count
@@ -75,7 +75,7 @@ def _magnitude(failing: Points, passing: Points) -> Iterator[Finding]:
 
 
 def _input_values(evidence: Evidence, failing: Positions, passing: Positions) -> Iterator[Finding]:
-    """A border in the values of an input that has the output's shape."""
+    """Yield a border in the values of an input that has the output's shape."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape or not array.ndim:
             continue
@@ -95,7 +95,7 @@ def _input_values(evidence: Evidence, failing: Positions, passing: Positions) ->
 
 
 def _input_rows(evidence: Evidence) -> Iterator[Finding]:
-    """Return what the rows of an input hold, where the rows of the output come from its rows."""
+    """List what the rows of an input hold, where the rows of the output come from its rows."""
     for name, array in evidence.inputs.items():
         if array.ndim < 2 or not array.size or dtype_name(array.dtype) not in FLOAT_LIMITS:
             continue
@@ -124,7 +124,7 @@ def _input_rows(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _wrong_rows(evidence: Evidence, leading: tuple[int, ...]) -> BoolArray | None:
-    """Which rows of the output have failures; None when they do not correspond to `leading`."""
+    """Mark the output's rows with failures; None when they do not correspond to `leading`."""
     shape = evidence.shape
     if shape[: len(leading)] != leading:
         return None
@@ -143,7 +143,7 @@ def _rows_at(array: NDArray[Any], rows: NDArray[Any] | None, which: Positions) -
 
 
 def _row_border(name: str, bad: Float64Array, good: Float64Array) -> Iterator[Finding]:
-    """A border in the rows' largest magnitude or in their spread."""
+    """Yield a border in the rows' largest magnitude or in their spread."""
     for what, measure in _ROW_MEASURES:
         border = _border(measure(bad), measure(good))
         if border is not None:
@@ -188,7 +188,7 @@ _ROW_MEASURES: tuple[tuple[str, Callable[[Float64Array], Float64Array]], ...] = 
 
 
 def _growing(evidence: Evidence) -> Iterator[Finding]:
-    """Errors that grow steadily along an axis, by an order of magnitude at least."""
+    """Yield errors that grow steadily along an axis, by an order of magnitude at least."""
     points = evidence.finite
     if len(points) < 4 * BINS:
         return

@@ -32,7 +32,7 @@ LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
 
 
 def line_relations(evidence: Evidence) -> list[Finding]:
-    """Findings on single rows and columns."""
+    """Return findings on single rows and columns."""
     if len(evidence.shape) < 2 or evidence.fmt is None or evidence.count < 2 * FEW:
         return []
     found = []
@@ -125,7 +125,7 @@ def _varied(fitted: list[float]) -> bool:
 
 
 def _source(evidence: Evidence, offsets: Float64Array, index: Positions) -> str:
-    """The 1-d input that the offsets are a multiple of, in words; or ''."""
+    """Return the 1-d input that the offsets are a multiple of, in words; or ''."""
     for name, array in evidence.inputs.items():
         if array.ndim != 1 or dtype_name(array.dtype) is None or array.size <= int(index.max()):
             continue

@@ -61,7 +61,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
-    """Share of the points whose actual value is the expected one of `sources`, not its own.
+    """Return share of the points whose actual value is the expected one of `sources`, not its own.
 
     A value that hardly differs from the expected one of its own place tells nothing of others: what
     is near it there has to leave at most a tenth of the error.
@@ -73,7 +73,7 @@ def _agreement(evidence: Evidence, points: Points, sources: Positions) -> float:
 
 
 def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> float:
-    """Share of pairs that are equal up to the roundings of a right op."""
+    """Return share of pairs that are equal up to the roundings of a right op."""
     eps = evidence.fmt.eps if evidence.fmt is not None else 0.0
     finite = candidate[np.isfinite(candidate)]
     scale = np.abs(finite).max(initial=0.0)
@@ -83,7 +83,7 @@ def _near(evidence: Evidence, actual: Float64Array, candidate: Float64Array) -> 
 
 
 def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Two axes swapped, in place or with the memory read in the old order."""
+    """Yield two axes swapped, in place or with the memory read in the old order."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for i, j in itertools.combinations(range(len(shape)), 2):
@@ -113,21 +113,21 @@ def _swapped(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 def _reread(positions: Positions, other: tuple[int, ...], i: int, j: int,
             shape: tuple[int, ...]) -> Positions:  # fmt: skip
-    """``expected.swapaxes(i, j).reshape(shape)``: where each element comes from."""
+    """Find ``expected.swapaxes(i, j).reshape(shape)``: where each element comes from."""
     index = list(np.unravel_index(positions, other))
     index[i], index[j] = index[j], index[i]
     return np.asarray(np.ravel_multi_index(index, shape), np.intp)
 
 
 def _rewritten(index: tuple[Positions, ...], other: tuple[int, ...], i: int, j: int) -> Positions:
-    """``expected.reshape(swapped shape).swapaxes(i, j)``: where each element comes from."""
+    """Find ``expected.reshape(swapped shape).swapaxes(i, j)``: where each element comes from."""
     swapped = list(index)
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return np.asarray(np.ravel_multi_index(swapped, other), np.intp)
 
 
 def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Shifts, repetitions and reversals along each axis."""
+    """Find shifts, repetitions and reversals along each axis."""
     shape = evidence.shape
     index = np.unravel_index(points.positions, shape)
     for axis, size in enumerate(shape):
@@ -168,7 +168,7 @@ def _along_axes(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Failing elements that are an input's at the same place."""
+    """Yield failing elements that are an input's at the same place."""
     for name, array in evidence.inputs.items():
         if array.shape != evidence.shape:
             continue
@@ -183,7 +183,7 @@ def _copies(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _permuted(evidence: Evidence) -> Iterator[Finding]:
-    """The same values in another order, over the whole output or within its rows."""
+    """Yield the same values in another order, over the whole output or within its rows."""
     if evidence.count > LARGEST_SORTED or evidence.count < LEAST_PERMUTED:
         return
     positions = np.flatnonzero(evidence.mask)

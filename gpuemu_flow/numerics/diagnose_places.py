@@ -1,4 +1,4 @@
-"""Where the wrong elements lie: rows, columns, tails, tiles, diagonals, everywhere.
+"""Diagnose by place: rows, columns, tails, tiles, diagonals, everywhere.
 
 ==================  ==============================================================================
 kind                what is wrong
@@ -54,13 +54,13 @@ class _Region:
 
     @property
     def certainty(self) -> float:
-        """1 where so many indices hardly lie together by chance, less for a few of a few."""
+        """Return 1 where so many indices hardly lie together by chance, less for a few of a few."""
         ways = math.log(self.size) * min(self.indices, self.size - self.indices)
         return min(1.0, ways / math.log(20.0))
 
 
 def places(evidence: Evidence) -> list[Finding]:
-    """Findings on where the failing elements lie, likeliest first."""
+    """Return findings on where the failing elements lie, likeliest first."""
     if evidence.total == 1:
         return []
     if evidence.count == 1:
@@ -104,7 +104,7 @@ def _scattered(evidence: Evidence) -> Finding:
 
 
 def _region(axis: int, hits: NDArray[np.int64]) -> _Region:
-    """Tell how the indices of one axis at which elements fail are arranged."""
+    """Describe how the failing elements are arranged along one axis."""
     size = hits.size
     hit = hits > 0
     strong = hits > STRAY * hits.max()
@@ -146,7 +146,7 @@ def _period(hit: NDArray[np.bool_], indices: NDArray[np.intp]) -> int:
 
 
 def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """One sentence for the axes on which the failing elements are confined to a region."""
+    """Return one sentence for the axes on which the failing elements are confined to a region."""
     confined = [region for region in regions if region.form not in ("all", "some")]
     confined.sort(key=lambda region: region.share)
     inside = math.prod(region.share for region in confined) * evidence.total
@@ -174,7 +174,7 @@ def _by_axes(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _tile(region: _Region) -> int:
-    """The widest usual tile that a region's border is a multiple of; 0 for none."""
+    """Return the widest usual tile that a region's border is a multiple of; 0 for none."""
     border = region.start if region.form == "tail" else region.stop
     if region.form not in ("tail", "head") or not border:
         return 0
@@ -182,7 +182,7 @@ def _tile(region: _Region) -> int:
 
 
 def _axis_name(evidence: Evidence, axis: int) -> tuple[str, str]:
-    """Singular and plural of what an index of an axis is called."""
+    """Return singular and plural of what an index of an axis is called."""
     ndim = len(evidence.shape)
     if ndim == 1:
         return "element", "elements"
@@ -208,7 +208,7 @@ def _describe(evidence: Evidence, region: _Region) -> str:
 
 
 def _tile_hint(region: _Region) -> str:
-    """Return what the border of a head or tail tells of the tiles."""
+    """Derive from the border of a head or tail how large the tiles may be."""
     return _tail_hint(region) if region.form == "tail" else _head_hint(region)
 
 
@@ -240,7 +240,7 @@ def _members(evidence: Evidence, region: _Region) -> list[int]:
 
 
 def _runs(values: list[int]) -> str:
-    """Ascending integers, consecutive ones as ranges; at most four parts are written out."""
+    """Show ascending integers, consecutive ones as ranges; at most four parts are written out."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:
@@ -252,7 +252,7 @@ def _runs(values: list[int]) -> str:
 
 
 def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -> Finding | None:
-    """Scattered rows or columns, each wrong throughout."""
+    """Find scattered rows or columns, each wrong throughout."""
     if region.form not in ("some", "all"):
         return None
     full = evidence.total // region.size
@@ -271,7 +271,7 @@ def _whole_lines(evidence: Evidence, region: _Region, hits: NDArray[np.int64]) -
 
 
 def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
-    """Everything from some element in memory order on, where no row begins there."""
+    """Find everything from some element in memory order on, where no row begins there."""
     first, last = int(evidence.failing.positions[0]), int(evidence.failing.positions[-1])
     length = evidence.total - first
     if last < evidence.total - 1 or len(evidence.shape) < 2 or first % evidence.columns == 0:
@@ -291,7 +291,7 @@ def _memory_tail(evidence: Evidence, regions: list[_Region]) -> Finding | None:
 
 
 def _diagonal(evidence: Evidence) -> Finding | None:
-    """One side of the diagonal of the last two axes."""
+    """Find one side of the diagonal of the last two axes."""
     if len(evidence.shape) < 2 or min(evidence.shape[-2:]) < LEAST_SQUARE or evidence.count < 3:
         return None
     height, width = evidence.shape[-2:]

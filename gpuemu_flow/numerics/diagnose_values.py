@@ -1,4 +1,4 @@
-"""What the wrong values are: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
+"""Diagnose by value: NaN, zeros, a constant, a multiple of the right ones, rounded ones.
 
 ==========================  ======================================================================
 kind                        the failing elements
@@ -49,7 +49,7 @@ SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 
 
 def values(evidence: Evidence) -> list[Finding]:
-    """Findings on the values of the failing elements that are finite on both sides."""
+    """Return findings on the values of the failing elements that are finite on both sides."""
     points = evidence.finite
     if not len(points):
         return []
@@ -60,7 +60,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Findings on NaN and Inf on one side only."""
+    """Yield findings on NaN and Inf on one side only."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
@@ -88,7 +88,7 @@ def special_values(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _common(values: Float64Array) -> float | None:
-    """The one value that all have; None when they differ."""
+    """Return the one value that all have; None when they differ."""
     first = float(values[0])
     same = np.isnan(values).all() if math.isnan(first) else (values == first).all()
     return first if same else None
@@ -116,7 +116,7 @@ def _what_is_wanted(expected: Float64Array, kind: str) -> str:
 
 
 def _constant(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """One value for all, or zeros in place of the smallest values."""
+    """Find one value for all, or zeros in place of the smallest values."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(expected) == 0.0:
         return
@@ -159,7 +159,7 @@ def _relations(evidence: Evidence, points: Points) -> Iterator[Finding]:
 
 
 def _factor(evidence: Evidence, points: Points) -> Finding | None:
-    """``actual = c * expected``."""
+    """Find ``actual = c * expected``."""
     fitted = fit_factor(points.actual, points.expected)
     if fitted is None:
         return None
@@ -195,7 +195,7 @@ def fit_factor(
 
 
 def factor_name(factor: float, dims: tuple[int, ...], residual: float) -> str:
-    """Return what a factor may stand for: a small number, or something made of a dim; or ''."""
+    """Name the likely origin of a factor: a small number, or a formula of a dim; or ''."""
     slack = max(3.0 * residual, 1e-6)
     for most, factors in ((SIMPLE_SLACK, _simple_factors(dims)), (EXOTIC_SLACK, _others(dims))):
         if slack > most:
@@ -215,7 +215,7 @@ def _simple_factors(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
-    """Ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
+    """Find ratios of dims, of dims and one less, of dims and the tiles that they are padded to."""
     for size in dims:
         if size < 2:
             continue
@@ -232,7 +232,7 @@ def _others(dims: tuple[int, ...]) -> Iterator[tuple[str, float]]:
 
 
 def _offset(points: Points) -> Finding | None:
-    """``actual = expected + c``."""
+    """Find ``actual = expected + c``."""
     fitted = fit_offset(points.actual, points.expected)
     if fitted is None:
         return None
@@ -246,7 +246,7 @@ def _offset(points: Points) -> Finding | None:
 def fit_offset(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """The difference of finite values and its residual (95th percentile), if one fits."""
+    """Return the difference of finite values and its residual (95th percentile), if one fits."""
     if expected.size < least or np.ptp(expected) == 0.0:
         return None
     difference = actual - expected
@@ -258,7 +258,7 @@ def fit_offset(
 
 
 def _sign(points: Points) -> Finding | None:
-    """The right magnitudes with signs of their own."""
+    """Find the right magnitudes with signs of their own."""
     actual, expected = points.actual, points.expected
     if len(points) < FEW or np.ptp(np.abs(expected)) == 0.0:
         return None
@@ -273,7 +273,7 @@ def _sign(points: Points) -> Finding | None:
 
 
 def _narrower(evidence: Evidence, points: Points) -> Finding | None:
-    """All representable in a narrower float format, which the right values are not."""
+    """Find all representable in a narrower float format, which the right values are not."""
     if evidence.fmt is None or len(points) < FEW:
         return None
     for name in ("float8_e5m2", "bfloat16", "float16", "float32"):
@@ -294,13 +294,13 @@ def _narrower(evidence: Evidence, points: Points) -> Finding | None:
 
 
 def _held_by(values: Float64Array, name: str) -> float:
-    """Share of the values that a format represents exactly."""
+    """Return share of the values that a format represents exactly."""
     rounded = to_float64(values.astype(numpy_dtype(name)))
     return float(np.count_nonzero(rounded == values)) / values.size
 
 
 def _rounding(evidence: Evidence, points: Points) -> Finding | None:
-    """Errors of either sign, as large as some roundings."""
+    """Find errors of either sign, as large as some roundings."""
     if evidence.fmt is None or len(points) < 2 * FEW:
         return None
     error = points.actual - points.expected
@@ -338,7 +338,7 @@ def _largest_of_row(evidence: Evidence, points: Points) -> Float64Array:
 
 
 def _integers(evidence: Evidence, points: Points) -> Iterator[Finding]:
-    """Integers: a common difference, or agreement modulo a power of two."""
+    """Find integers: a common difference, or agreement modulo a power of two."""
     if len(points) < FEW:
         return
     difference = points.actual - points.expected

@@ -31,7 +31,7 @@ def _known_name(name: str) -> str:
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a name or alias, in native byte order.
+    """Return the numpy dtype of a name or alias, in native byte order.
 
     ``bfloat16`` and ``float8`` are `ml_dtypes`', which is imported only for them.
 
@@ -50,7 +50,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
-    """The canonical name of a numpy dtype or scalar type.
+    """Return the canonical name of a numpy dtype or scalar type.
 
     None for what has no name of ours: complex, long double, text, objects, records, and any dtype
     in foreign byte order.
@@ -69,7 +69,7 @@ def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
 
 @dataclass(frozen=True)
 class FloatLimits:
-    """What a binary float format can represent; all values are exact float64.
+    """Limits of a binary float format; all values are exact float64.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ FLOAT_LIMITS: dict[str, FloatLimits] = {
 
 
 def float_limits(name: str) -> FloatLimits:
-    """The limits of a float format, by name or alias.
+    """Return the limits of a float format, by name or alias.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def float_limits(name: str) -> FloatLimits:
 
 @functools.cache
 def _float32_of_bits(name: str) -> NDArray[np.float32]:
-    """The float32 value of each bit pattern of an 8- or 16-bit float."""
+    """Return the float32 value of each bit pattern of an 8- or 16-bit float."""
     words = np.uint8 if DTYPES[name].itemsize == 1 else np.uint16
     patterns = np.arange(np.iinfo(words).max + 1, dtype=words)
     with np.errstate(invalid="ignore"):
@@ -183,7 +183,7 @@ def _table_lookup(array: NDArray[Any], name: str) -> NDArray[np.float32]:
 
 
 def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
-    """Any array of a known dtype as native float32.
+    """Return any array of a known dtype as native float32.
 
     Exact for floats of 16 bits and fewer, bool and small integers, else rounded to nearest even.
     Without a warning for values that overflow to infinity. The array itself, not a copy, when it
@@ -202,7 +202,7 @@ def to_float32(a: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def to_float64(a: NDArray[Any]) -> NDArray[np.float64]:
-    """Any array of a known dtype as native float64.
+    """Return any array of a known dtype as native float64.
 
     Exact for all floats and for integers up to 2**53, else rounded to nearest even. The array
     itself, not a copy, when it already is float64.

@@ -28,7 +28,7 @@ from gpuemu_flow.numerics.ulp import Float64Array
 
 
 def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float64Array:
-    """A lower bound of the envelope per element: ``8 g u |r| + 2 ulp(r)`` and its floor.
+    """Return a lower bound of the envelope per element: ``8 g u |r| + 2 ulp(r)`` and its floor.
 
     Parameters
     ----------
@@ -89,21 +89,21 @@ class Envelope:
 
     @property
     def reason(self) -> str:
-        """Why nothing could be measured, once that was tried; empty where something was."""
+        """Say why nothing could be measured, once that was tried; empty where something was."""
         tried = self.evaluations
         if tried is None or not tried.failed or tried.succeeded:
             return ""
         return tried.reason
 
     def quick(self, name: str) -> Bound:
-        """A bound of an output that needs no evaluation and is never above `full`."""
+        """Return a bound of an output that needs no evaluation and is never above `full`."""
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
         return make_quick_bound(fmt, self._longest_dim, exact_op=self._exact_op)
 
     def full(self, name: str) -> Bound:
-        """The envelope itself; the first call evaluates the reference about 20 times.
+        """Return the envelope itself; the first call evaluates the reference about 20 times.
 
         For exact ops, and where there is nothing to evaluate with, the quick bound.
         """
@@ -140,7 +140,7 @@ class Envelope:
             self._unexcused.add(name)
 
     def settled(self, name: str) -> Bound:
-        """The bound that the output was judged by in the end."""
+        """Return the bound that the output was judged by in the end."""
         return self.full(name) if self._thorough is None else self.thorough(name)
 
     def _measure(self, *, thorough: bool) -> Mapping[str, ElementBound]:
@@ -172,7 +172,7 @@ def build_envelope(
     bounds: Mapping[str, ElementBound] | None = None,
     rounding: Rounding | None = None,
 ) -> Envelope:
-    """The envelope of one case; nothing is evaluated before it is needed.
+    """Return the envelope of one case; nothing is evaluated before it is needed.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays) -> bool:
 
 
 def _small_integers(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Floats of strategy ``normal`` as the integers next to four times their value."""
+    """Return floats of strategy ``normal`` as the integers next to four times their value."""
     return {
         name: np.rint(4.0 * to_float64(array)).astype(np.float32)
         if dtype_name(array.dtype) in FLOAT_LIMITS

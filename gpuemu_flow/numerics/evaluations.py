@@ -56,7 +56,7 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Whether the reference has not been seen to refuse float64 and to take another type."""
+        """Tell whether the reference may take float64: it was not seen to refuse only that type."""
         return self._takes in (None, WIDE)
 
     @property
@@ -73,7 +73,7 @@ class Evaluations:
     def outputs(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays | None:
-        """The outputs, or None when the evaluation failed.
+        """Return the outputs, or None when the evaluation failed.
 
         A reference that refuses float64 is given float32, then the dtypes of the case itself. What
         it takes first it is given from then on.

@@ -1,4 +1,4 @@
-"""What a diagnosis works on and gives back: a sample of one output's elements, and findings."""
+"""Data of a diagnosis: a sample of one output's elements, and findings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Finding:
     likelihood: float = 0.5
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as strings."""
+        """Return plain JSON, non-finite numbers as strings."""
         return {
             "kind": self.kind,
             "sentence": self.sentence,
@@ -77,7 +77,7 @@ class Points:
     expected: Float64Array
 
     def where(self, chosen: BoolArray) -> Points:
-        """The points for which `chosen` is set."""
+        """Return the points for which `chosen` is set."""
         return Points(self.positions[chosen], self.actual[chosen], self.expected[chosen])
 
     def __len__(self) -> int:
@@ -116,22 +116,22 @@ class Evidence:
 
     @property
     def columns(self) -> int:
-        """Length of the last axis; a scalar is a row of one element."""
+        """Return the length of the last axis; a scalar is a row of one element."""
         return self.shape[-1] if self.shape else 1
 
     @property
     def rows(self) -> int:
-        """Tell how many rows of `columns` elements there are."""
+        """Count the rows of `columns` elements."""
         return self.total // max(self.columns, 1)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Sizes of all axes of the output and the inputs, without repetition."""
+        """Return sizes of all axes of the output and the inputs, without repetition."""
         shapes = [self.shape, *(array.shape for array in self.inputs.values())]
         return tuple(dict.fromkeys(size for shape in shapes for size in shape))
 
     def at(self, positions: Positions) -> Points:
-        """The elements at flat positions."""
+        """Return the elements at flat positions."""
         return Points(positions, self.actual_at(positions), self.expected_at(positions))
 
     def actual_at(self, positions: Positions) -> Float64Array:
@@ -142,22 +142,22 @@ class Evidence:
 
     @cached_property
     def failing(self) -> Points:
-        """Failing elements, spread evenly over all of them."""
+        """Return failing elements, spread evenly over all of them."""
         return self.at(some_positions(self.mask.reshape(-1), self.count))
 
     @cached_property
     def passing(self) -> Points:
-        """Passing elements, spread evenly over all of them."""
+        """Return passing elements, spread evenly over all of them."""
         return self.at(some_positions(~self.mask.reshape(-1), self.total - self.count))
 
     @cached_property
     def finite(self) -> Points:
-        """The failing elements that are finite on both sides."""
+        """Return the failing elements that are finite on both sides."""
         points = self.failing
         return points.where(np.isfinite(points.actual) & np.isfinite(points.expected))
 
     def lines(self, axis: int) -> tuple[Points, BoolArray]:
-        """Some rows (axis -1) or columns (axis -2) with failures, as a grid.
+        """Return some rows (axis -1) or columns (axis -2) with failures, as a grid.
 
         Returns
         -------
@@ -180,7 +180,7 @@ class Evidence:
 
 
 def count_along(mask: BoolArray, axis: int) -> NDArray[np.int64]:
-    """Tell how many are set at each index of one axis."""
+    """Count the marked elements at each index of one axis."""
     others = tuple(a for a in range(mask.ndim) if a != axis)
     if not others:
         return mask.astype(np.int64)
@@ -189,14 +189,14 @@ def count_along(mask: BoolArray, axis: int) -> NDArray[np.int64]:
 
 
 def spread(values: Positions, limit: int) -> Positions:
-    """At most `limit` of the values: the first, the last, and others spread evenly."""
+    """Return at most `limit` of the values: the first, the last, and others spread evenly."""
     if values.size <= limit:
         return values
     return values[np.linspace(0, values.size - 1, limit).astype(np.intp)]
 
 
 def some_positions(mask: BoolArray, count: int) -> Positions:
-    """At most `SAMPLE` positions where a flat mask is set, ascending.
+    """Return at most `SAMPLE` positions where a flat mask is set, ascending.
 
     Ranks are spread evenly and then moved by a golden-ratio sequence: an even step would fall in
     with the period of the tiles.

@@ -1,4 +1,4 @@
-"""How often an op fails over seeds, with the interval in which its true rate lies."""
+"""The failure rate of an op over seeds, with the interval in which its true rate lies."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class FailureRate:
 
     @property
     def rate(self) -> float:
-        """Share that failed; 0 of 0 is 0."""
+        """Return share that failed; 0 of 0 is 0."""
         return self.failed / self.total if self.total else 0.0
 
     @property
     def flaky(self) -> bool:
-        """Some failed and some passed."""
+        """Tell whether some failed and some passed."""
         return 0 < self.failed < self.total
 
     @property
     def sentence(self) -> str:
-        """For people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
+        """Say for people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
         return (
             f"{self.failed} of {self.total} fail: {_percent(self.rate)} "
             f"({self.confidence * 100:g} % interval {_percent(self.low)} to {_percent(self.high)})"
         )
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "failed": self.failed,
             "total": self.total,
@@ -60,7 +60,7 @@ class FailureRate:
 
 
 def failure_rate(failed: int, total: int, confidence: float = CONFIDENCE) -> FailureRate:
-    """The failure rate with Wilson's score interval.
+    """Return the failure rate with Wilson's score interval.
 
     Parameters
     ----------

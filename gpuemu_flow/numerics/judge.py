@@ -35,7 +35,7 @@ class Bound(Protocol):
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Elements at `where` whose failure would mean nothing; None when there are none."""
+        """Return elements at `where` whose failure would mean nothing; None when there are none."""
         ...
 
 
@@ -60,7 +60,7 @@ class AffineBound:
 
 @dataclass(frozen=True)
 class Rules:
-    """What NaN and Inf mean in one output of one case.
+    """The meaning of NaN and Inf in one output of one case.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ def _without_unjudged(
 
 
 def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
-    """Finite values clipped to ±largest; NaN and Inf as they are."""
+    """Clip finite values to ±largest; NaN and Inf stay as they are."""
     clipped: Float64Array = np.where(np.isinf(values), values, np.clip(values, -largest, largest))
     return clipped
 
@@ -176,7 +176,7 @@ def _clip_finite(values: Float64Array, largest: float) -> Float64Array:
 def _matches(
     actual: Float64Array, expected: Float64Array, tolerance: Float64Array, rules: Rules
 ) -> BoolArray:
-    """Where a non-finite pair counts as equal: NaN with NaN, Inf with the same Inf, or overflow."""
+    """Mark non-finite pairs that count as equal: NaN with NaN, Inf with the same, or overflow."""
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
     matches: BoolArray = (nan_a & nan_e) | (actual == expected)
     fmt = rules.clip
@@ -194,7 +194,7 @@ def _matches(
 
 
 def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
-    """Values that fail under a strict policy even where the expected value is the same."""
+    """Return values that fail under a strict policy even where the expected value is the same."""
     forbidden: BoolArray | bool = False
     if rules.nan == "strict":
         forbidden = forbidden | np.isnan(actual)
@@ -204,7 +204,7 @@ def _forbidden(actual: Float64Array, rules: Rules) -> BoolArray | bool:
 
 
 def _ignored(actual: Float64Array, expected: Float64Array, rules: Rules) -> BoolArray | None:
-    """Pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
+    """Return pairs that an ``ignore`` policy takes out of the judgement; None when there are none.
 
     The expected value decides; a NaN or Inf that only the output has counts as a failure unless
     the case itself feeds such values.

@@ -54,7 +54,7 @@ def sentinel(dtype: np.dtype[Any]) -> bytes:
 
 
 def effective_layout(layout: str, shape: Shape) -> str:
-    """The layout that a tensor of `shape` really has when `layout` is asked for.
+    """Return the layout that a tensor of `shape` really has when `layout` is asked for.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def reduced_shape(shape: Shape) -> Shape:
 
 
 def describe(layout: str, shape: Shape) -> tuple[int, ...]:
-    """Strides in elements of a tensor of `shape` in `layout`."""
+    """Return strides in elements of a tensor of `shape` in `layout`."""
     layout = effective_layout(layout, shape)
     if layout == "transposed":
         swapped = _row_major((*shape[:-2], shape[-1], shape[-2]))
@@ -109,7 +109,7 @@ def _row_major(shape: Shape, step: int = 1, gap: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the elements of a tensor lie in a buffer whose start is aligned to `ALIGNMENT`.
+    """The place of a tensor's elements in a buffer whose start is aligned to `ALIGNMENT`.
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Placement:
 
 
 def place(layout: str, shape: Shape, itemsize: int, *, guarded: bool = False) -> Placement:
-    """Tell where a tensor lies, and how large a buffer it needs.
+    """Compute a tensor's offset and strides, and the size of the buffer that it needs.
 
     With `guarded` a zone of at least `GUARD_BYTES` and one row lies before and behind it.
     """
@@ -197,12 +197,12 @@ class LaidOut:
 
 
 def _items(buffer: NDArray[np.uint8], itemsize: int) -> Array:
-    """The bytes of a buffer as unsigned integers of the elements' size."""
+    """Return the bytes of a buffer as unsigned integers of the elements' size."""
     return buffer.view(np.dtype(f"u{itemsize}"))
 
 
 def new_buffer(nbytes: int) -> NDArray[np.uint8]:
-    """`nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
+    """Return `nbytes` of memory that start on a multiple of `ALIGNMENT`, not initialised."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
@@ -274,7 +274,7 @@ def _same_bits(first: Array, second: Array) -> bool:
 
 
 def lay_out(values: Array, layout: str) -> Array:
-    """A view of the values in a layout; `values` itself when it lies so already.
+    """Return a view of the values in a layout; `values` itself when it lies so already.
 
     Parameters and errors are those of `lay_out_guarded`.
     """

@@ -56,7 +56,7 @@ def measure(
     thorough: bool = False,
     rounding: Rounding | None = None,
 ) -> tuple[dict[str, ElementBound], bool]:
-    """The envelope of every output, and whether it had to do without a shadow.
+    """Return the envelope of every output, and whether it had to do without a shadow.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class _Session:
                 output.add_magnitudes([values[name] for values in found], at_headroom[name])
 
     def more_plain_draws(self) -> None:
-        """A second look in float64; the draws are others than the first ones."""
+        """Look a second time, in float64, by draws that are others than the first ones."""
         moved = self._perturbation
         for draw in range(AGAIN, AGAIN + 6):
             self._add(self._evaluate(moved.independent(draw)))
@@ -257,7 +257,7 @@ class _Session:
             self._outputs[name].exclude_overflow(values)
 
     def shadow_draws(self) -> bool:
-        """The shadow on the inputs, on moved ones, and on large ones; False when it cannot run."""
+        """Evaluate the shadow on the inputs, moved ones and large ones; False if it cannot run."""
         moved = self._perturbation
         plain = self._evaluate(as_float32(self._inputs64), shadow=True)
         if plain is None:
@@ -299,7 +299,7 @@ class _Session:
     def _evaluate(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, NDArray[Any]] | None:
-        """Flattened outputs; None when the evaluation failed or gave something else."""
+        """Return flattened outputs; None when the evaluation failed or gave something else."""
         return self._checked(self._evaluations.outputs(inputs, shadow=shadow, rounding=rounding))
 
     def _evaluate_own(self) -> dict[str, NDArray[Any]] | None:

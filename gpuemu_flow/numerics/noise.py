@@ -57,7 +57,7 @@ class _Noisy(Single):
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """The float32 arrays among the inputs, as such whose arithmetic is moved by that `unit`.
+    """Return the float32 arrays among the inputs, as such whose arithmetic is moved by that `unit`.
 
     Notes
     -----
@@ -92,7 +92,7 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def _wide(value: Any) -> Any:
-    """A float32 value, or the dtype itself, in float64."""
+    """Return a float32 value, or the dtype itself, in float64."""
     if value is np.float32 or (isinstance(value, np.dtype) and value == np.float32):
         return np.float64
     return value.astype(np.float64) if getattr(value, "dtype", None) == np.float32 else value

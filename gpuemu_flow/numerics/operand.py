@@ -26,7 +26,7 @@ TENSOR_CORE, FLOAT32, INPUT = PRECISIONS
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a shadow rounds.
+    """The rounding of a shadow.
 
     Attributes
     ----------
@@ -43,12 +43,12 @@ class Rounding:
     seed: int | None = None
 
     def drawn(self, seed: int) -> Rounding:
-        """The same with that seed."""
+        """Return the same with that seed."""
         return replace(self, seed=seed)
 
 
 def rounding_for(precision: str, dtype: str) -> Rounding | None:
-    """The rounding that a precision allows to ops on `dtype`; None where it allows none."""
+    """Return the rounding that a precision allows to ops on `dtype`; None where it allows none."""
     fmt = FLOAT_LIMITS.get(dtype)
     if precision == FLOAT32 or fmt is None or fmt.eps <= FLOAT_LIMITS["float32"].eps:
         return None
@@ -152,7 +152,7 @@ def _rounded_jax(array: Any, state: _State) -> Any:
 
 
 def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
-    """Values rounded to a narrow format, of unlimited exponent upward; multiples with `rng`.
+    """Return values rounded to a narrow format, of unlimited exponent upward; multiples with `rng`.
 
     Notes
     -----

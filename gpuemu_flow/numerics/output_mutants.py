@@ -125,7 +125,7 @@ def plant(
     dtypes: Mapping[str, str] | None = None,
     evaluate: Evaluate | None = None,
 ) -> dict[str, NDArray[Any]] | None:
-    """The outputs of a case with the bug in them.
+    """Return the outputs of a case with the bug in them.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def plant(
 def _evaluated(
     evaluate: Evaluate | None, inputs: Arrays, dtypes: Mapping[str, str]
 ) -> dict[str, NDArray[Any]]:
-    """The reference's outputs on changed inputs; empty where it has none."""
+    """Return the reference's outputs on changed inputs; empty where it has none."""
     if evaluate is None:
         return {}
     try:
@@ -188,7 +188,7 @@ def _shuffled(tensors: Arrays, rng: SeededRng) -> list[str]:
 
 @dataclass(frozen=True)
 class MutantResult:
-    """What the op's own check said of one mutant on one case on which it applies.
+    """The op's own verdict on one mutant, on one case on which it applies.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class MutationScore:
-    """What share of the planted bugs the check would find.
+    """The share of the planted bugs that the check would find.
 
     Attributes
     ----------
@@ -234,12 +234,12 @@ class MutationScore:
 
     @property
     def share(self) -> float:
-        """Killed mutants among those that apply; 0 where none does."""
+        """Return killed mutants among those that apply; 0 where none does."""
         total = len(self.killed) + len(self.survivors)
         return len(self.killed) / total if total else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "score": self.share,
             "killed": [
@@ -255,12 +255,12 @@ class MutationScore:
 
 
 def has_finite(outputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Whether any element is finite: in outputs without one there is nothing to plant a bug in."""
+    """Tell whether any element is finite: without one there is no place to plant a bug."""
     return any(bool(np.isfinite(to_float64(array)).any()) for array in outputs.values())
 
 
 class Planted(Protocol):
-    """What a score says of a mutant."""
+    """A mutant's line of a score."""
 
     @property
     def name(self) -> str: ...

@@ -26,7 +26,7 @@ def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -
 
 
 def widen(inputs: Arrays) -> Arrays:
-    """All float inputs, of whatever width, as float64."""
+    """Return all float inputs, of whatever width, as float64."""
     return {
         name: to_float64(array) if dtype_name(array.dtype) in FLOAT_LIMITS else array
         for name, array in inputs.items()
@@ -84,11 +84,11 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def scaled(self) -> Arrays:
-        """Every element times ``1 + unit``."""
+        """Multiply every element by ``1 + unit``."""
         return map_floats(self._inputs, lambda values: values * (1.0 + self._unit))
 
     def flushed(self) -> Arrays | None:
-        """Float32 subnormals replaced by zero; None when the inputs hold none."""
+        """Return float32 subnormals replaced by zero; None when the inputs hold none."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:
@@ -103,7 +103,7 @@ class Perturbation:
         return changed if found else None
 
     def magnitudes(self, factor: float = 1.0) -> Arrays:
-        """``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
+        """Compute ``factor * |x|`` where finite; NaN and Inf, which masks are made of, stay."""
 
         def change(values: Float64Array) -> Float64Array:
             changed: Float64Array = np.where(np.isfinite(values), factor * np.abs(values), values)
@@ -112,7 +112,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def grown(self, draw: int) -> Arrays:
-        """Finite magnitudes, each times a factor of its own between 1 and 2."""
+        """Return finite magnitudes, each times a factor of its own between 1 and 2."""
         rng = self._rng.derive(f"auto/grown/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -124,7 +124,7 @@ class Perturbation:
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
-    """Inputs for the float32 shadow, optionally in column-major order.
+    """Return inputs for the float32 shadow, optionally in column-major order.
 
     Another memory order makes numpy's reductions add in another order.
     """
@@ -137,7 +137,7 @@ def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
 
 
 def largest_magnitude(inputs64: Arrays) -> float:
-    """The largest finite magnitude over all float64 inputs; 0 when there is none."""
+    """Return the largest finite magnitude over all float64 inputs; 0 when there is none."""
     largest = 0.0
     for values in inputs64.values():
         if values.dtype == np.float64:

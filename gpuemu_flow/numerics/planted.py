@@ -50,7 +50,7 @@ class Site:
         return DTYPES[self.dtype].kind == "float"
 
     def wide(self) -> NDArray[np.float64]:
-        """A float64 copy of the values."""
+        """Return a float64 copy of the values."""
         return np.array(to_float64(self.values), np.float64)
 
 
@@ -70,7 +70,7 @@ def _partial_tile(size: int) -> tuple[int, int] | None:
 
 
 def tail_zeroed(axis: int) -> Planter:
-    """The last, partial tile of an axis is 0."""
+    """Set the last, partial tile of an axis to 0."""
 
     def make(site: Site) -> Array | None:
         found = _partial_tile(_axis_size(site, axis))
@@ -82,12 +82,12 @@ def tail_zeroed(axis: int) -> Planter:
 
 
 def last_zeroed(site: Site) -> Array | None:
-    """The last index of the last axis is 0."""
+    """Set the last index of the last axis to 0."""
     return _zeroed(site, -1, slice(-1, None)) if _axis_size(site, -1) > 1 else None
 
 
 def only_last_tile(site: Site) -> Array | None:
-    """All but the last tile of the last axis is 0."""
+    """Set all but the last tile of the last axis to 0."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile or not site.is_float:
@@ -103,12 +103,12 @@ def _zeroed(site: Site, axis: int, which: slice) -> Array:
 
 
 def shifted(site: Site) -> Array | None:
-    """Every element of the last axis is its neighbour's."""
+    """Shift the last axis by one: every element becomes its neighbour's."""
     return np.roll(site.values, 1, axis=-1) if _axis_size(site, -1) > 1 else None
 
 
 def last_tile_share(site: Site) -> Array | None:
-    """The share of a sum over the longest dim that its last tile of 32 contributes."""
+    """Drop the share of a sum over the longest dim that its last tile of 32 contributes."""
     if not site.is_float or site.longest <= 32:
         return None
     width = site.longest % 32 or 32
@@ -116,7 +116,7 @@ def last_tile_share(site: Site) -> Array | None:
 
 
 def scaled(factor: float) -> Planter:
-    """All values times a factor."""
+    """Multiply all values by a factor."""
 
     def make(site: Site) -> Array | None:
         return site.wide() * factor if site.is_float else None
@@ -125,7 +125,7 @@ def scaled(factor: float) -> Planter:
 
 
 def root_scaled(site: Site) -> Array | None:
-    """All values over the root of an input's last dim."""
+    """Divide all values by the root of an input's last dim."""
     depths = [size for size in site.depths if size > 1]
     if not depths or not site.is_float:
         return None
@@ -133,7 +133,7 @@ def root_scaled(site: Site) -> Array | None:
 
 
 def shifted_a_little(site: Site) -> Array | None:
-    """All values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
+    """Make all values smaller by 2^-10, or by 8 ulp of a narrower dtype."""
     if not site.is_float:
         return None
     return site.wide() * (1.0 - max(2.0**-10, 8.0 * FLOAT_LIMITS[site.dtype].eps))
@@ -148,7 +148,7 @@ def swapped(site: Site) -> Array | None:
 
 
 def _rows(site: Site) -> Array | None:
-    """A copy of the values as rows, or None where there are not two."""
+    """Return a copy of the values as rows, or None where there are not two."""
     if site.values.ndim < 2 or site.values.shape[-1] == 0:
         return None
     rows = np.array(site.values).reshape(-1, site.values.shape[-1])
@@ -156,7 +156,7 @@ def _rows(site: Site) -> Array | None:
 
 
 def stale_row(site: Site) -> Array | None:
-    """One row that differs from the row before it is that row."""
+    """Replace one row by the row before it, where they differ."""
     rows = _rows(site)
     if rows is None:
         return None
@@ -169,7 +169,7 @@ def stale_row(site: Site) -> Array | None:
 
 
 def stale_tile(site: Site) -> Array | None:
-    """The second tile of the last axis repeats the first."""
+    """Repeat the first tile of the last axis in place of the second."""
     size = _axis_size(site, -1)
     tile = next((tile for tile in TILES if size > tile), 0)
     if not tile:
@@ -181,7 +181,7 @@ def stale_tile(site: Site) -> Array | None:
 
 
 def stale_element(site: Site) -> Array | None:
-    """One element is another one's value, the most unlike it of a few."""
+    """Give one element the value of another, the most unlike it of a few."""
     flat = np.array(site.values).reshape(-1)
     if flat.size < 2:
         return None
@@ -195,7 +195,7 @@ def stale_element(site: Site) -> Array | None:
 
 
 def half_rounded(site: Site) -> Array | None:
-    """Values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
+    """Return values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
     if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
         return None
     wide = site.wide()
@@ -205,7 +205,7 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
+    """Return errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
 
     In a 32-bit or wider dtype a 16-bit accumulator is meant. The walk's standard deviation is
     ``√n / 4`` units, of which a sum of n terms of one sign makes more.
@@ -220,18 +220,18 @@ def half_accumulated(site: Site) -> Array | None:
 
 
 def clamped(site: Site) -> Array | None:
-    """Nothing is below 0."""
+    """Set everything below 0 to 0."""
     return np.maximum(site.wide(), 0.0) if site.is_float else None
 
 
 def nan_zeroed(site: Site) -> Array | None:
-    """NaN is 0."""
+    """Set NaN to 0."""
     wide = site.wide()
     return np.where(np.isnan(wide), 0.0, wide) if site.is_float and np.isnan(wide).any() else None
 
 
 def saturated(site: Site) -> Array | None:
-    """Inf is the dtype's largest finite value."""
+    """Set Inf to the dtype's largest finite value."""
     wide = site.wide()
     if not site.is_float or not np.isinf(wide).any():
         return None
@@ -239,7 +239,7 @@ def saturated(site: Site) -> Array | None:
 
 
 def index_off(site: Site) -> Array | None:
-    """One integer is one too large."""
+    """Add one to one integer."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     flat = np.array(site.values).reshape(-1)
@@ -248,14 +248,14 @@ def index_off(site: Site) -> Array | None:
 
 
 def index_wrapped(site: Site) -> Array | None:
-    """Integers are kept in a signed byte."""
+    """Keep integers in a signed byte."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)
 
 
 def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Float inputs as float64, others unchanged."""
+    """Return float inputs as float64, others unchanged."""
     return {
         name: to_float64(array) if array.dtype.kind not in "iub" else array
         for name, array in inputs.items()

@@ -1,4 +1,4 @@
-"""Where a reference's source multiplies matrices: the places that a rounded shadow wraps."""
+"""Matrix products in a reference's source: the places that a rounded shadow wraps."""
 
 from __future__ import annotations
 
@@ -100,14 +100,17 @@ def _is_step(node: ast.expr) -> bool:
 
 
 def _name(call: ast.Call) -> str:
-    """The last part of what is called; empty when that has no name."""
+    """Return the last part of what is called; empty when that has no name."""
     called = call.func
     return called.attr if isinstance(called, ast.Attribute) else str(getattr(called, "id", ""))
 
 
 def _left_alone(tree: ast.Module) -> set[int]:
-    """What cannot or must not be wrapped: f-strings, whose places are wrong before Python 3.12,
-    targets of assignments, patterns, decorators and annotations."""
+    """Select what cannot or must not be wrapped.
+
+    That is f-strings, whose places are wrong before Python 3.12, targets of assignments, patterns,
+    decorators and annotations.
+    """
     roots: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

@@ -64,7 +64,7 @@ class _Regrouped(Single):
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """The float32 arrays among the inputs, as such whose sums are grouped the other way.
+    """Return the float32 arrays among the inputs, as such whose sums are grouped the other way.
 
     Notes
     -----

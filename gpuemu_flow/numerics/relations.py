@@ -57,7 +57,7 @@ WRONG = {"float64": 1e-9, "float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 @dataclass(frozen=True)
 class Relation:
-    """What a wrong output is, by name; equal ones are one hypothesis over all cases.
+    """A relation that explains a wrong output; equal ones are one hypothesis over all cases.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Observation:
 
     @property
     def wrong(self) -> dict[str, BoolArray]:
-        """Tell which elements of each output are wrong, outputs without any left out."""
+        """Mark the wrong elements of each output, without outputs that have none."""
         found = {name: self._wrong(name) for name in self.actual}
         return {name: mask for name, mask in found.items() if mask.any()}
 
@@ -154,7 +154,7 @@ def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArr
 
 
 def output_relations(seen: Observation) -> set[Relation]:
-    """Every relation of the outputs alone that explains a failing case."""
+    """Return every relation of the outputs alone that explains a failing case."""
     wrong = seen.wrong
     if not wrong:
         return set()
@@ -209,7 +209,7 @@ def _predictions(
 
 
 def factors(dims: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Known factors, plain constants first, with their names."""
+    """Yield known factors, plain constants first, with their names."""
     yield from (("-1", -1.0), ("2", 2.0), ("1/2", 0.5), ("log2 e", 1.0 / math.log(2.0)))
     yield from (("ln 2", math.log(2.0)), ("√2", math.sqrt(2.0)), ("1/√2", math.sqrt(0.5)))
     for name, size in dims.items():

@@ -56,7 +56,7 @@ def holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
 
 
 def input_relations(seen: Observation, ask: Ask) -> set[Relation]:
-    """Every such relation that explains a failing case."""
+    """Return every such relation that explains a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found
@@ -85,7 +85,7 @@ def _same(array: Float64Array, name: str) -> Float64Array:
 
 
 def changes(seen: Observation) -> Iterator[Change]:
-    """Each relation with what makes its inputs, and its outputs comparable."""
+    """Yield each relation with what makes its inputs, and its outputs comparable."""
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
             yield from _of_float_input(seen, name, array)
@@ -229,7 +229,7 @@ def _cuts(dim: str, size: int, places: list[tuple[str, int]]) -> Iterator[Change
 
 
 def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) -> Any:
-    """Inputs with a dim cut or filled up with zeros; outputs are cut to their own size."""
+    """Return inputs with a dim cut or filled up with zeros; outputs are cut to their own size."""
 
     def make(seen: Observation) -> Any:
         inputs = dict(seen.inputs)
@@ -255,7 +255,7 @@ def _resized(dim: str, size: int, wanted: int, places: list[tuple[str, int]]) ->
 
 
 def _of_axes(seen: Observation) -> Iterator[Change]:
-    """An input and the outputs of its shape with two axes swapped."""
+    """Yield an input and the outputs of its shape with two axes swapped."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f":
             continue
@@ -280,7 +280,7 @@ def _of_axes(seen: Observation) -> Iterator[Change]:
 
 
 def _row_statistics(seen: Observation, ask: Ask) -> Iterator[tuple[Relation, Floats]]:
-    """A factor of each row, on what the op adds to its value at zero."""
+    """Yield a factor of each row, on what the op adds to its value at zero."""
     for name, array in seen.inputs.items():
         if array.ndim < 2 or array.dtype.kind != "f" or not array.shape[-1]:
             continue
@@ -302,7 +302,7 @@ def _row_statistics(seen: Observation, ask: Ask) -> Iterator[tuple[Relation, Flo
 
 
 def _beyond(start: Float64Array, factor: Float64Array, expected: Float64Array) -> Float64Array:
-    """Return what is expected, its distance from the value at zero times a factor of each row."""
+    """Scale the distance of each expected value from the value at zero by a factor of its row."""
     distance = expected - start
     result: Float64Array = np.where(distance == 0.0, start, start + factor * distance)
     return result

@@ -18,7 +18,7 @@ FILLED = 0.5
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a relation makes of one case; `free` are the elements that it says nothing of."""
+    """The prediction of a relation for one case; it says nothing of the elements in `free`."""
 
     outputs: Floats
     free: dict[str, BoolArray] = field(default_factory=dict)

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 def _arrays() -> ModuleType:
-    """The array half of the generator; loaded late because it needs numpy."""
+    """Return the array half of the generator; loaded late because it needs numpy."""
     from gpuemu_flow.numerics import rng_draws  # noqa: PLC0415
 
     return rng_draws
@@ -78,12 +78,12 @@ class SeededRng:
 
     @property
     def seed(self) -> int:
-        """The seed that this generator was built with, below 2**64."""
+        """Return the seed that this generator was built with, below 2**64."""
         return self._seed
 
     @property
     def state(self) -> State:
-        """The two state words, older first."""
+        """Return the two state words, older first."""
         return self._older, self._newer
 
     def derive(self, domain: str) -> SeededRng:
@@ -93,22 +93,22 @@ class SeededRng:
     # One value at a time: each takes one word of the stream unless it says otherwise.
 
     def gen_u64(self) -> int:
-        """The next 64-bit word."""
+        """Return the next 64-bit word."""
         newest = next_word(self._older, self._newer)
         output = ((newest ^ self._newer) + self._newer) & MASK64
         self._older, self._newer = self._newer, newest
         return output
 
     def gen_f64(self) -> float:
-        """Uniform in [0, 1), a multiple of 2**-53."""
+        """Return uniform in [0, 1), a multiple of 2**-53."""
         return (self.gen_u64() >> 11) * 2.0**-53
 
     def gen_f32(self) -> float:
-        """Uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
+        """Return uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
         return (self.gen_u64() >> 40) * 2.0**-24
 
     def gen_range(self, low: int, high: int) -> int:
-        """An integer in [low, high), by modulo as gpuemu does (slightly biased).
+        """Return an integer in [low, high), by modulo as gpuemu does (slightly biased).
 
         Raises
         ------
@@ -120,17 +120,17 @@ class SeededRng:
         return low + self.gen_u64() % (high - low)
 
     def choice_index(self, length: int) -> int:
-        """An index below `length`; ValueError when there is none."""
+        """Return an index below `length`; ValueError when there is none."""
         if length <= 0:
             raise ValueError(f"nothing to choose from: length {length}")
         return self.gen_u64() % length
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of `options`, duplicates counting; ValueError when it is empty."""
+        """Return one of `options`, duplicates counting; ValueError when it is empty."""
         return options[self.choice_index(len(options))]
 
     def gen_bool(self, probability: float = 0.5) -> bool:
-        """True with the given probability: never at 0, always at 1."""
+        """Return True with the given probability: never at 0, always at 1."""
         return self.gen_f64() < probability
 
     def shuffle(self, items: MutableSequence[Any]) -> None:
@@ -147,27 +147,27 @@ class SeededRng:
         return values
 
     def u64(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, uint64."""
+        """Return the next `n` words, uint64."""
         return self._draw("u64", n)
 
     def f64(self, n: int) -> NDArray[np.float64]:
-        """`n` values of `gen_f64`, float64."""
+        """Return `n` values of `gen_f64`, float64."""
         return self._draw("f64", n)
 
     def f32(self, n: int) -> NDArray[np.float32]:
-        """`n` values of `gen_f32`, float32."""
+        """Return `n` values of `gen_f32`, float32."""
         return self._draw("f32", n)
 
     def uniform10_f64(self, n: int) -> NDArray[np.float64]:
-        """`n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
+        """Return `n` values of ``(2 * gen_f64() - 1) * 10``, float64 in [-10, 10)."""
         return self._draw("uniform10_f64", n)
 
     def uniform10_f32(self, n: int) -> NDArray[np.float32]:
-        """`uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
+        """Return `uniform10_f64` rounded to nearest even float32, in [-10, 10]."""
         return self._draw("uniform10_f32", n)
 
     def ranges(self, n: int, low: int, high: int) -> NDArray[np.int64]:
-        """`n` values of `gen_range`, int64; ValueError unless -2**63 <= low < high <= 2**63."""
+        """Draw `n` of `gen_range` as int64; ValueError unless -2**63 <= low < high <= 2**63."""
         if not -(1 << 63) <= low < high <= 1 << 63:
             raise ValueError(f"[{low}, {high}) is empty or exceeds int64")
         folded: NDArray[np.int64] = _arrays().fold_into_range(self.u64(n), low, high)
@@ -179,13 +179,13 @@ class SeededRng:
         return self.f64(n + (n & 1))
 
     def normal_f32(self, n: int) -> NDArray[np.float32]:
-        """`n` standard normal values, float32; takes an even number of words."""
+        """Return `n` standard normal values, float32; takes an even number of words."""
         from gpuemu_flow.numerics.rng_normal import normals_f32  # noqa: PLC0415 - it loads numpy
 
         return normals_f32(self._uniform_pairs(n))[:n]
 
     def normal_f64(self, n: int) -> NDArray[np.float64]:
-        """`n` standard normal values, float64; takes an even number of words.
+        """Return `n` standard normal values, float64; takes an even number of words.
 
         Slow (about half a microsecond a value): the last bit is the C library's, not numpy's.
         """
@@ -194,7 +194,7 @@ class SeededRng:
         return normals_f64(self._uniform_pairs(n))[:n]
 
     def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
-        """Standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
+        """Return standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
 
         No argument means a 0-d array. Values by Box and Muller (1958), in C order.
         """
@@ -202,13 +202,13 @@ class SeededRng:
         return self.normal_f32(math.prod(dims)).reshape(dims)
 
     def randn_f64(self, *shape: int | Sequence[int]) -> NDArray[np.float64]:
-        """`randn` in float64."""
+        """Return `randn` in float64."""
         dims = _shape(shape)
         return self.normal_f64(math.prod(dims)).reshape(dims)
 
 
 def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    """The dims in the arguments of `randn`: separate integers, or one sequence of them."""
+    """Return the dims in the arguments of `randn`: separate integers, or one sequence of them."""
     try:
         return tuple(operator.index(dim) for dim in args)  # type: ignore[arg-type]
     except TypeError:
@@ -218,7 +218,7 @@ def _shape(args: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
 
 
 def batch_u64(seeds: Sequence[int], n: int) -> NDArray[np.uint64]:
-    """The first `n` words of each seed's stream, shape (len(seeds), n).
+    """Return the first `n` words of each seed's stream, shape (len(seeds), n).
 
     Equal to ``np.stack([SeededRng(s).u64(n) for s in seeds])`` and cheaper for many seeds: each
     seed is a lane of its own, so that no jump ahead is needed.

@@ -65,7 +65,7 @@ def _checked(count: int) -> int:
 
 
 def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
-    """``low + word % (high - low)`` as int64, in place; the range must lie within int64."""
+    """Return ``low + word % (high - low)`` as int64, in place; the range must lie within int64."""
     span = high - low
     if span <= MASK64:
         np.remainder(words, np.uint64(span), out=words)
@@ -74,7 +74,7 @@ def fold_into_range(words: Words, low: int, high: int) -> NDArray[np.int64]:
 
 
 def batch_u64(seeds: Sequence[int], count: int) -> Words:
-    """The first `count` words of each seed's stream, shape (len(seeds), count)."""
+    """Return the first `count` words of each seed's stream, shape (len(seeds), count)."""
     count = _checked(count)
     # A step of few lanes costs as much as one of hundreds, about as much as ten words looked up.
     if len(seeds) == 0 or len(seeds) >= min(count / 10, 60 + count / 400):

@@ -31,7 +31,7 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Exclusive-or of the `rows` named by each value of each nibble of a state.
+    """Return exclusive-or of the `rows` named by each value of each nibble of a state.
 
     Four bits at a time: the method of the Four Russians.
 
@@ -54,7 +54,7 @@ def nibble_table(rows: Words) -> Words:
 
 
 def gf2_product(selectors: Words, rows: Words) -> Words:
-    """Exclusive-or of the `rows` that each selector's set bits name.
+    """Return exclusive-or of the `rows` that each selector's set bits name.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def gf2_product(selectors: Words, rows: Words) -> Words:
 
 
 def basis_states() -> Words:
-    """The 128 states with one bit set, shape (128, 2)."""
+    """Return the 128 states with one bit set, shape (128, 2)."""
     basis = np.zeros((STATE_BITS, 2), dtype=np.uint64)
     powers = np.uint64(1) << np.arange(64, dtype=np.uint64)
     basis[:64, 0] = powers
@@ -91,7 +91,7 @@ def basis_states() -> Words:
 
 
 def basis_words(count: int) -> Words:
-    """Each basis state and the `count` words after it, shape (count + 2, 128)."""
+    """Return each basis state and the `count` words after it, shape (count + 2, 128)."""
     words = np.empty((count + 2, STATE_BITS), dtype=np.uint64)
     words[:2] = basis_states().T
     spare = np.empty(STATE_BITS, dtype=np.uint64)
@@ -122,7 +122,7 @@ def prefix_table() -> Words:
 
 
 def words_after(state: State, count: int) -> Words:
-    """The state and the `count` words after it, shape (count + 2,); count <= PREFIX."""
+    """Return the state and the `count` words after it, shape (count + 2,); count <= PREFIX."""
     if count > SCALAR_LIMIT:
         return look_up(prefix_table(), state, count + 2)
     words = list(state)

@@ -39,7 +39,7 @@ CACHED_WIDTHS = 16
 
 @dataclass(frozen=True)
 class Conversion:
-    """How words become values.
+    """The conversion of words to values.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Lanes:
 
     @property
     def last_state(self) -> State:
-        """The last lane's state."""
+        """Return the last lane's state."""
         return int(self.starts[0, -1]), int(self.starts[1, -1])
 
     def draw_columns(self, conversion: Conversion, block: NDArray[Any]) -> None:
@@ -117,7 +117,7 @@ class _Workspace(threading.local):
         self._by_width: dict[int, Lanes] = {}
 
     def lanes(self, count: int) -> Lanes:
-        """`count` lanes (<= MAX_LANES) over this thread's arrays."""
+        """Return `count` lanes (<= MAX_LANES) over this thread's arrays."""
         found = self._by_width.get(count)
         if found is None:
             if len(self._by_width) >= CACHED_WIDTHS:
@@ -131,7 +131,7 @@ _workspace = _Workspace()
 
 
 def fill(state: State, count: int, conversion: Conversion) -> tuple[NDArray[Any], State]:
-    """The next `count` values and the state after them.
+    """Return the next `count` values and the state after them.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _fill_by_lanes(state: State, count: int, conversion: Conversion) -> tuple[ND
 
 
 def seed_states(seeds: Sequence[int]) -> Words:
-    """`rng.initial_state` of each seed, shape (2, len(seeds))."""
+    """Return `rng.initial_state` of each seed, shape (2, len(seeds))."""
     masked = np.array([operator.index(seed) & MASK64 for seed in seeds], dtype=np.uint64)
     z = np.stack([masked, masked + np.uint64(1)])
     z += np.uint64(GOLDEN_GAMMA)
@@ -189,7 +189,7 @@ def seed_states(seeds: Sequence[int]) -> Words:
 
 
 def fill_per_seed(seeds: Sequence[int], count: int, conversion: Conversion) -> NDArray[Any]:
-    """The first `count` values of each seed's stream, shape (len(seeds), count)."""
+    """Return the first `count` values of each seed's stream, shape (len(seeds), count)."""
     padded = -(-count // TILE) * TILE
     values = np.empty((len(seeds), padded), dtype=conversion.dtype)
     for first in range(0, len(seeds), MAX_LANES):

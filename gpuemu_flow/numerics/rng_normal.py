@@ -25,7 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Standard normal values of pairs of uniform ones, each by the C library's functions.
+    """Return standard normal values of pairs of uniform ones, each by the C library's functions.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def normals_f64(uniforms: Doubles) -> Doubles:
 
 
 def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
-    """`normals_f64` rounded to float32, bit for bit.
+    """Return `normals_f64` rounded to float32, bit for bit.
 
     Vectorised functions differ from the C library's in the last bits of the float64. That alters
     the float32 only next to a rounding boundary, so only values near one are done again.
@@ -63,7 +63,7 @@ def normals_f32(uniforms: Doubles) -> NDArray[np.float32]:
 
 
 def _doubtful(values: Doubles) -> NDArray[np.bool_]:
-    """Tell where an error of GUARD_ULPS could change the float32, or where errors may be larger."""
+    """Mark where an error of GUARD_ULPS could change the float32, or where errors may be larger."""
     tie = 1 << (ROUNDED_BITS - 1)
     distance = values.view(np.uint64) & np.uint64((1 << ROUNDED_BITS) - 1)
     distance -= np.uint64(tie - GUARD_ULPS)  # wraps to a large number below the boundary
@@ -73,7 +73,7 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """`normals_f64` but for a few ulp, and for more than that below NEAR_ZERO."""
+    """Return `normals_f64` but for a few ulp, and for more than that below NEAR_ZERO."""
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)
@@ -86,7 +86,7 @@ def approximate_normals(uniforms: Doubles) -> Doubles:
 
 
 def _sine(angle: Doubles) -> Doubles:
-    """sin on [0, 2 pi], as (-1)**k sin(angle - k pi)."""
+    """Return sin on [0, 2 pi], as (-1)**k sin(angle - k pi)."""
     half_turns = np.rint(angle * (1.0 / math.pi))  # 0, 1 or 2
     sign = half_turns - 1.0
     np.multiply(sign, sign, sign)
@@ -96,7 +96,7 @@ def _sine(angle: Doubles) -> Doubles:
 
 
 def _cosine(angle: Doubles) -> Doubles:
-    """cos on [0, 2 pi], as -(-1)**k sin(angle - (k + 1/2) pi)."""
+    """Return cos on [0, 2 pi], as -(-1)**k sin(angle - (k + 1/2) pi)."""
     half_turns = np.floor(angle * (1.0 / math.pi))  # 0 or 1; 2 only where the angle is 2 pi
     np.minimum(half_turns, 1.0, out=half_turns)
     sign = 2.0 * half_turns
@@ -106,7 +106,7 @@ def _cosine(angle: Doubles) -> Doubles:
 
 
 def _signed_sine(angle: Doubles, half_turns: Doubles, sign: Doubles) -> Doubles:
-    """``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
+    """Return ``sign * sin(angle - half_turns * pi)`` for a difference in [-pi/2, pi/2].
 
     Own series rather than numpy's float64 sine, which branches on the quadrant of each value.
     """

@@ -15,7 +15,7 @@ SMALLEST_UNIFORM = 1e-300  # keeps the logarithm of a zero draw finite
 
 
 def splitmix64(z: int) -> int:
-    """One output of SplitMix64 for the counter `z`, a bijection on 64-bit integers.
+    """Return one output of SplitMix64 for the counter `z`, a bijection on 64-bit integers.
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
     """
@@ -26,7 +26,7 @@ def splitmix64(z: int) -> int:
 
 
 def derive_seed(seed: int, domain: str) -> int:
-    """The seed of the stream called `domain` under `seed`.
+    """Return the seed of the stream called `domain` under `seed`.
 
     BLAKE2b with an 8-byte digest over the seed (8 bytes, little-endian) followed by the domain in
     UTF-8, read as a little-endian integer.
@@ -47,12 +47,12 @@ def derive_seed(seed: int, domain: str) -> int:
 
 
 def generate_seed() -> int:
-    """A fresh 64-bit seed from the system's entropy; two calls do not coincide."""
+    """Return a fresh 64-bit seed from the system's entropy; two calls do not coincide."""
     return int.from_bytes(os.urandom(8), "little")
 
 
 def initial_state(seed: int) -> State:
-    """The two state words of a generator built with `seed`.
+    """Return the two state words of a generator built with `seed`.
 
     SplitMix64 of the seed and of the seed plus one. It is a bijection, so that the two words differ
     and the all-zero state, a fixed point of the recurrence, cannot occur.
@@ -62,7 +62,7 @@ def initial_state(seed: int) -> State:
 
 
 def next_word(older: int, newer: int) -> int:
-    """The state word that follows `older` and `newer`.
+    """Return the state word that follows `older` and `newer`.
 
     The stream is a sequence of words of which the state is always the last two::
 

@@ -46,7 +46,7 @@ _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=qu
 
 
 def shadow_source(source: str, wrap: str = "") -> str | None:
-    """The source with float64 arithmetic turned into float32, line by line where it was.
+    """Return the source with float64 arithmetic turned into float32, line by line where it was.
 
     Replaced are: ``float64`` as a name, an attribute (``np.float64``, ``torch.float64``) or an
     imported name, and ``complex128`` likewise; ``np.double`` and ``torch.double``; ``x.double()``,
@@ -95,7 +95,7 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
 
 
 def _parses(source: str) -> bool:
-    """Whether the text is still Python; round an operand that is a bare ``yield`` it is not."""
+    """Tell whether the text is still Python; with a bare ``yield`` as operand it is not."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -212,7 +212,7 @@ class _Finder:
 
 
 def _module_names(tree: ast.Module, module: str) -> set[str]:
-    """The names that a module is imported under."""
+    """Return the names that a module is imported under."""
     return {
         alias.asname or module
         for node in ast.walk(tree)

@@ -56,7 +56,7 @@ class Single(Base):
         return self._again(self._product(result) if func in PRODUCTS else result)
 
     def _product(self, result: Any) -> Any:
-        """What comes out of a matrix product that is no ufunc."""
+        """Finish the result of a matrix product that is no ufunc."""
         return result
 
     def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:

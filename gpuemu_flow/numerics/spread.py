@@ -1,4 +1,4 @@
-"""What is known of one output's tolerance, element by element, while its case is measured."""
+"""Measurements of one output's tolerance, element by element."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Spread:
         weak: bool,
         safety: float,
     ) -> ElementBound:
-        """The envelope from all that was folded in.
+        """Return the envelope from all that was folded in.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class Spread:
         scale: Float64Array,
         judged: BoolArray,
     ) -> ElementBound:
-        """The bound from what each element's peers, and it itself, have shown."""
+        """Return the bound from what each element's peers, and it itself, have shown."""
         assert self.fmt is not None  # noqa: S101 - asked of floats only
         allowed = spread
         if self._largest > 0.0:
@@ -217,7 +217,7 @@ class Spread:
         return ElementBound(allowed, self.unstable if self.unstable.any() else None)
 
     def _excuse(self, error: Float64Array, judged: BoolArray, without: ElementBound) -> Excuse:
-        """Return what the errors of rounded operands come to over all, as the draws show it.
+        """Sum up the errors of rounded operands, as the draws show them.
 
         The variance is the mean over an element's binade, with that of rounding the output and the
         square of `error` on top.
@@ -237,7 +237,7 @@ class Spread:
         return replace(excuse, largest=max(sizes))
 
     def _accounted(self, unit_roundoff: float, terms: int) -> Float64Array:
-        """S, as far as the measured error accounts for it.
+        """Return S as far as the measured error accounts for it.
 
         If rounding errors of that size were made on the way, moving the terms of a sum by a
         rounding each must show: S / E is at most about the root of their number. A twin that is
@@ -251,7 +251,7 @@ class Spread:
         return np.minimum(self._magnitude, np.minimum(shown, self.fmt.max))
 
     def _typical(self) -> float:
-        """The median magnitude of the results that are not zero."""
+        """Return the median magnitude of the results that are not zero."""
         sizes = np.abs(self._reference[self.finite & (self._reference != 0.0)])
         return float(np.median(sizes)) if sizes.size else 0.0
 
@@ -297,7 +297,7 @@ def _mean_over_binades(
 
 
 def _binades(reference: Float64Array, judged: BoolArray) -> NDArray[np.intp]:
-    """A number for each power of two; one of their own for zeros and what is not judged."""
+    """Return a number for each power of two; one of their own for zeros and what is not judged."""
     _, exponents = np.frexp(np.where(judged, reference, 0.0))
     exponents = np.where(judged & (reference != 0.0), exponents, -2000)
     groups: NDArray[np.intp] = (exponents - int(exponents.min(initial=0))).astype(np.intp)

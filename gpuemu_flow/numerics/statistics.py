@@ -29,7 +29,7 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 @functools.lru_cache(maxsize=16)
 def sample_positions(count: int) -> NDArray[np.intp] | None:
-    """Flat positions of the sampled elements in ascending order; None = take all of them.
+    """Return flat positions of the sampled elements in ascending order; None = take all of them.
 
     One position out of each of `SAMPLE_SIZE` equal spans, at a place in the span that a
     multiplicative hash of its number decides: the same for every output of that size, and in no
@@ -174,7 +174,7 @@ class Totals:
 
 
 def relative_errors(error: Float64Array, expected: Float64Array) -> Float64Array:
-    """``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
+    """Return ``error / |expected|`` of the elements whose expected value is neither zero nor NaN.
 
     A mismatched Inf counts as an infinite relative error, a matching one as none.
     """
@@ -215,7 +215,7 @@ class Sample:
 def make_sample(
     judgement: Judgement, expected: Float64Array, ulps: Float64Array | None, weight: float
 ) -> Sample:
-    """The statistics of sampled elements; `ulps` is None for integers and booleans."""
+    """Return the statistics of sampled elements; `ulps` is None for integers and booleans."""
     error = judgement.error
     if judgement.unjudged is not None:
         kept = ~judgement.unjudged
@@ -237,7 +237,7 @@ def make_sample(
 def combine(
     parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
 ) -> ErrorStats:
-    """One set of statistics over all outputs of a case.
+    """Return one set of statistics over all outputs of a case.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def combine(
 
 
 def multi_index(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index tuple of a flat position in C order; empty for 0-d."""
+    """Return the index tuple of a flat position in C order; empty for 0-d."""
     return tuple(int(i) for i in np.unravel_index(position, shape)) if shape else ()
 
 

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, float] = {
 
 @dataclass(frozen=True)
 class PartialTolerance:
-    """What one table says of one dtype; None = left to the next table."""
+    """A tolerance as one table gives it for one dtype; None = left to the next table."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -36,7 +36,7 @@ ToleranceTable = Mapping[str, PartialTolerance]
 
 
 def default_tolerance(dtype: str) -> Tolerance:
-    """The documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
+    """Return the documented default of a dtype: `DEFAULTS`, exact for integers and booleans.
 
     A dtype outside the vocabulary gets float32's.
     """
@@ -55,7 +55,7 @@ def resolve(
     calibrated: ToleranceTable | None = None,
     user_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
-    """The tolerance of one dtype, each member from the most specific place that gives it.
+    """Return the tolerance of one dtype, each member from the most specific place that gives it.
 
     Order: the call itself, ``[ops.tolerances]``, the kernel's, the calibrated ones,
     ``[validation.tolerances]``, the user's configuration, the documented default.
@@ -99,7 +99,7 @@ def resolve(
 
 
 def is_default(tolerance: Tolerance) -> bool:
-    """Whether no table, call or calibration had a say in it: where ``auto`` may take its place."""
+    """Tell whether no table, call or calibration chose it: then ``auto`` may take its place."""
     return tolerance.origin == DEFAULT_ORIGIN
 
 
@@ -146,7 +146,7 @@ def parse_tolerance(value: Json, where: str) -> tuple[PartialTolerance | None, l
 def parse_table(
     table: Mapping[str, Json], where: str
 ) -> tuple[dict[str, PartialTolerance], list[Problem]]:
-    """Read a table of dtype names (or aliases) to tolerances; all its problems at once.
+    """Read a table of dtype names (or aliases) to tolerances, or report all its problems.
 
     Examples
     --------

@@ -37,7 +37,7 @@ class TrivialCandidate:
 
 @dataclass(frozen=True)
 class TrivialResult:
-    """What the op's own check said of one candidate on one case.
+    """The op's own verdict on one candidate on one case.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class TrivialReport:
     weak_strategies: dict[str, tuple[str, ...]]
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {
             "accepted": list(self.accepted),
             "candidates": [
@@ -97,7 +97,7 @@ def trivial_candidates(
     dtypes: Mapping[str, str] | None = None,
     previous: Arrays | None = None,
 ) -> list[TrivialCandidate]:
-    """The candidates that are wrong on this case.
+    """Return the candidates that are wrong on this case.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def _copy(array: NDArray[Any], right: Arrays) -> dict[str, NDArray[Any]] | None:
 
 
 def _earlier(previous: Arrays, right: Arrays) -> dict[str, NDArray[Any]] | None:
-    """The earlier outputs in the right dtypes; None unless all shapes are the same."""
+    """Return the earlier outputs in the right dtypes; None unless all shapes are the same."""
     if previous.keys() != right.keys():
         return None
     if any(previous[name].shape != values.shape for name, values in right.items()):

@@ -24,7 +24,7 @@ def bit_view(array: Array) -> Array:
 
 
 def ordered_keys(array: Array) -> NDArray[np.int64]:
-    """Integer keys in the order of the floats, consecutive for neighbours in the format.
+    """Return integer keys in the order of the floats, consecutive for neighbours in the format.
 
     The bit pattern as a signed integer, with all bits but the sign inverted where it is negative:
     +0 and -0 are 0 and -1, one apart, as in wire protocol v1. NaNs lie outside the infinities.
@@ -48,7 +48,7 @@ def ordered_keys(array: Array) -> NDArray[np.int64]:
 
 
 def ulp_distance(actual: Array, expected: Array) -> NDArray[np.uint64]:
-    """Tell how many representable values lie from `expected` to `actual`, in their common dtype.
+    """Count the representable values from `expected` to `actual`, in their common dtype.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def _is_finite(array: Array) -> NDArray[np.bool_]:
 
 
 def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    """Distance from each value's magnitude to the next larger one in the format.
+    """Return distance from each value's magnitude to the next larger one in the format.
 
     ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``, with magnitudes beyond the
     format's largest value counted as the largest.

@@ -45,7 +45,7 @@ def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
 def fill_uniform(
     rng: SeededRng, count: int, dtype: str, *, protocol_v1: bool = False
 ) -> NDArray[Any]:
-    """`count` values, each from one word of the stream.
+    """Return `count` values, each from one word of the stream.
 
     Floats are uniform in [-10, 10), signed integers in [-100, 99], unsigned integers the low bits
     of the word, bool true for its lower half. float16 is truncated from float32, the narrower

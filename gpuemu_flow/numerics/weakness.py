@@ -1,4 +1,4 @@
-"""What makes a comparison say little: one value everywhere, a tolerance that is too large."""
+"""Weak comparisons: one value everywhere, or a tolerance that is too large."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK = 1 << 20
 
 
 def weakness(output: CheckedOutput) -> WeakOutput | None:
-    """Return what is weak about the comparison of an output; None when nothing is.
+    """Describe the weakness of an output's comparison; None when it has none.
 
     Zeros would pass where the explicit tolerance allows them in place of every finite expected
     value. Expected values negated pass nowhere but there.
@@ -40,7 +40,7 @@ def weakness(output: CheckedOutput) -> WeakOutput | None:
 
 
 class _Looked:
-    """What has been seen of the expected values so far."""
+    """The expected values seen so far."""
 
     def __init__(self, tolerance: Tolerance | None) -> None:
         self._tolerance = tolerance
@@ -54,7 +54,7 @@ class _Looked:
         return self.constant or self.zeros
 
     def look(self, expected: NDArray[Any]) -> None:
-        """Look at some of them."""
+        """Take some of the output's elements into account."""
         values = to_float64(expected) if expected.dtype.kind not in "biu" else expected
         values = values[np.isfinite(values)].astype(np.float64)
         if not values.size:

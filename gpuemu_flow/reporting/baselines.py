@@ -54,7 +54,7 @@ def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> 
 
 @dataclass(frozen=True)
 class Stored:
-    """What storing a baseline did.
+    """The outcome of storing a baseline.
 
     Attributes
     ----------
@@ -175,7 +175,7 @@ def _result(
 def _current(
     workspace: Workspace, report: RunReport
 ) -> tuple[dict[str, list[Json]], dict[str, dict[str, Json]]]:
-    """Figures and summaries of all that this run brought up to date."""
+    """Return figures and summaries of all that this run brought up to date."""
     folder = workspace.cache.folder
     kernels: dict[str, list[Json]] = {}
     results: dict[str, dict[str, Json]] = {}
@@ -197,7 +197,7 @@ def _current(
 
 
 def _metrics(entry: Mapping[str, Any]) -> KernelMetrics:
-    """Figures of a stored entry.
+    """Return figures of a stored entry.
 
     Raises
     ------

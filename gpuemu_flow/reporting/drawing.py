@@ -1,4 +1,4 @@
-"""From the outputs of one failing case to figures small enough to draw."""
+"""Figures of one failing case's outputs, small enough to draw."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEW_VALUES = 8
 def draw(
     name: str, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
 ) -> Picture:
-    """The figures of one output.
+    """Return the figures of one output.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def scatter(
 
 
 def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """``floor(2 log10 v)``; zero lies below everything, NaN and Inf above."""
+    """Return ``floor(2 log10 v)``; zero lies below everything, NaN and Inf above."""
     tiny, huge = 2 * _LOWEST, 2 * _HIGHEST
     found = np.full(values.shape, float(huge))
     finite = np.isfinite(values)
@@ -141,7 +141,7 @@ def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Elements by the share of the tolerance that they use; see `SHARES`."""
+    """Return elements by the share of the tolerance that they use; see `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
 
@@ -154,7 +154,7 @@ def values_text(array: NDArray[Any]) -> str:
 
 
 def _few_that_differ(values: NDArray[Any]) -> str:
-    """What a minimised input mostly is: one value all over, but for the elements that matter."""
+    """Describe a minimised input: one value all over, but for the elements that matter."""
     for rest in dict.fromkeys((values.dtype.type(0).item(), values.flat[-1].item())):
         places = np.argwhere(values != rest)
         if len(places) <= FEW_VALUES:

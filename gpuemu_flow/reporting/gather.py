@@ -1,4 +1,4 @@
-"""From a run's result to the whole document that a report shows."""
+"""Gather the whole document that a report shows, starting from a run's result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_SOURCE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Extras:
-    """What a report shows beside the run's own results; see `Report`."""
+    """Parts of a report besides the run's own results; see `Report`."""
 
     mode: str = "all"
     baseline: BaselineDiff | None = None
@@ -111,7 +111,7 @@ def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
 def known_failures(
     workspace: Workspace, run: RunReport
 ) -> dict[tuple[str, int, str], KnownFailure]:
-    """Return what the store of failures knows of the failing cases of a report."""
+    """Look the failing cases of a report up in the store of failures."""
     wanted = {(f.op, f.case.seed, f.case.dtype) for f in run.failures}
     if not wanted:
         return {}
@@ -174,7 +174,7 @@ def _op_place(op: OpConfig, config: Path, base: Path) -> Place:
 
 
 def _definition(path: Path, function: str) -> int:
-    """The line of ``def function``; 0 when it cannot be told."""
+    """Return the line of ``def function``; 0 when it cannot be told."""
     try:
         if path.stat().st_size > MAX_SOURCE_BYTES:
             return 0

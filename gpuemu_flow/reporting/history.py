@@ -1,4 +1,4 @@
-"""What earlier runs found, in short: one line per run, for the trend of each op's worst error."""
+"""History of runs: one line for each, for the trend of each op's worst error."""
 
 from __future__ import annotations
 

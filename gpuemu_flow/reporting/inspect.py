@@ -56,7 +56,7 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplan
 
 
 def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
-    """What the task's program was seen to use besides its sources, but for the system's libraries.
+    """List what the program was seen to use, but for its sources and the system's libraries.
 
     These count, too, and are alike for all programs.
     """
@@ -127,7 +127,7 @@ def workspace_status(workspace: Workspace) -> WorkspaceStatus:
 
 
 def clean_submissions(workspace: Workspace, words: Iterable[str], *, only: bool) -> int:
-    """Forget what clients submitted for the named ops, or for all; how many results.
+    """Forget what clients submitted for the named ops, or for all, and count the results.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks; how many. `on_wait` is told who holds the workspace.
+    """Forget tasks and count them; `on_wait` is told who holds the workspace.
 
     Raises
     ------

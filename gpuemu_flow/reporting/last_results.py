@@ -1,4 +1,4 @@
-"""What the last run found, read without compiling or running anything: for editors."""
+"""Results of the last run, read without compiling or running anything: for editors."""
 
 from __future__ import annotations
 

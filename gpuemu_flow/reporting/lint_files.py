@@ -49,7 +49,7 @@ class _Pair:
 
     @property
     def name(self) -> str:
-        """Return what the two together are called."""
+        """Name the two files together."""
         return str(self.ptx or self.cubin)
 
 
@@ -113,7 +113,7 @@ def _lint(found: Measurement, names: Sequence[str], policy: Policy) -> Linted:
 
 
 def _sources(views: Iterable[KernelView]) -> list[str]:
-    """Source files that the findings of some kernels point to."""
+    """Return source files that the findings of some kernels point to."""
     files = set()
     for view in views:
         places = [view.place]
@@ -152,7 +152,7 @@ def _pairs(paths: Sequence[Path]) -> list[_Pair]:
 
 @contextlib.contextmanager
 def _measurements(workspace: Workspace | None) -> Iterator[JsonStore | None]:
-    """Tell where measurements are kept; None when there is no place that can be written to."""
+    """Open the store of measurements; None when there is no place that can be written to."""
     if workspace is not None:
         workspace.cache.create()
         try:
@@ -190,11 +190,11 @@ class _Measurer:
 
     @cached_property
     def _chain(self) -> Toolchain:
-        """The tools, found when first needed: that runs each of them."""
+        """Find the tools when first needed: that runs each of them."""
         return find_tools(self._configured, names=self._names)
 
     def measure(self, pair: _Pair) -> Measurement:
-        """Figures and findings of all kernels of a pair."""
+        """Return figures and findings of all kernels of a pair."""
         ptx, cubin = _bytes(pair.ptx), _bytes(pair.cubin)
         digests = [None if data is None else digest_bytes(data) for data in (ptx, cubin)]
         # Tools by the state of their files, so that nothing is run to find a measurement.
@@ -210,7 +210,7 @@ class _Measurer:
         return found
 
     def _make(self, name: str, ptx: bytes | None, cubin: bytes | None) -> tuple[Measurement, bool]:
-        """Measure, with the help of the tools that are there; whether it may be kept."""
+        """Measure with the tools that are there; tell also whether the result may be kept."""
         never, tools = threading.Event(), self._chain.tools
         made: Assembled | None = None
         sass: MachineCode | Problem | None = None

@@ -20,7 +20,7 @@ from gpuemu_flow.verdicts import decide
 
 
 def explain_rule(name: str) -> str:
-    """One lint rule as Markdown.
+    """Return one lint rule as Markdown.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def explain_rule(name: str) -> str:
 
 
 def open_workspace() -> Workspace | None:
-    """The workspace that the current folder lies in; None when there is none.
+    """Return the workspace that the current folder lies in; None when there is none.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def _named(
 
 
 def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
-    """The error for names of no kernel, each with the nearest one."""
+    """Return the error for names of no kernel, each with the nearest one."""
     words = tuple(sorted(known))
     return UsageError(
         *(Problem("unknown-kernel", f"no kernel {n!r}", did_you_mean(n, words)) for n in names)
@@ -114,7 +114,7 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 
 
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
-    """Configured kernels whose source is one of the files.
+    """Return configured kernels whose source is one of the files.
 
     Raises
     ------

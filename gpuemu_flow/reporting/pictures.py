@@ -35,7 +35,7 @@ Key = tuple[str, int, str]
 
 
 def with_pictures(workspace: Workspace, report: Report, seconds: float = SECONDS) -> Report:
-    """The report with drawings of its worst failures, one for each op, dtype and kind.
+    """Return the report with drawings of its worst failures, one for each op, dtype and kind.
 
     Ops and references are run again, as `reproduce` runs them; nothing is judged anew.
     """
@@ -136,7 +136,7 @@ def _picture(evaluator: CaseEvaluator, failure: CaseFailure) -> Picture:
 def _smallest_inputs(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure]
 ) -> dict[Key, dict[str, str]]:
-    """The values of each failure's minimised case, else of its own."""
+    """Return the values of each failure's minimised case, else of its own."""
     store = FailureStore(workspace.cache)
     found = {}
     for failure in chosen:

@@ -1,4 +1,4 @@
-"""From what a run did to the result model that all writers share."""
+"""Make the result model that all writers share from the outcome of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_and_report(
     *,
     asked: RunOptions | None = None,
 ) -> tuple[RunOutcome, RunReport]:
-    """`session.run` and its report, read while no other process may change what it reads.
+    """Return `session.run` and its report, read while no other process may change what it reads.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def _is_unfinished(outcome: RunOutcome, name: str) -> bool:
 
 
 def _selected_skips(outcome: RunOutcome) -> list[Skip]:
-    """Return what the graph has no tasks for, as far as it was asked for."""
+    """List the ops that the graph has no tasks for, as far as they were asked for."""
     words, dtypes = set(outcome.options.words), outcome.options.dtypes
     return [
         skip
@@ -185,7 +185,7 @@ def _selected_skips(outcome: RunOutcome) -> list[Skip]:
 def _kernels(
     builder: ReportBuilder, outcome: RunOutcome, broken: Collection[str]
 ) -> tuple[list[KernelResult], dict[Problem, None]]:
-    """Lints of the selected kernels; problems of several architectures once."""
+    """Return lints of the selected kernels; problems of several architectures once."""
     results: list[KernelResult] = []
     problems: dict[Problem, None] = {}
     for name, spec in outcome.graph.tasks.items():

@@ -28,7 +28,7 @@ MAX_HOURS = 24 * 365 * 100.0
 
 @dataclass(frozen=True)
 class Query:
-    """What a report is to hold.
+    """A query for a report of the last results.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Query:
 
 
 def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.environ) -> Report:
-    """What the last runs found; what changed since is marked, what was never checked is skipped.
+    """Report the last results: changed ones are marked, and those never checked are skipped.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:
 
 
 def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunReport:
-    """Results that are missing as skipped, and a word on those that are out of date."""
+    """Return results that are missing as skipped, and a word on those that are out of date."""
     old = {
         (spec.subject, spec.dtype)
         for name, spec in workspace.graph.tasks.items()

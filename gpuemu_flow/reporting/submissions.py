@@ -32,7 +32,7 @@ from gpuemu_flow.verdicts import Tally
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
-    """Results of skipped ops and dtypes for which clients submitted outputs.
+    """Return results of skipped ops and dtypes for which clients submitted outputs.
 
     Only submissions count that were judged by the reference, the configuration and the environment
     as they are now, without a tolerance or arguments of their own, and whose code no newer state of
@@ -50,7 +50,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Submissions that count, each op and dtype in the form of a comparison's summary.
+    """Return submissions that count, each op and dtype in the form of a comparison's summary.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpRe
 
 
 def _who_and_when(valid: list[StoredResult]) -> str:
-    """Tell how many there are, when the last came, and from whom."""
+    """Say how many there are, when the last came, and from whom."""
     last = max(valid, key=lambda stored: stored.key)
     when = datetime.fromtimestamp(last.time_ns // 10**9, tz=timezone.utc)
     text = f"{len(valid)} submitted by clients, the last {when:%Y-%m-%d %H:%M:%S} UTC"
@@ -136,7 +136,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete what clients submitted for some ops, for all by default; how many results."""
+    """Delete what clients submitted for some ops, for all by default, and count the results."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0
@@ -166,7 +166,7 @@ def _figure(judged: Judged, name: str) -> float:
 
 
 def _failure(workspace: Workspace, stored: StoredResult) -> CaseFailure | None:
-    """The recorded failure that a submission became; None when it was deleted since."""
+    """Return the recorded failure that a submission became; None when it was deleted since."""
     try:
         known = FailureStore(workspace.cache).get(stored.judged.failure_id)
     except UsageError:

@@ -59,7 +59,7 @@ class Trend:
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Cells as strokes, one path per level; neighbours in a row are one piece.
+    """Return cells as strokes, one path per level; neighbours in a row are one piece.
 
     A stroke lies half a cell above its cells' middle: who draws it moves it down by that.
     """
@@ -102,12 +102,12 @@ class _Axis:
     places: Mapping[int, float]
 
     def cell(self, value: int) -> int:
-        """The cell that a half decade falls into."""
+        """Return the cell that a half decade falls into."""
         return value if value in (_ZERO, _SPECIAL) else value // self.width * self.width
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
+    """Return dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -160,7 +160,7 @@ def _axis(values: Sequence[int], length: float, most: int) -> _Axis:
 
 
 def _ticks(axis: _Axis, gap: float) -> tuple[tuple[float, str], ...]:
-    """Places and labels of whole decades, so far apart that labels do not overlap."""
+    """Return places and labels of whole decades, so far apart that labels do not overlap."""
     shown: list[tuple[float, str]] = []
     for value, at in axis.places.items():
         special = value in (_ZERO, _SPECIAL)
@@ -178,7 +178,7 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Bars from nothing of the tolerance to far beyond it; empty ends are left out."""
+    """Return bars from nothing of the tolerance to far beyond it; empty ends are left out."""
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [

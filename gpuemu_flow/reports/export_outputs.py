@@ -1,4 +1,4 @@
-"""What an exported test holds the outputs against: values, tolerances, and the code to compare."""
+"""Comparison of an exported test: values, tolerances, and the code to compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the outputs are held against: the arguments of `numerics.compare.check_outputs`.
+    """Arguments of `numerics.compare.check_outputs` for an exported test.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class ExpectedOutputs:
         }
 
     def comparison(self) -> list[str]:
-        """Functions that compare the outputs; see `pytest_template`."""
+        """Return functions that compare the outputs; see `pytest_template`."""
         policy = self._expectation.policy
         outputs = self.outputs.values()
         right = [template.RIGHT_HEAD, template.RIGHT_EXACT, template.RIGHT_VALUES]
@@ -86,7 +86,7 @@ class ExpectedOutputs:
         return name
 
     def _output(self, number: int, name: str, values: Array) -> dict[str, Json]:
-        """One output's expected values and tolerance, as the comparison would use them."""
+        """Return one output's expected values and tolerance, as the comparison would use them."""
         given, own = values, dtype_name(values.dtype) or ""
         dtypes = list(self._expectation.dtypes.get(name) or [own])
         fmt = FLOAT_LIMITS.get(dtypes[0])
@@ -125,7 +125,7 @@ class ExpectedOutputs:
     def _of_invariants(
         self, tolerance: Tolerance, shape: Shape, fmt: FloatLimits | None
     ) -> dict[str, Json]:
-        """Tolerances of the invariants that are asked for; see `numerics.invariants`."""
+        """Return tolerances of the invariants that are asked for; see `numerics.invariants`."""
         if not self._expectation.policy.invariants:
             return {}
         rounding = (shape[-1] if shape else 1) * fmt.eps if fmt is not None else 0.0
@@ -135,7 +135,7 @@ class ExpectedOutputs:
     def _exempt(
         self, expected: Array, unjudged: Array | None, clipped: FloatLimits | None
     ) -> Array | None:
-        """Elements that no invariant is asked of; see `numerics.checked_output`."""
+        """Return elements that no invariant is asked of; see `numerics.checked_output`."""
         if not self._expectation.policy.invariants:
             return None
         excused = np.zeros(expected.shape, bool) if unjudged is None else unjudged
@@ -167,7 +167,7 @@ def _of_envelope(
 
 
 def _lossless(values: Array, dtype: str) -> Array:
-    """Float64 values of an integer output in its dtype when none is changed by that."""
+    """Return float64 values of an integer output in its dtype when none is changed by that."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values

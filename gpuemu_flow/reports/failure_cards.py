@@ -1,4 +1,4 @@
-"""What the HTML report says of each failure, and of whatever else makes a run red."""
+"""Cards of the HTML report: each failure, and whatever else makes a run red."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Besides:
-    """What did not pass and is no case: an op or a kernel, what is said of it, where it stands."""
+    """An op or kernel that did not pass and has no case: its verdict, a text, its place."""
 
     verdict: str
     name: str
@@ -58,7 +58,7 @@ class Besides:
 
 
 def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseFailure]]:
-    """A card for each op, dtype and kind, worst first; the other failing cases as a list.
+    """Return a card for each op, dtype and kind, worst first; the other failing cases as a list.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def _card(
 
 
 def besides(report: Report) -> Iterator[Besides]:
-    """Whatever else makes a run red: without it, a page could be red for no reason seen."""
+    """Yield whatever else makes a run red, so that no page is red for a reason that it hides."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]

@@ -46,7 +46,7 @@ def failure_row(failure: FailureRecord) -> str:
 
 
 def render_failure(record: FailureRecord, style: Style) -> str:
-    """One recorded failure in full."""
+    """Return one recorded failure in full."""
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
@@ -71,7 +71,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
 
 
 class Reproduced(Protocol):
-    """What the writers need of a failure that was run again."""
+    """A failure that was run again, as far as the writers need it."""
 
     @property
     def record(self) -> FailureRecord: ...
@@ -112,7 +112,7 @@ def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> st
 
 
 def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
-    """As ``reproduce --format json`` prints it."""
+    """Return the JSON that ``reproduce --format json`` prints."""
     return {
         "schema_version": 1,
         "id": found.record.id,
@@ -123,7 +123,7 @@ def reproduction_to_json(found: Reproduced) -> dict[str, Json]:
 
 
 class Shrunk(Protocol):
-    """What the writers need of a minimisation."""
+    """A minimisation, as far as the writers need it."""
 
     @property
     def original(self) -> FailureRecord: ...
@@ -140,7 +140,7 @@ class Shrunk(Protocol):
 
 
 def render_minimization(found: Shrunk, style: Style) -> str:
-    """A failure and the smallest case found."""
+    """Return a failure and the smallest case found."""
     lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
         return "\n".join([*lines, "it no longer fails, so there is nothing to minimise"])
@@ -152,7 +152,7 @@ def render_minimization(found: Shrunk, style: Style) -> str:
 
 
 def minimization_to_json(found: Shrunk) -> dict[str, Json]:
-    """As ``minimize --format json`` prints it."""
+    """Return the JSON that ``minimize --format json`` prints."""
     return {
         "schema_version": 1,
         "original": found.original.to_public_json(),

@@ -13,7 +13,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 def exit_code(reports: Sequence[FuzzReport]) -> int:
-    """0 passed, 1 a case failed, 3 one crashed, 4 nothing was validated, 130 interrupted."""
+    """Return 0 if passed, 1 failed, 3 crashed, 4 nothing was validated, 130 interrupted."""
     if any(report.interrupted for report in reports):
         return 130
     if any(report.failed for report in reports):
@@ -24,7 +24,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
 
 
 def histogram(counts: Sequence[int]) -> str:
-    """Counts as a row of bars; what is not zero shows."""
+    """Return counts as a row of bars; what is not zero shows."""
     most = max(counts, default=0)
     if not most:
         return ""
@@ -32,7 +32,7 @@ def histogram(counts: Sequence[int]) -> str:
 
 
 def render(report: FuzzReport, style: Style) -> str:
-    """One op's fuzz run."""
+    """Return one op's fuzz run."""
     counts = [
         f"{report.passed} passed",
         *(f"{n} {word}" for n, word in _other_counts(report) if n),
@@ -74,7 +74,7 @@ def _other_counts(report: FuzzReport) -> list[tuple[int, str]]:
 
 
 def _shape_classes(group: CauseGroup) -> list[str]:
-    """Tell where it fails, most often first, and where it never does."""
+    """List the shape classes that fail, most often first, and those that never do."""
     classes = group.shape_classes.items()
     fails = sorted((-f / (f + p), name, f, f + p) for name, (f, p) in classes if f)
     passes = [name for name, (failed, _) in classes if not failed]

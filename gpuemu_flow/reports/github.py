@@ -1,4 +1,4 @@
-"""What GitHub shows of a report: annotations at lines, and the summary of a job."""
+"""Output for GitHub: annotations at lines, and the summary of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_MESSAGE = 600
 
 
 def workflow_commands(report: Report) -> list[str]:
-    """Workflow commands, worst first; what is too much is counted in the last one."""
+    """List workflow commands, worst first; the last one counts what is too much."""
     last = []
     if report.timed_out or (report.require_all and report.missing):
         word = "warning" if report.exit_code == 0 else "error"
@@ -31,7 +31,7 @@ def workflow_commands(report: Report) -> list[str]:
 
 
 def _all(report: Report) -> Iterator[str]:
-    """One per op, dtype and kind of failure: cases with one cause lie on the same line."""
+    """Yield one per op, dtype and kind of failure: cases with one cause lie on the same line."""
     alike = leads.alike(report)
     seen: dict[tuple[str, str], int] = {}
     firsts: dict[tuple[str, str], CaseFailure] = {}
@@ -107,7 +107,7 @@ def _short(text: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escaped as workflow commands want it; other control characters are dropped."""
+    """Escape it as workflow commands want it; other control characters are dropped."""
     kept = "".join(c for c in text if c.isprintable() or c in "\r\n\t")
     return kept.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 

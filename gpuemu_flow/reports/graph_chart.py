@@ -97,7 +97,7 @@ def chart(
 
 
 def counted(tasks: Sequence[TaskState]) -> list[tuple[str, str, int]]:
-    """Each status that tasks have, what it means, and how many have it."""
+    """Return each status that tasks have, what it means, and how many have it."""
     counts: dict[str, int] = {}
     for task in tasks:
         status = task.status or "unknown"

@@ -8,7 +8,7 @@ Edge = tuple[str, str]
 
 
 def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """One task a line, with the tasks whose manifests it reads."""
+    """Return one task a line, with the tasks whose manifests it reads."""
     reads: dict[str, list[str]] = {}
     for source, target in edges:
         reads.setdefault(target, []).append(source)
@@ -18,7 +18,7 @@ def as_text(names: Sequence[str], edges: Sequence[Edge]) -> str:
 
 
 def as_mermaid(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """A Mermaid flowchart, left to right."""
+    """Return a Mermaid flowchart, left to right."""
     ids = {name: f"t{n}" for n, name in enumerate(names)}
     lines = ["flowchart LR"]
     lines += [f'  {ids[name]}["{name.replace(chr(34), "#quot;")}"]' for name in names]
@@ -27,7 +27,7 @@ def as_mermaid(names: Sequence[str], edges: Sequence[Edge]) -> str:
 
 
 def as_dot(names: Sequence[str], edges: Sequence[Edge]) -> str:
-    """A Graphviz digraph, left to right."""
+    """Return a Graphviz digraph, left to right."""
 
     def quoted(name: str) -> str:
         return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

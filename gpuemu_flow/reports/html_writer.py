@@ -80,7 +80,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_html(report: Report, signer: str = "") -> str:
-    """The page.
+    """Return the page.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def _parts() -> tuple[Any, str, str]:
 
 
 def outcome(report: Report) -> str:
-    """Tell how many of what did not pass, in a sentence."""
+    """Count in one sentence what did not pass."""
     results, kernels = report.run.results, report.run.kernels
     parts = []
     for found, word in ((results, "ops by dtype"), (kernels, "kernels")):
@@ -200,7 +200,7 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Row]:
 
 
 def matrix(report: Report) -> dict[str, Json]:
-    """Cases by op, dtype, shape class and strategy, short enough for thousands of them.
+    """Return cases by op, dtype, shape class and strategy, short enough for thousands of them.
 
     ``cells``: op, dtype, class, strategy (as places in the lists of names), then how many cases
     passed, failed, ended in an error, and the rest.

@@ -54,7 +54,7 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
 
 
 def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
-    """The kernels of one lint; one that could not be linted is a record without figures."""
+    """Return the kernels of one lint; one that could not be linted is a record without figures."""
     common = {
         "kernel": result.kernel,
         "cached": result.cached,
@@ -111,7 +111,7 @@ def _result(result: OpResult) -> dict[str, Json]:
 
 
 def failure_record(failure: CaseFailure) -> dict[str, Json]:
-    """One failing case as the interface page defines it."""
+    """Return one failing case as the interface page defines it."""
     case, result = failure.case, failure.result
     first = result.failures[0] if result.failures else None
     stats = result.stats
@@ -146,7 +146,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
 def plan_to_json(
     status: Mapping[str, str], reasons: Mapping[str, Sequence[BuildReason]]
 ) -> dict[str, Json]:
-    """Return what a dry run found: which tasks would run, and why."""
+    """Return the result of a dry run: the tasks that would run, and why."""
     pending = [name for name, state in status.items() if state == "pending"]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -159,6 +159,6 @@ def plan_to_json(
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """One JSON object as text, with nothing in it that would command the log of a job."""
+    """Return one JSON object as text, with nothing in it that would command the log of a job."""
     text = json.dumps(value, indent=2, allow_nan=False)
     return _COMMAND.sub(r"\\u0023", text)

@@ -44,12 +44,12 @@ class _Test:
 
 
 def clean(text: str) -> str:
-    """Text without what XML 1.0 cannot hold or what reorders a line; each by its number."""
+    """Return text without what XML 1.0 cannot hold or what reorders a line; each by its number."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def clip(text: str, limit: int) -> str:
-    """At most `limit` characters, saying how many are left out."""
+    """Return at most `limit` characters, saying how many are left out."""
     if len(text) <= limit:
         return text
     note = f"... [{len(text) - limit} more characters]"
@@ -62,7 +62,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_junit(report: Report) -> str:
-    """The whole file."""
+    """Return the whole file."""
     suites = [
         ("validation", [*_cases(report), *_ops_without_cases(report)]),
         ("lint", list(_lints(report))),
@@ -141,7 +141,7 @@ def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, st
 
 
 def _inert(xml: str) -> str:
-    """The same XML, in which nothing commands the log of a job that it may be printed to."""
+    """Return the same XML, in which nothing commands the log of a job that it may be printed to."""
     return _COMMAND.sub(lambda c: "&#35;" if c[0] == "#" else f"{c[1]}&#58;", xml)
 
 
@@ -187,7 +187,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
-    """Ops that were skipped or broke, and passed cases that only clients know one by one."""
+    """Yield ops that were skipped or broke, and passed cases that only clients know one by one."""
     listed = Counter((checked.op, checked.case.dtype) for checked in report.cases)
     for result in report.run.results:
         if result.cases:
@@ -241,7 +241,7 @@ def _lint(kernel: KernelResult, name: str) -> _Test:
 
 
 def _regressions(report: Report) -> Iterator[_Test]:
-    """Only where they fail the run: elsewhere they would make a green job look red."""
+    """Yield a test for each regression, but only where they fail the run."""
     if report.fail_on_regression:
         for worse in report.regressions:
             said = worse.sentence

@@ -16,12 +16,12 @@ Kind = tuple[str, str, str]
 
 
 def like(failure: CaseFailure) -> Kind:
-    """Return what it has in common with the cases that one entry of a report stands for."""
+    """Return the op, dtype and kind, by which one entry of a report stands for several cases."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
 def alike(report: Report) -> Mapping[Kind, Counter[str]]:
-    """For each kind how many cases there are of each cause; the empty one is unknown."""
+    """Count for each kind the cases of each cause; the empty one is unknown."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
@@ -35,7 +35,7 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
-    """What the failing cases share, if most do, and what is wrong with this one, in one line."""
+    """Say in one line what is wrong with a case, and what most cases like it share."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

@@ -33,7 +33,7 @@ _STATUS_COLORS = {
 
 
 def render_lint(report: RunReport, style: Style) -> str:
-    """All findings of a lint, by kernel, and what could not be checked."""
+    """Return all findings of a lint, by kernel, and what could not be checked."""
     if not report.kernels:
         return "no kernels are configured: add [[kernels]], or name .ptx or .cubin files"
     lines = render_kernels([replace(r, changes=()) for r in report.kernels], style)
@@ -63,7 +63,7 @@ def _entries(results: Iterable[KernelResult]) -> Iterable[KernelRecord]:
 
 
 def render_artifacts(report: RunReport, style: Style) -> str:
-    """Figures of each kernel and architecture, with their source."""
+    """Return figures of each kernel and architecture, with their source."""
     lines = []
     for result in report.kernels:
         for entry in result.entries:
@@ -141,7 +141,7 @@ def render_diff(
     *,
     title: str,
 ) -> str:
-    """A workspace against a baseline: what differs in full, what does not as a count."""
+    """Return a workspace against a baseline: what differs in full, what does not as a count."""
     lines = [title]
     counts: dict[str, int] = {}
     for name, diff in kernels:
@@ -173,7 +173,7 @@ def render_diff(
 
 
 def _words(diff: KernelDiff) -> list[str]:
-    """A kernel can be worse and better at once: both are said."""
+    """Name a kernel's changes: it can be worse and better at once."""
     words = []
     if diff.is_regression:
         words.append("regression")

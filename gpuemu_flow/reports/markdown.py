@@ -58,7 +58,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
-    """The whole text, at most `limit` bytes of UTF-8; worst things first."""
+    """Return the whole text, at most `limit` bytes of UTF-8; worst things first."""
     lines = [MARKER, *_head(report)]
     # Room for the lines that say what was left out, and for the footer.
     room = limit - 1000 - _size(lines)
@@ -83,7 +83,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Hostile text as a code span: nothing in it is markup.
+    """Return hostile text as a code span: nothing in it is markup.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
 
 
 def code_free(text: str) -> str:
-    """Text outside of code: HTML and Markdown signs are escaped."""
+    """Return text outside of code: HTML and Markdown signs are escaped."""
     flat = html.escape(" ".join(printable(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", flat)
 
@@ -215,7 +215,7 @@ def _failure_row(failure: CaseFailure, what: str) -> str:
 
 
 def _details(report: Report, failure: CaseFailure) -> str:
-    """One failure to unfold; in a code block nothing is markup but its own fence."""
+    """Return one failure to unfold; in a code block nothing is markup but its own fence."""
     case, result = failure.case, failure.result
     shapes = " ".join(f"{i.name}{list(i.shape)}" for i in case.inputs)
     lines = [f"{f.kind.value}: {f.message}" for f in result.failures[:3]]

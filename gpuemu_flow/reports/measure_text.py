@@ -13,7 +13,7 @@ from gpuemu_flow.types import Json
 
 
 class Mutated(Protocol):
-    """What the writer needs of a mutation measurement."""
+    """A mutation measurement, as far as the writer needs it."""
 
     @property
     def op(self) -> str: ...
@@ -45,7 +45,7 @@ def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
 
 
 def render_mutation(found: Mutated, style: Style) -> str:
-    """The score, the survivors and the trivial candidates that passed."""
+    """Return the score, the survivors and the trivial candidates that passed."""
     score = found.score
     total = len(score.killed) + len(score.survivors)
     name = style.paint(printable(found.op), "1")
@@ -79,7 +79,7 @@ def render_mutation(found: Mutated, style: Style) -> str:
 
 
 class Covered(Protocol):
-    """What the writers need of a coverage measurement."""
+    """A coverage measurement, as far as the writers need it."""
 
     @property
     def coverage(self) -> Coverage: ...
@@ -90,7 +90,7 @@ class Covered(Protocol):
 
 
 def render_coverage(found: Covered) -> str:
-    """The table and the gaps."""
+    """Return the table and the gaps."""
     lines = table(found.rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     shown = [

@@ -56,7 +56,7 @@ class PytestExport:
     tensors: bytes
 
     def write(self, folder: Path) -> Path:
-        """Write both files; the path of the test.
+        """Write both files, and return the path of the test.
 
         Raises
         ------
@@ -77,7 +77,7 @@ def render(
     folder: Path,
     file_name: str = "",
 ) -> PytestExport:
-    """The test of a failure.
+    """Return the test of a failure.
 
     The op is loaded from where it lies now: paths below the workspace are written relative to
     `folder` when that lies in the workspace too, so that the test can be committed with it.
@@ -128,7 +128,7 @@ def render(
 def _refuse_without_reference(record: FailureRecord, expectation: Expectation) -> None:
     if record.kind == FailureKind.REFERENCE.value:
         message = f"in failure {record.id} it was the reference that failed, not the op"
-        raise UsageError(Problem("export-no-reference", message, "mend the reference first"))
+        raise UsageError(Problem("export-no-reference", message, "fix the reference first"))
     if not expectation.expected and record.kind != FailureKind.EXECUTION.value:
         message = f"the reference gives no values for failure {record.id}"
         raise UsageError(Problem("export-no-reference", message, "run `gpuemu-flow reproduce`"))
@@ -154,7 +154,7 @@ class _Test:
         self.tensors: dict[str, Array] = dict(self._expected.tensors)
 
     def text(self, test: str, tensors_name: str) -> str:
-        """The whole file."""
+        """Return the whole file."""
         in_process = bool(self._function)
         body = self._callable_parts(test) if in_process else self._script_parts(test)
         constants = {
@@ -194,7 +194,7 @@ class _Test:
         return 1
 
     def _facts(self) -> dict[str, Json]:
-        """Return what a reader wants to know of the failure."""
+        """List the facts that a reader wants to know of the failure."""
         record = self._record
         return {
             "op": record.op,
@@ -219,14 +219,14 @@ class _Test:
         return Source(literal(str(root)))
 
     def _path(self, path: str) -> Source:
-        """A path of the program, relative to the workspace where it lies in it."""
+        """Return a path of the program, relative to the workspace where it lies in it."""
         if path and Path(path).is_relative_to(self._program.root):
             relative = Path(path).relative_to(self._program.root).as_posix()
             return Source(f"os.path.join(ROOT, {literal(relative)})")
         return Source(literal(path))
 
     def _extended(self) -> list[str]:
-        """Dtypes that numpy has not, among the inputs and the outputs."""
+        """Return dtypes that numpy has not, among the inputs and the outputs."""
         used = {dtype_name(array.dtype) or "" for array in self.tensors.values()}
         used |= {name for output in self._expected.outputs.values() for name in output["dtypes"]}
         used |= {dtype_name(array.dtype) or "" for array in self._inputs.values()}
@@ -347,7 +347,7 @@ def _function_of(program: Program) -> str:
 
 
 def _imports(code: str, extended: Sequence[str]) -> str:
-    """Imports of the modules that the code names."""
+    """Return imports of the modules that the code names."""
     wanted = [name for name in _STANDARD if re.search(rf"(?<![\w.]){name}\.\w", code)]
     names = sorted({*wanted, "os", "sys"})
     third_party = ["ml_dtypes"] if extended else []

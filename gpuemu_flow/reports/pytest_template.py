@@ -5,7 +5,7 @@ What differs from case to case is assigned to constants above these parts, writt
 """
 
 HEAD = '''\
-"""A failing case as a test: it fails while the bug is there and passes once it is mended.
+"""A failing case as a test: it fails while the bug is there and passes once it is fixed.
 
 It needs {needs} and the op itself; run it with pytest, or with python alone. Exported by
 gpuemu-flow, which it does not need.

@@ -19,7 +19,7 @@ class Source:
 
 
 def literal(value: Json, margin: str = "") -> str:
-    """A value as ASCII Python source that evaluates to it, whatever its text holds.
+    """Return a value as ASCII Python source that evaluates to it, whatever its text holds.
 
     Tables and lists that are too long for a line have one element per line, indented by `margin`.
 

@@ -57,7 +57,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_sarif(report: Report) -> dict[str, Json]:
-    """One SARIF run with failing ops, lint findings and regressions."""
+    """Return one SARIF run with failing ops, lint findings and regressions."""
     whole = lint_to_sarif(report.run)
     (run,) = whole["runs"]
     lints = run["results"]
@@ -126,7 +126,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
 
 
 def _in_repository(report: Report, uri: str) -> str:
-    """A lint's URI, which is relative to the workspace, as one that the service can find."""
+    """Return a lint's URI, which is relative to the workspace, as one that the service can find."""
     if not report.prefix or "://" in uri or uri.startswith("/"):
         return uri
     return f"{uri_path(report.prefix)}/{uri}"
@@ -203,7 +203,7 @@ def _text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _location(place: Place | None, name: str) -> dict[str, Json]:
-    """Tell where it is; code review services show nothing without a file."""
+    """Make the location of a result; code review services show nothing without a file."""
     at = place or Place("gpuemu.toml")
     found = physical_location(at.file, at.line)
     found["logicalLocations"] = [{"name": _text(name, MAX_NAME), "kind": "function"}]

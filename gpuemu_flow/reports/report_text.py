@@ -42,7 +42,7 @@ def write(report: Report, look: Look) -> str:
 
 
 def render_report(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """Return what ``run`` prints, then the comparison with a baseline and one line of totals."""
+    """Format the output of ``run``, then the comparison with a baseline and a line of totals."""
     lines = [headline(report)] if report.missing or report.timed_out else []
     lines += [render_run(report.run, style, warn_threshold=warn_threshold)]
     lines += list(_after(report))
@@ -54,7 +54,7 @@ MAX_REASON = 120
 
 
 def headline(report: Report) -> str:
-    """The verdict in one line, with the names of all that has none: what is first read."""
+    """Return the verdict in one line, with the names of all that has none: what is first read."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -72,7 +72,7 @@ def headline(report: Report) -> str:
 
 
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """One line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
+    """Return one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
 
     Editors search these lines for an op's name with ``FAIL``: none of an op that passed has it.
     """
@@ -112,14 +112,14 @@ def _after(report: Report) -> Iterator[str]:
 
 
 def totals_line(report: Report) -> str:
-    """The verdict, and cases by verdict."""
+    """Return the verdict, and cases by verdict."""
     words = ", ".join(f"{n} {word}" for word, n in counts(report.totals)) or "nothing checked"
     took = f" in {duration(report.run.duration_s)}" if report.run.duration_s else ""
     return f"{report.verdict.upper()}: {words}{took}"
 
 
 def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The totals that are not zero, each with the word for it."""
+    """Return the totals that are not zero, each with the word for it."""
     return [
         ("in error" if name == "errors" else name, count)
         for name, count in totals.items()

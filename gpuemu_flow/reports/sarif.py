@@ -22,7 +22,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_to_sarif(report: RunReport) -> dict[str, Json]:
-    """A lint as one SARIF run; accepted findings are there with their justification."""
+    """Return a lint as one SARIF run; accepted findings are there with their justification."""
     index = {rule.id: number for number, rule in enumerate(RULES)}
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:
@@ -83,7 +83,7 @@ def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> 
 
 
 def physical_location(file: str, line: int) -> dict[str, Json]:
-    """A file by its URI, and a line when it is known."""
+    """Return a file by its URI, and a line when it is known."""
     path = PurePath(file)
     uri = uri_path(path.as_posix())
     if path.is_absolute():
@@ -95,7 +95,7 @@ def physical_location(file: str, line: int) -> dict[str, Json]:
 
 
 def uri_path(path: str) -> str:
-    """A path as the path of a URI, also one whose name is not UTF-8."""
+    """Return a path as the path of a URI, also one whose name is not UTF-8."""
     try:
         return quote(path.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:

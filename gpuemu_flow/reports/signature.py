@@ -97,7 +97,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
 
 def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
-    """A private key, and a warning when others can read it.
+    """Return a private key, and a warning when others can read it.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
 
 
 def load_public(path: Path) -> Ed25519PublicKey:
-    """A public key; the private one's file serves too.
+    """Return a public key; the private one's file serves too.
 
     Raises
     ------
@@ -160,18 +160,18 @@ def _read_key(path: Path) -> bytes:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """SHA-256 of the raw 32 bytes, in hex."""
+    """Return SHA-256 of the raw 32 bytes, in hex."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
 def sign_html(text: str, key: Ed25519PrivateKey) -> str:
-    """The page with its signature as a comment at the end."""
+    """Return the page with its signature as a comment at the end."""
     signed = text.encode("utf-8") + MARKER
     return signed.decode() + f"<!--\n{_block(signed, key)}-->\n"
 
 
 def sign_detached(data: bytes, key: Ed25519PrivateKey) -> str:
-    """The content of the ``.sig`` file beside a file."""
+    """Return the content of the ``.sig`` file beside a file."""
     return _block(data, key)
 
 
@@ -241,7 +241,7 @@ def _read(path: Path) -> bytes:
 
 
 def _library() -> tuple[Any, Any]:
-    """The two modules of the library that is used, when it is installed."""
+    """Return the two modules of the library that is used, when it is installed."""
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415

@@ -31,12 +31,12 @@ _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
 
 @dataclass(frozen=True)
 class Style:
-    """Whether to colour."""
+    """A style of output: coloured or plain."""
 
     color: bool = False
 
     def paint(self, text: str, code: str) -> str:
-        """`text` in an ANSI colour, or as it is."""
+        """Return `text` in an ANSI colour, or as it is."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
     def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
@@ -46,7 +46,7 @@ class Style:
 
 
 def printable(text: str) -> str:
-    """Text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+    """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
 
     Control characters are shown by their number, and so is the first sign of what GitHub
     (``::error::`` at a line's begin, ``##[error]``) and Azure (``##vso[``) would obey.
@@ -56,19 +56,19 @@ def printable(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, and no digits for nothing."""
+    """Return three digits, and no digits for nothing."""
     if value == 0:
         return "0"
     return f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
 def duration(seconds: float) -> str:
-    """Seconds or milliseconds, as suits."""
+    """Return seconds or milliseconds, as suits."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun, in the plural unless it is one."""
+    """Return a count with its noun, in the plural unless it is one."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -80,14 +80,14 @@ def _ulps(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """A share of the tolerance: per cent, or a multiple once it is far beyond."""
+    """Return a share of the tolerance: per cent, or a multiple once it is far beyond."""
     if not math.isfinite(value):
         return "inf"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def percent(part: float) -> str:
-    """A part of a whole, in which nothing is rounded to none, or to all of it."""
+    """Return a part of a whole, in which nothing is rounded to none, or to all of it."""
     if part <= 0 or part >= 1:
         return f"{part:.0%}".replace("%", " %")
     if part < 0.001 or part > 0.999:
@@ -223,7 +223,7 @@ def _kernel_row(result: KernelResult) -> list[str]:
 
 
 def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Failing cases folded to causes; the smallest case stands for each."""
+    """Return failing cases folded to causes; the smallest case stands for each."""
     by_op: dict[str, list[OpResult]] = {}
     for result in results:
         if result.failures:
@@ -275,7 +275,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def totals_line(report: RunReport) -> str:
-    """Counts of tasks and of verdicts."""
+    """Return counts of tasks and of verdicts."""
     tasks = report.tasks
     parts = [f"{tasks.ran} ran", f"{tasks.restored} restored", f"{tasks.current} current"]
     if tasks.failed:
@@ -286,7 +286,7 @@ def totals_line(report: RunReport) -> str:
 
 
 def verdicts_line(report: RunReport) -> str:
-    """Tell how many ops and dtypes got which verdict."""
+    """Count ops by dtype and kernels by verdict."""
     counts: dict[Verdict, int] = {}
     verdicts = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
     for verdict in verdicts:
@@ -295,7 +295,7 @@ def verdicts_line(report: RunReport) -> str:
 
 
 def up_to_date_line(report: RunReport) -> str:
-    """Return what the next run prints when nothing changed."""
+    """Format the line that the next run prints when nothing changed."""
     cases = sum(result.passed for result in report.results)
     return (
         f"up to date: {plural(report.tasks.total, 'task')}; "
@@ -310,7 +310,7 @@ def sandbox_lines(report: RunReport) -> list[str]:
 
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
-    """The whole report of a run."""
+    """Return the whole report of a run."""
     lines = render_results(report.results, style) if report.results else []
     if report.kernels:
         lines += render_kernels(report.kernels, style)

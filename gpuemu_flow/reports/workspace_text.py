@@ -26,7 +26,7 @@ _PARTS = {
 
 
 def shown(value: Json) -> str:
-    """A key part's value, short."""
+    """Return a key part's value, short."""
     if value is None:
         return "absent"
     if isinstance(value, str) and _DIGEST.fullmatch(value):

@@ -93,7 +93,7 @@ class BaselineDiff:
         return worse
 
     def to_json(self) -> dict[str, Json]:
-        """Return what ``diff --format json`` prints."""
+        """Return the JSON that ``diff --format json`` prints."""
         return {
             "schema_version": 1,
             "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},

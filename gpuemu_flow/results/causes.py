@@ -31,19 +31,19 @@ class Explained:
 
     @property
     def text(self) -> str:
-        """The stated cause, or what the cases were seen with, for people; may be empty."""
+        """Return the stated cause, or what the cases were seen with, for people; may be empty."""
         if self.cause is not None:
             return self.cause.text
         return f"seen with: {'; '.join(self.seen_with)}" if self.seen_with else ""
 
     @property
     def line(self) -> str:
-        """`text` as a line of its own: a stated cause is called one."""
+        """Return `text` as a line of its own: a stated cause is called one."""
         return f"cause: {self.text}" if self.cause is not None else self.text
 
 
 def causes(results: Sequence[OpResult]) -> list[Explained]:
-    """One op's failing cases by cause, smallest case first."""
+    """Return one op's failing cases by cause, smallest case first."""
     failures = [failure for result in results for failure in result.failures]
     passing = [case for result in results for case in result.passing]
     known = next((result.causes for result in results if result.causes), ())
@@ -75,7 +75,7 @@ def causes(results: Sequence[OpResult]) -> list[Explained]:
 
 
 def _seen_with(known: Sequence[Cause], members: Sequence[CaseFailure]) -> tuple[str, ...]:
-    """Return what an experiment that confirmed nothing saw most of these cases with."""
+    """Return the features that an experiment without a confirmed cause saw most often."""
     ids = {case_id(failure.case) for failure in members}
     about = (c for c in known if not c.stated and 2 * len(ids & set(c.members)) > len(ids))
     return tuple(cause.counted for cause in about)

@@ -19,7 +19,7 @@ REPORT_VERSION = 1
 
 @dataclass(frozen=True)
 class Place:
-    """Where a reader should look: a file relative to the repository, and a 1-based line."""
+    """A place to look at: a file relative to the repository, and a 1-based line."""
 
     file: str
     line: int = 1
@@ -35,20 +35,20 @@ class CheckedCase:
 
     @property
     def name(self) -> str:
-        """``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
+        """Return ``op[dtype-shape-layout-strategy-seed]``: no two cases of an op share one."""
         case = self.case
         shape = ",".join("x".join(map(str, i.shape)) or "scalar" for i in case.inputs)
         return f"{self.op}[{case.dtype}-{shape}-{case.layout}-{case.strategy}-{case.seed}]"
 
     @property
     def failure(self) -> CaseFailure:
-        """The same in the form of a run's failures."""
+        """Return the same in the form of a run's failures."""
         return CaseFailure(self.op, self.case, self.result)
 
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """What the store of failures knows of a failing case.
+    """A failing case in the store of failures.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class HistoryPoint:
-    """What one run found of one op and dtype: Unix time in s, verdict, worst absolute error."""
+    """A run's result for one op and dtype: Unix time in s, verdict, worst absolute error."""
 
     time: float
     op: str
@@ -165,7 +165,7 @@ class Missing:
     absence: Absence
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {"what": self.what, "reason": self.reason, "absence": self.absence.value}
 
 
@@ -197,7 +197,7 @@ class Report:
         What ``diff --format json`` prints, where a baseline was asked for.
     recorded : tuple of mapping
         Public records of failures that the run did not see: found by fuzzing or by clients, or
-        mended since.
+        fixed since.
     regressions : tuple of Regression
         One for each thing that got worse.
     fail_on_regression : bool
@@ -238,7 +238,7 @@ class Report:
     history: tuple[HistoryPoint, ...] = ()
 
     def place_of(self, failure: CaseFailure) -> Place | None:
-        """Where a failure is to be looked for: a line that a check found, else the op's place."""
+        """Find the place to look for a failure: a line that a check found, else the op's place."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -259,7 +259,7 @@ class Report:
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """Return what was asked for and has no verdict; what a time limit cut off comes first."""
+        """List what was asked for and has no verdict, beginning with what a time limit cut off."""
         every = [
             *(Missing(f"{r.op} {r.dtype}".strip(), r.reason, r.absent) for r in self.run.results),
             *(
@@ -272,7 +272,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """One word for a heading."""
+        """Return one word for a heading."""
         if self.exit_code == 4:
             return "not all validated" if self.run.exit_code == 0 else "nothing validated"
         words = {0: "passed", 1: "failed", 124: "timed out", 130: "interrupted"}
@@ -280,7 +280,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Cases and lints by verdict; an op or kernel that was skipped counts as one."""
+        """Return cases and lints by verdict; an op or kernel that was skipped counts as one."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -315,12 +315,12 @@ class Report:
 
     @cached_property
     def causes(self) -> Mapping[tuple[str, int, str], str]:
-        """The stated cause of each failing case that has one, for people."""
+        """Return the stated cause of each failing case that has one, for people."""
         return {key: found.text for key, found in self.explained.items() if found.cause is not None}
 
     @cached_property
     def explained(self) -> Mapping[tuple[str, int, str], Explained]:
-        """Return what each failing case has in common with others of its op."""
+        """Map each failing case to what it has in common with others of its op."""
         by_op: dict[str, list[OpResult]] = {}
         for result in self.run.results:
             if result.failures:
@@ -333,7 +333,7 @@ class Report:
         }
 
     def representatives(self) -> list[CaseFailure]:
-        """The worst case of each op, dtype and kind of failure, worst first."""
+        """Return the worst case of each op, dtype and kind of failure, worst first."""
         found: dict[tuple[str, str, str], CaseFailure] = {}
         for failure in self.worst_first():
             found.setdefault((failure.op, failure.case.dtype, kind_of(failure)), failure)
@@ -341,6 +341,6 @@ class Report:
 
 
 def kind_of(failure: CaseFailure) -> str:
-    """The kind of a failing case's first failure, else its verdict."""
+    """Return the kind of a failing case's first failure, else its verdict."""
     first = failure.result.failures[0] if failure.result.failures else None
     return first.kind.value if first is not None else failure.result.verdict.value

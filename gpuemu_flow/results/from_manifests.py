@@ -1,4 +1,4 @@
-"""From the manifests of a run to its results: the only reader of manifests for reports."""
+"""Read the manifests of a run into its results: the only reader of manifests for reports."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ReportBuilder:
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """The result of one op and dtype, or None when its comparison never ended."""
+        """Return the result of one op and dtype, or None when its comparison never ended."""
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
         except StoreError:
@@ -102,7 +102,7 @@ class ReportBuilder:
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """The result of one lint and its problems, or None when it never ended."""
+        """Return the result of one lint and its problems, or None when it never ended."""
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
         except StoreError:
@@ -126,7 +126,7 @@ class ReportBuilder:
         return result, problems
 
     def build_problems(self, build: TaskSpec) -> list[Problem]:
-        """Return what a build says of its source."""
+        """List the problems that a build found in its source."""
         if self.status.get(build.name) in ("failed", "pending"):
             return []
         try:

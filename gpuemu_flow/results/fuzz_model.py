@@ -1,4 +1,4 @@
-"""What fuzzing an op found, as data for every writer."""
+"""The result of fuzzing an op, as data for every writer."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Tell how often the op fails over seeds; cases without a verdict tell nothing of it."""
+        """Estimate how often the op fails over seeds; cases without a verdict do not count."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 
     @property
     def cases_per_s(self) -> float:
-        """Cases per second of wall time."""
+        """Return cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Json]:
-        """As ``fuzz --format json`` prints it."""
+        """Return the JSON that ``fuzz --format json`` prints."""
         return {
             "schema_version": SCHEMA_VERSION,
             "op": self.op,

@@ -1,4 +1,4 @@
-"""What a look at a workspace finds without a run: why tasks would run, which there are, counts."""
+"""Facts of a workspace that is not run: reasons to run, tasks, counts, sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class TaskExplanation:
-    """Why a task would run, or that it is current.
+    """The reasons why a task would run, or the fact that it is current.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class StatusCounts:
 
 @dataclass(frozen=True)
 class CacheSize:
-    """Where the cache is, what it holds and may hold, in bytes."""
+    """The cache's folder, and its present and largest size in bytes."""
 
     folder: str
     blobs_bytes: int

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 
 class Absence(str, Enum):
-    """Why something that is configured was not looked at."""
+    """A reason why something that is configured was not looked at."""
 
     NONE = ""
     UNABLE = "unable"
@@ -47,7 +47,7 @@ class CaseFailure:
 
     @property
     def reproduce(self) -> str:
-        """The command that runs this case again."""
+        """Return the command that runs this case again."""
         words = [str(self.case.seed), "--op", self.op, "--case", self.case.to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
@@ -124,7 +124,7 @@ class OpResult:
 
     @property
     def absent(self) -> Absence:
-        """Why there is no verdict on it, if there is none."""
+        """Return the reason why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
@@ -181,13 +181,13 @@ class KernelResult:
 
     @property
     def absent(self) -> Absence:
-        """Why there is no verdict on it, if there is none."""
+        """Return the reason why there is no verdict on it, if there is none."""
         return _absence(self.verdict, self.absence)
 
 
 @dataclass(frozen=True)
 class TaskCounts:
-    """How many tasks ended how."""
+    """Numbers of tasks by how they ended."""
 
     total: int = 0
     current: int = 0
@@ -199,7 +199,7 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What `gpuemu-flow run` says, as data."""
+    """The report of `gpuemu-flow run`, as data."""
 
     tasks: TaskCounts
     executed: tuple[str, ...]
@@ -212,7 +212,7 @@ class RunReport:
 
     @property
     def failures(self) -> list[CaseFailure]:
-        """Every failing case, in the order of the results."""
+        """Return every failing case, in the order of the results."""
         return [failure for result in self.results for failure in result.failures]
 
     @property

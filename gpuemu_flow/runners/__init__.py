@@ -1,1 +1,1 @@
-"""How an op or a reference is run: in workers that may crash, hang or lie without harm."""
+"""Runners of ops and references: workers that may crash, hang or lie without harm."""

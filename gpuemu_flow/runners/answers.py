@@ -1,4 +1,4 @@
-"""What a worker answers, believed only where it can be true."""
+"""Answers of a worker, believed only where they can be true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = 1 << 20
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
-    """The outcome of a case in an answer; one of `MALFORMED` when it is none."""
+    """Return the outcome of a case in an answer; one of `MALFORMED` when it is none."""
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")
     if answer["type"] == "called":
@@ -51,7 +51,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Tell where the outputs lie in shared memory; one of `MALFORMED` when it does not say."""
+    """Read the slots of the outputs in shared memory; `MALFORMED` when the answer has none."""
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 
@@ -72,7 +72,7 @@ def is_staged(path: Path, outcome: Outcome) -> bool:
 
 
 def _digest(path: Path) -> str:
-    """sha256 of a file; empty when it cannot be read."""
+    """Return sha256 of a file; empty when it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb", buffering=0) as stream:

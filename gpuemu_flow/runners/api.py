@@ -107,11 +107,11 @@ class Program:
     sandbox: Sandbox | None = None
 
     def patience(self, nbytes: int) -> float:
-        """Seconds for a case whose inputs have so many bytes."""
+        """Return seconds for a case whose inputs have so many bytes."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         out = asdict(self)
         for name in _TUPLES:
             out[name] = list(out[name])
@@ -119,7 +119,7 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or KeyError."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
         fence = data.get("sandbox")
         sandbox = None if fence is None else Sandbox.from_json(fence)
@@ -128,7 +128,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Checks:
-    """What is watched besides the outputs.
+    """Checks besides the outputs.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Checks:
     repeat: bool = False
 
     def to_json(self) -> dict[str, bool]:
-        """As plain JSON: the constructor's arguments."""
+        """Return plain JSON: the constructor's arguments."""
         return dict(vars(self))
 
 
@@ -170,7 +170,7 @@ class Request:
 
 @dataclass(frozen=True)
 class RunError:
-    """Why a case has no outputs.
+    """The reason why a case has no outputs.
 
     Attributes
     ----------
@@ -207,7 +207,7 @@ class OutputInfo:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one case.
+    """The outcome of one case.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ class Outcome:
     printed: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
+        """Return plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
         record: dict[str, Json] = {
             "index": self.index,
             "ok": self.ok,
@@ -260,7 +260,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             index=int(data["index"]),
             ok=bool(data["ok"]),
@@ -278,7 +278,7 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """A RunError from its JSON form; KeyError, TypeError or ValueError when it is not that."""
+    """Return a RunError from its JSON form; another raises KeyError, TypeError or ValueError."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)

@@ -23,7 +23,7 @@ _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor lies in an arena: offset of its first element, strides in bytes."""
+    """The place of a tensor in an arena: offset of its first element, strides in bytes."""
 
     offset: int
     shape: Shape
@@ -31,12 +31,12 @@ class Slot:
     dtype: str
 
     def to_json(self) -> list[Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return [self.offset, list(self.shape), list(self.strides), self.dtype]
 
     @classmethod
     def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s form; TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
@@ -45,7 +45,7 @@ class Slot:
         return slot
 
     def span(self) -> tuple[int, int]:
-        """First byte and one past the last, within the arena."""
+        """Return first byte and one past the last, within the arena."""
         if 0 in self.shape:
             return self.offset, self.offset
         reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
@@ -69,7 +69,7 @@ class Arena:
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def _reach(self, nbytes: int, *, grow: bool) -> None:
-        """Have at least `nbytes` mapped; ValueError when they are not there and may not be made."""
+        """Map at least `nbytes`; ValueError when they are not there and may not be made."""
         if self._bytes.size >= nbytes:
             return
         size = os.fstat(self.fd).st_size
@@ -83,7 +83,7 @@ class Arena:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
 
     def views(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """Arrays on the arena's memory; ValueError when a slot leaves it."""
+        """Return arrays on the arena's memory; ValueError when a slot leaves it."""
         out = {}
         for name, slot in slots.items():
             low, high = slot.span()
@@ -128,7 +128,7 @@ class Arena:
         self.fd = -1
 
     def memories(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """The bytes between each tensor's first and last element."""
+        """Return the bytes between each tensor's first and last element."""
         return {name: self._bytes[slice(*slot.span())] for name, slot in slots.items()}
 
     def write(
@@ -178,12 +178,12 @@ class Arena:
 
 
 def end_of(slots: Mapping[str, Slot]) -> int:
-    """One past the last byte that any of the tensors uses."""
+    """Return one past the last byte that any of the tensors uses."""
     return max((slot.span()[1] for slot in slots.values()), default=0)
 
 
 def _aligned(position: int, like: int) -> int:
-    """The next position that is as far from a 64-byte boundary as `like`."""
+    """Return the next position that is as far from a 64-byte boundary as `like`."""
     return position + (like - position) % _ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""One session's conversation: the program loaded, cases asked for, trouble turned into data."""
+"""The client of one worker: it loads the program, requests cases, and makes data of trouble."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Attempt:
     load_failed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """The outcome, for this request: an error in loading is every case's."""
+        """Return the outcome, for this request: an error in loading is every case's."""
         return replace(self.outcome, index=request.case.index)
 
 
@@ -107,7 +107,7 @@ class WorkerClient:
             self.arena = None
 
     def shared(self) -> Arena:
-        """The shared memory of both processes, made now if there is none yet."""
+        """Return the shared memory of both processes, made now if there is none yet."""
         if self.arena is None:
             self.arena = Arena(memfd.create("tensors", fixed=True))
         return self.arena
@@ -117,7 +117,7 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """The attempt at a case in which the worker said what cannot be true."""
+        """Return the attempt at a case in which the worker said what cannot be true."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
@@ -133,7 +133,7 @@ class WorkerClient:
         return self._failed(index, error, load_failed=loading)
 
     def _load(self, index: int) -> Attempt | None:
-        """Load the program once; an Attempt when that fails."""
+        """Load the program once, or return the Attempt that says why it cannot be loaded."""
         if self._loaded:
             return None
         self.worker.send({"type": "load", "program": self._program.to_json()})
@@ -288,7 +288,7 @@ class WorkerClient:
         raise JobFailedError(error)
 
     def _await(self) -> dict[str, Json]:
-        """The answer.
+        """Return the answer.
 
         The program's time runs only while the status page says that it is being called.
         DeadlineError when that, or everything together, takes too long.
@@ -315,7 +315,7 @@ def _bytes_of(
     arrays: Mapping[str, np.ndarray] | None,
     slots: Mapping[str, Slot] | None,
 ) -> int:
-    """Tell how much a request gives a program to work on."""
+    """Count the bytes that a request gives a program to work on."""
     sent = sum(array.nbytes for array in (arrays or {}).values())
     cases = message.get("cases") or [message.get("case")]
     made = max((Case.from_json(case).nbytes for case in cases if case is not None), default=0)

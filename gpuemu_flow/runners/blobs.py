@@ -45,7 +45,7 @@ def _refuse(slug: str, message: str) -> BlobError:
 
 
 def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
-    """The pieces whose concatenation is the blob, without copying contiguous tensors.
+    """Return the pieces whose concatenation is the blob, without copying contiguous tensors.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
 
 
 def encode(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """The blob as one bytes object; see `encode_parts`."""
+    """Return the blob as one bytes object; see `encode_parts`."""
     return b"".join(encode_parts(tensors))
 
 
@@ -161,7 +161,7 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
 
 
 def decode(data: Buffer) -> dict[str, np.ndarray]:
-    """The tensors in a blob, as read-only views on its memory.
+    """Return the tensors in a blob, as read-only views on its memory.
 
     Raises
     ------
@@ -188,7 +188,7 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a blob file, mapped and not copied.
+    """Return the tensors of a blob file, mapped and not copied.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from gpuemu_flow.types import Failure, FailureKind
 
 
 def address(array: np.ndarray) -> int:
-    """Tell where the first element lies."""
+    """Return the address of the first element."""
     return int(array.__array_interface__["data"][0])
 
 
@@ -55,7 +55,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def as_number(value: Any) -> float:
-    """One element of any dtype as a float."""
+    """Return one element of any dtype as a float."""
     return float(np.asarray(value).astype(np.float64))
 
 
@@ -68,20 +68,20 @@ class _Buffer:
     before: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
     def elements(self, memory: np.ndarray) -> np.ndarray:
-        """An array of the same form at the same place in other memory."""
+        """Return an array of the same form at the same place in other memory."""
         offset = address(self.array) - address(self.memory) if self.memory.size else 0
         shape, strides = self.array.shape, self.array.strides
         laid: np.ndarray = np.ndarray(shape, self.array.dtype, memory, offset, strides)
         return laid
 
     def span(self) -> np.ndarray:
-        """The bytes from the lowest element to the highest, gaps included."""
+        """Return the bytes from the lowest element to the highest, gaps included."""
         low, high = byte_span(self.array)
         start = low - address(self.memory) if high > low else 0
         return self.memory[start : start + high - low]
 
     def take(self, other: _Buffer) -> bool:
-        """Copy the other's elements and gaps to this one's place; False when they do not fit."""
+        """Copy the other's elements and gaps here; False when they do not fit."""
         to, of = self.span(), other.span()
         fits = (
             self.memory.flags.writeable
@@ -117,7 +117,7 @@ class InputBuffers:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return what is passed to the program."""
+        """Return the arrays to pass to the program."""
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -139,7 +139,7 @@ class InputBuffers:
                 buffer.memory[:] = buffer.before
 
     def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
-        """Return what was written since `remember` and must not have been."""
+        """List what was written since `remember` and must not have been."""
         found = []
         for name, buffer in self._buffers.items():
             if not np.array_equal(buffer.memory, buffer.before):
@@ -149,7 +149,7 @@ class InputBuffers:
 
 
 def _outside(name: str, buffer: _Buffer) -> list[Failure]:
-    """Writes to the gaps between elements and to the guard zones."""
+    """Return writes to the gaps between elements and to the guard zones."""
     expected = buffer.before.copy()
     elements = buffer.elements(expected)
     elements[...] = buffer.array
@@ -165,7 +165,7 @@ def _modified(name: str, buffer: _Buffer) -> list[Failure]:
 
 
 def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
-    """Return what a program did to an input that it must leave alone: one failure at most."""
+    """Report the change that a program made to an input which it must leave alone, if any."""
     places = np.argwhere(_bits(after) != _bits(before))
     if not len(places):
         return []

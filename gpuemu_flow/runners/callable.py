@@ -20,7 +20,7 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 def call_style(function: Callable[..., Any], program: Program) -> str:
-    """Tell how the inputs are handed over: by name, as one mapping, or in order.
+    """Choose how to hand the inputs over: by name, as one mapping, or in order.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
 
 
 def names_in_order(parameters: list[inspect.Parameter]) -> list[str]:
-    """Parameter names as a signature shows them."""
+    """Return parameter names as a signature shows them."""
     marks: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -107,7 +107,7 @@ class CallableRunner:
         )
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------
@@ -130,5 +130,5 @@ class CallableRunner:
         return name_outputs(returned, self._program.output_names)
 
     def violations(self) -> Sequence[Failure]:
-        """Nothing: `InputBuffers` sees what a function does to its inputs."""
+        """Report nothing: `InputBuffers` sees what a function does to its inputs."""
         return ()

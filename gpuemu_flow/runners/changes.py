@@ -27,7 +27,7 @@ class Changes:
         self._note = note
 
     def actions(self) -> dict[str, Action]:
-        """Return what is to be done at each audit event."""
+        """Map each audit event to the action to take."""
         return {
             "os.mkdir": self._on_mkdir,
             "os.rename": self._on_rename,

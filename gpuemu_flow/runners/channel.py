@@ -27,7 +27,7 @@ class ChannelJunkError(Exception):
 
 
 def pack(message: Mapping[str, Json]) -> bytes:
-    """One frame: magic, length, JSON."""
+    """Return one frame: magic, length, JSON."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > MAX_FRAME:
         raise ValueError(f"a message of {len(body)} bytes is over {MAX_FRAME}")
@@ -74,7 +74,7 @@ class FrameReader:
         self.fds: list[int] = []
 
     def _take(self) -> dict[str, Json] | None:
-        """The first complete message in the buffer, or None."""
+        """Return the first complete message in the buffer, or None."""
         prefix = bytes(self._data[: len(_MAGIC)])
         if prefix != _MAGIC[: len(prefix)]:
             raise ChannelJunkError("not a frame")
@@ -97,7 +97,7 @@ class FrameReader:
         return message
 
     def buffered(self) -> dict[str, Json] | None:
-        """A message that has already been received; ChannelJunkError."""
+        """Return a message that has already been received; ChannelJunkError."""
         return self._take() if self._data else None
 
     def _receive(self) -> bytes:
@@ -115,7 +115,7 @@ class FrameReader:
         return data
 
     def read(self) -> dict[str, Json] | None:
-        """The next message; None when there is none and `wait` is off.
+        """Return the next message; None when there is none and `wait` is off.
 
         Raises
         ------

@@ -34,12 +34,12 @@ def _fail(slug: str, message: str, hint: str = "") -> OpError:
 
 
 def _strides(array: np.ndarray) -> list[int]:
-    """In elements, as the array really lies in memory."""
+    """Return the strides in elements, as the array really lies in memory."""
     return [stride // array.itemsize for stride in array.strides]
 
 
 def kwarg_text(value: Json) -> str:
-    """A keyword argument as the string that protocol v1 sends."""
+    """Return a keyword argument as the string that protocol v1 sends."""
     if isinstance(value, (list, dict)):
         return json.dumps(value)
     return str(value)
@@ -64,21 +64,21 @@ class EncodedRequest:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return bytes."""
         return sum(map(len, self.pieces))
 
     @cached_property
     def text(self) -> str:
-        """The request as text."""
+        """Return the request as text."""
         return "".join(self.pieces)
 
     @cached_property
     def data(self) -> bytes:
-        """The request as it is sent."""
+        """Return the request as it is sent."""
         return self.text.encode()
 
     def document(self) -> dict[str, Json]:
-        """Return what ``json.loads(text)`` returns, every object of it new."""
+        """Build the object that ``json.loads(text)`` would return, new in every part."""
         inputs = {
             name: {
                 key: list(value) if isinstance(value, list) else value
@@ -90,12 +90,12 @@ class EncodedRequest:
 
 
 def encode_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]) -> bytes:
-    """The request for one call; see `prepare_request`."""
+    """Return the request for one call; see `prepare_request`."""
     return prepare_request(inputs, kwargs).data
 
 
 def prepare_request(inputs: Mapping[str, np.ndarray], kwargs: Mapping[str, Json]) -> EncodedRequest:
-    """The request for one call.
+    """Return the request for one call.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _b64(text: str | bytes | memoryview, name: str) -> bytes:
 def _tensor(
     value: Json, name: str, raw: memoryview | None = None, decoded: bytes | None = None
 ) -> np.ndarray:
-    """One tensor object.
+    """Return one tensor object.
 
     `raw` is its base64 text when that was sliced out beforehand; `decoded` what it stands for,
     when that is known.
@@ -210,7 +210,7 @@ def _tensor(
 
 
 def _named(document: Mapping[str, Json]) -> dict[str, Json]:
-    """Tensor objects by name; the empty name stands for an only, unnamed output."""
+    """Decode tensor objects by name; the empty name stands for an only, unnamed output."""
     if "outputs" in document:
         outputs = document["outputs"]
         if not isinstance(outputs, dict) or not outputs:
@@ -242,7 +242,7 @@ def _rename(named: dict[str, Json], output_names: Sequence[str]) -> dict[str, Js
 
 
 def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The tensors that a script wrote.
+    """Return the tensors that a script wrote.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class CommandRunner:
         self._limits = resource.getrlimit(resource.RLIMIT_AS)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class CommandRunner:
         return decode_response(self._streams.written(), self._program.output_names)
 
     def violations(self) -> Sequence[Failure]:
-        """Nothing: what another process does is not seen."""
+        """Report nothing: what another process does is not seen."""
         return ()
 
     def _run(self, stdin: int, stdout: int) -> int:

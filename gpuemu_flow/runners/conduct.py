@@ -1,4 +1,4 @@
-"""What a program may not do in its worker besides computing: one place that watches and tells."""
+"""Conduct of a program in its worker: one place watches for what it may not do."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Our own code writes a file of the cache."""
+        """Yield our own code writes a file of the cache."""
         if self._guard is None:
             yield
         else:
@@ -39,11 +39,11 @@ class Conduct:
                 yield
 
     def violation(self) -> RunError | None:
-        """Why nothing that this program gives can count, once that is so."""
+        """Return the reason why nothing that this program gives can count, once there is one."""
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:
-        """The program's code has been read; OpError as `demand`."""
+        """Check the conduct once the program's code has been read; OpError as `demand`."""
         if self._guard is not None:
             self._guard.loaded()
         self.demand(Checks())

@@ -40,6 +40,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Failures of the decoy's two calls, in words that fit."""
+    """Return failures of the decoy's two calls, in words that fit."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -1,4 +1,4 @@
-"""What a program's exception means, and where in the user's own code it arose."""
+"""Diagnose a program's exception: its meaning, and its place in the user's own code."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
 
 def shown_path(path: str, root: str) -> str:
-    """The path relative to the workspace root when it lies inside."""
+    """Return the path relative to the workspace root when it lies inside."""
     prefix = root.rstrip(os.sep) + os.sep
     return path.removeprefix(prefix)
 
 
 def locate(error: BaseException, program: Program) -> tuple[str, int]:
-    """File and line of the innermost frame in the program's file, else in the workspace."""
+    """Return file and line of the innermost frame in the program's file, else in the workspace."""
     if isinstance(error, SyntaxError) and error.filename:
         return shown_path(error.filename, program.root), error.lineno or 0
     frames = [
@@ -58,7 +58,7 @@ def _text(error: BaseException) -> str:
 
 
 def _outside_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is not the runner's."""
+    """Return the traceback from the first frame on that is not the runner's."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
         trace = trace.tb_next
     return trace
@@ -92,7 +92,7 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """A RunError for what a program, or loading it, raised.
+    """Return a RunError for what a program, or loading it, raised.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     doing : str
         What was going on, when it was not the program itself (``loading``).
     hint : str
-        The mend to show where the exception itself suggests none.
+        The hint to show where the exception itself suggests none.
     """
     if isinstance(error, OpError):
         return error.error
@@ -126,7 +126,7 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
 
 
 def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
-    """A RunError for a worker that ended in the middle of a case.
+    """Return a RunError for a worker that ended in the middle of a case.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
 
 
 def signal_name(number: int) -> str:
-    """``SIGSEGV`` for 11, and so on."""
+    """Return ``SIGSEGV`` for 11, and so on."""
     import signal  # noqa: PLC0415 - on the way to an error message
 
     try:

@@ -128,7 +128,7 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
-        """Launch the kernels; the outputs by name.
+        """Launch the kernels and return the outputs by name.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class EmulatedRunner:
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:
-        """Return what the checks found in the latest call."""
+        """List what the checks found in the latest call."""
         return self._found
 
     def _run(self, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -253,7 +253,7 @@ class EmulatedRunner:
         return buffers
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """Bind the schema's dims to the shapes of the inputs."""
+        """Return bind the schema's dims to the shapes of the inputs."""
         names: dict[str, int] = {}
         for tensor, dims in self._dims.items():
             for dim, extent in zip(dims, shapes.get(tensor, ()), strict=False):

@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Runner(Protocol):
-    """How one kind of program is called."""
+    """A runner: the way to call one kind of program."""
 
     @property
     def in_process(self) -> bool:
@@ -42,13 +42,13 @@ class Runner(Protocol):
 
     @property
     def hint(self) -> str:
-        """Return what may explain an exception that the program raises, or nothing."""
+        """Return a hint that may explain an exception of the program, or nothing."""
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name; OpError, or whatever the program raises."""
+        """Return the outputs by name; OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
-        """Return what the runner itself saw the latest call do that it must not."""
+        """List what the runner itself saw the latest call do that it must not."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def make_inputs(
     guards: bool = False,
     values: Arrays | None = None,
 ) -> dict[str, np.ndarray]:
-    """The case's tensors.
+    """Return the case's tensors.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _converts(dtype: str, input_dtype: str | None) -> bool:
 def converted(
     arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
 ) -> dict[str, np.ndarray]:
-    """The arrays, those of the float type `dtype` converted to `input_dtype`."""
+    """Return the arrays, those of the float type `dtype` converted to `input_dtype`."""
     if input_dtype is None or not _converts(dtype, input_dtype):
         return arrays
     wide = numpy_dtype(input_dtype)
@@ -104,7 +104,7 @@ def converted(
 
 
 def _reseed(seed: int) -> None:
-    """Forked workers share the global generators' state; an op must not depend on the order."""
+    """Seed the global generators, whose state forked workers share: the order must not matter."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)  # the legacy generator is the point
 
@@ -195,7 +195,7 @@ class Executor:
     def _decoy_call(
         self, buffers: InputBuffers, seed: int, fill: int
     ) -> dict[str, np.ndarray] | None:
-        """Outputs of a call that is not judged; None when it failed."""
+        """Return outputs of a call that is not judged; None when it failed."""
         buffers.remember()
         malloc.perturb(fill)
         try:

@@ -152,7 +152,7 @@ class ForkServer:
             lifeline.close()
 
     def _collect(self) -> tuple[int, int] | None:
-        """One child that has ended, its group killed; its id and wait status."""
+        """Reap one child that has ended and kill its group; also tell its wait status."""
         pid = -1
         try:
             if hasattr(os, "waitid"):

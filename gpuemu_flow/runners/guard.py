@@ -45,11 +45,11 @@ _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 
 
 class ForbiddenAccessError(PermissionError):
-    """Raised in the op, at the place of the offence."""
+    """Raised in the op, at the place of the violation."""
 
 
 class Guard:
-    """What one process must not touch, and whether it has.
+    """The list of what one process must not touch, and the first violation.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Guard:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """The runner's own files are written, by this thread."""
+        """Allow writes to the runner's own files while inside, by this thread."""
         self._exempt = threading.get_ident()
         try:
             yield
@@ -131,7 +131,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """The first thing that this process, or one that it forked, did and must not."""
+        """Return the first thing that this process, or one that it forked, did and must not."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]
@@ -143,7 +143,7 @@ class Guard:
         return RunError("op-reads-reference", message, _HINT, file=file, line=line)
 
     def refuse(self, deed: str, path: str) -> NoReturn:
-        """Remember an offence and end it.
+        """Remember a violation and end it.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class Guard:
         raise ForbiddenAccessError(message)
 
     def _place(self, frame: FrameType | None) -> tuple[str, int]:
-        """File and line of the innermost frame in the workspace."""
+        """Return file and line of the innermost frame in the workspace."""
         root = self._program.root
         while frame is not None:
             path = frame.f_code.co_filename
@@ -177,7 +177,7 @@ class Guard:
         return module.rpartition(".")[2] in self._names
 
     def _forbidden(self, path: str) -> str:
-        """The forbidden path that `path` leads to, or an empty string."""
+        """Return the forbidden path that `path` leads to, or an empty string."""
         real = realpath(path)
         if real in self._files or any(_is_below(real, folder) for folder in self._folders):
             return real
@@ -248,13 +248,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _module_name(path: str) -> str:
-    """The last part of the name that a file is imported by."""
+    """Return the last part of the name that a file is imported by."""
     file = Path(path)
     return file.parent.name if file.stem == "__init__" else file.stem
 
 
 def _mentions(path: str, root: str) -> re.Pattern[str]:
-    """Tell how a command line, or code in it, can name a file or import it."""
+    """Tell whether a command line, or code in it, may name a file or import it."""
     absolute, within = re.escape(path), re.escape(shown_path(path, root))
     forms = [rf"(?<![\w.-])(?:{absolute}|{within})(?![\w-])"]
     if path.endswith(".py"):

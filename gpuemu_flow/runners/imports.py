@@ -20,8 +20,9 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Whether a file or folder is the user's own code: below the root, but not an installed package
-    and not Python itself, which may both lie there too.
+    """Tell whether a path is the user's own code: below the root, and not installed there.
+
+    Packages and Python itself may lie below the root, too.
     """
     if not _is_below(path, root):
         return False
@@ -123,7 +124,7 @@ def enter_workspace(program: Program) -> None:
 
 
 def read_source(program: Program) -> bytes:
-    """The program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
+    """Return the program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
     try:
         return _transformed(Path(program.path).read_bytes())
     except OSError as error:
@@ -132,7 +133,7 @@ def read_source(program: Program) -> bytes:
 
 
 def load_module(program: Program) -> types.ModuleType:
-    """The program's module, from its file or by its dotted name; any exception of its own."""
+    """Import the program's module, from its file or by its dotted name."""
     if not program.path:
         return importlib.import_module(program.module)
     # Not under the plain stem: that may be the name of an installed package.
@@ -145,7 +146,7 @@ def load_module(program: Program) -> types.ModuleType:
 
 
 def load_function(program: Program) -> Callable[..., Any]:
-    """The callable that a program names.
+    """Return the callable that a program names.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether a program left alone the functions of ours that watch it in its own process.
+"""Integrity of our functions that watch a program in its own process.
 
 Values are judged in other processes. What is seen only here (inputs changed, guard zones
 overwritten, calls that differ) is told by Python code that the program could replace.
@@ -71,7 +71,7 @@ class Seal:
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
-        """Return what the program replaced, or an empty string."""
+        """Name what the program replaced; empty when it replaced nothing."""
         for names in self._names:
             found = names.replaced()
             if found:

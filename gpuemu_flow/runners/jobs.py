@@ -34,7 +34,7 @@ PLAIN, SHADOW = "plain", "shadow"
 
 
 def shadow_bytes(source: bytes, wrap: str = "") -> bytes:
-    """A module's source with float64 replaced by float32; unchanged where it names none.
+    """Return a module's source with float64 replaced by float32; unchanged where it names none.
 
     With `wrap` it rounds on the way, too; see `numerics.shadow.shadow_source`.
     """
@@ -78,7 +78,7 @@ class Evaluator:
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> dict[str, np.ndarray]:
-        """Outputs of the reference on `inputs`; its shadow may round on the way.
+        """Return outputs of the reference on `inputs`; its shadow may round on the way.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Evaluator:
 
     @contextmanager
     def _world(self, version: str) -> Iterator[None]:
-        """Workspace modules as written, or their shadows; each world has its own instances.
+        """Yield workspace modules as written, or their shadows; each world has its own instances.
 
         A version is ``plain``, ``shadow``, or what a rounded shadow wraps.
         """
@@ -129,7 +129,7 @@ class Evaluator:
             sys.modules.update(outside)
 
     def _take_modules(self) -> dict[str, types.ModuleType]:
-        """Remove the workspace's modules from ``sys.modules``."""
+        """Return remove the workspace's modules from ``sys.modules``."""
         taken = {
             name: module
             for name, module in list(sys.modules.items())
@@ -145,7 +145,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """What a service works with, in the worker that has loaded a program.
+    """The tools of a service, in the worker that has loaded a program.
 
     Attributes
     ----------
@@ -170,14 +170,14 @@ class Service(Protocol):
     """An object of ours that lives in a worker and answers questions, one after another."""
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """The answer to one question; any exception says why there is none."""
+        """Return the answer to one question; any exception says why there is none."""
 
     def go_on(self, context: ServiceContext) -> None:
-        """Return what is left to do once the answer has been sent."""
+        """Do the rest of the work, once the answer has been sent."""
 
 
 def make_service(target: str, setup: Json) -> Service:
-    """``module:Class(setup)`` of this package; ValueError when there is none."""
+    """Make ``module:Class(setup)`` of this package; ValueError when there is none."""
     module, name = _ours(target)
     service: Service = getattr(importlib.import_module(module), name)(setup)
     return service

@@ -1,4 +1,4 @@
-"""What a script reads and writes, handed over as objects: megabytes that pass through no file.
+"""Input and output of a script as objects: megabytes that pass through no file.
 
 A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
 ``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
@@ -22,14 +22,14 @@ class Request(Protocol):
 
     @property
     def text(self) -> str:
-        """As text."""
+        """Return it as text."""
 
     @property
     def data(self) -> bytes:
-        """As bytes."""
+        """Return it as bytes."""
 
     def document(self) -> Json:
-        """Return what it parses to, built afresh."""
+        """Parse it into a new object."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Captured:
 
     @cached_property
     def text(self) -> str:
-        """The whole document."""
+        """Return the whole document."""
         pieces = []
         rest = self.short
         for mark, (value, _) in self.taken.items():
@@ -59,7 +59,7 @@ class Captured:
 
     @property
     def size(self) -> int:
-        """Characters, more or less."""
+        """Return characters, more or less."""
         return len(self.short) + sum(len(value) for value, _ in self.taken.values())
 
 
@@ -95,7 +95,7 @@ class Exchange:
         self._identity = (found.st_dev, found.st_ino)
 
     def take(self) -> bool:
-        """Tell whether all of the request is still to be read; if so, it now has been."""
+        """Take the whole request as read; return False where a part of it was read before."""
         try:
             found = os.fstat(0)
             if self._identity != (found.st_dev, found.st_ino):
@@ -155,7 +155,7 @@ class Output(io.TextIOWrapper):
     _written = False
 
     def hold(self, captured: Captured) -> bool:
-        """Keep a document in place of writing it; False when it has to be written."""
+        """Keep a document in place of writing it, or return False when it has to be written."""
         if current is None or not current.lent or self._written or self.held is not None:
             return False
         if captured.size > current.limit:
@@ -182,18 +182,18 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """The binary stream, for what comes after what is held."""
+        """Return the binary stream, for what comes after what is held."""
         self.release()
         return super().buffer
 
 
 def open_stdin() -> io.TextIOWrapper:
-    """Descriptor 0 as an interpreter opens it."""
+    """Return descriptor 0 as an interpreter opens it."""
     return _Text(_Bytes(io.FileIO(0, closefd=False)), encoding="utf-8")
 
 
 def open_stdout() -> Output:
-    """Descriptor 1, likewise."""
+    """Open descriptor 1, as `open_stdin` does descriptor 0."""
     return Output(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
 
 

@@ -95,5 +95,5 @@ class Loaded:
         return before != self._last
 
     def paths(self) -> set[str]:
-        """Return all of them."""
+        """Return all libraries."""
         return mapped()

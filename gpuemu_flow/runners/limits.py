@@ -1,4 +1,4 @@
-"""What a worker process may take, and how it is tied to its parent's life."""
+"""Limits of a worker process, and its tie to its parent's life."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL this process when its parent ends; at once when `parent` already has."""
+    """Have this process killed when its parent ends, at once when `parent` has ended already."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
@@ -46,7 +46,7 @@ def own_children() -> list[int]:
 
 
 def address_space() -> int | None:
-    """Bytes of address space in use, or None where the system does not tell."""
+    """Return bytes of address space in use, or None where the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -77,7 +77,7 @@ def no_core_dumps() -> None:
 
 
 def output_limit(input_bytes: int) -> int:
-    """Bytes that a program with so many input bytes may write to one file."""
+    """Return bytes that a program with so many input bytes may write to one file."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 
@@ -94,7 +94,7 @@ def limit_file_size(nbytes: int | None) -> None:
 
 
 def open_descriptors() -> list[int]:
-    """All file descriptors of this process."""
+    """Return all file descriptors of this process."""
     return [int(name) for name in os.listdir("/dev/fd") if name.isdigit()]  # noqa: PTH208
 
 

@@ -19,7 +19,7 @@ _M_PERTURB = -6
 
 @lru_cache(maxsize=1)
 def _libc() -> Any:
-    """glibc, or None."""
+    """Return glibc, or None."""
     if not sys.platform.startswith("linux"):
         return None
     try:

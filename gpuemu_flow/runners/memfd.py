@@ -15,7 +15,7 @@ PREPARING, CALLING, FINISHING = range(3)
 
 
 def create(name: str, *, fixed: bool = False) -> int:
-    """A descriptor of an empty file, in memory where the system can; closed on exec.
+    """Return a descriptor of an empty file, in memory where the system can; closed on exec.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """The first `size` bytes, or as many as there are, whatever the current position is."""
+    """Return the first `size` bytes, or as many as there are, whatever the current position is."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):
@@ -57,7 +57,7 @@ def read_all(fd: int, size: int) -> bytes:
 
 
 def tail(fd: int, limit: int = 4000) -> str:
-    """The last `limit` bytes as text; empty when the file cannot be read."""
+    """Return the last `limit` bytes as text; empty when the file cannot be read."""
     try:
         size = os.fstat(fd).st_size
         data = os.pread(fd, limit, max(0, size - limit))
@@ -72,7 +72,7 @@ def write_status(fd: int, phase: int) -> None:
 
 
 def read_status(fd: int) -> tuple[int, float]:
-    """Phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
+    """Return phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
 
     It is a hint only: the program that runs in the worker can write here too.
     """

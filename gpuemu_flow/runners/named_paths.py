@@ -1,4 +1,4 @@
-"""From a path as a program names it to one from the root, without following the user's links."""
+"""Paths from the root, for paths as a program names them, without following the user's links."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 class NoNoticesError(Exception):
-    """Say why the system gives no notices."""
+    """The system gives no notices; the message says why."""
 
 
 class _Program(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""What the process of an op has no business with; a module that is cheap to import."""
+"""Files that are off limits to the process of an op; a module that is cheap to import."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Located(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Its file, absolute."""
+        """Return its file, absolute."""
 
     @property
     def function(self) -> str:
-        """The callable's name; empty for other kinds."""
+        """Return the callable's name; empty for other kinds."""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All that it is known to consist of, absolute."""
+        """Return all that it is known to consist of, absolute."""
 
 
 class OffLimits(TypedDict):
@@ -40,7 +40,7 @@ NOTHING = OffLimits(forbidden=(), read_only=(), forbidden_function="")
 def off_limits(
     op: Located, reference: Located, sources: Iterable[Path], *, cache: Path, root: Path
 ) -> OffLimits:
-    """Return what an op's process may not touch.
+    """List what an op's process may not touch.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def _real(path: Path | None) -> Path:
 def _forbidden(
     op_files: Iterable[Path], reference_files: Sequence[Path], cache: Path, root: Path
 ) -> tuple[str, ...]:
-    """The reference's own files and the cache folder.
+    """Return the reference's own files and the cache folder.
 
     Not a file that holds the op too, not a package that the op is part of, and nothing outside the
     workspace: an interpreter that runs the reference, say.

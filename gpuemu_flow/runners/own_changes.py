@@ -1,4 +1,4 @@
-"""What a program makes, moves and links itself, so that only what was there before is an input."""
+"""Files that a program makes, moves and links itself: they are no inputs of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class OwnChanges:
             self._gone.add(path)
 
     def meant(self, path: str) -> str:
-        """Return where what is found at a path was before the program moved or linked it."""
+        """Return the path that something had before the program moved or linked it."""
         for target, source in self._sources.items():
             if path == target or path.startswith(f"{target}/"):
                 return source + path[len(target) :]

@@ -22,7 +22,7 @@ class PtxFolder:
         self._folder = folder
 
     def exchanged(self, ptx: bytes) -> bytes:
-        """Return what stands for some PTX, or the same."""
+        """Return the replacement for some PTX, or the same PTX."""
         if self._folder is None:
             return ptx
         try:

@@ -97,7 +97,7 @@ class Pool:
             raise RunnerError(Problem("pool-closed", "the pool of workers is closed"))
 
     def _server(self, env: Mapping[str, str]) -> ServerHandle:
-        """The living fork server for a start-up environment."""
+        """Return the living fork server for a start-up environment."""
         key = tuple(sorted(env.items()))
         with self._lock:
             self._check_open()
@@ -117,7 +117,7 @@ class Pool:
         server.close()
 
     def _open(self, program: Program) -> WorkerProcess:
-        """A new worker below the shared fork server."""
+        """Return a new worker below the shared fork server."""
         _check_fence(program)
         env = startup_environment(program.env)
         complaint = ""
@@ -134,7 +134,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _open_private(self, program: Program) -> Iterator[WorkerProcess]:
-        """A worker below a fork server of its own."""
+        """Yield a worker below a fork server of its own."""
         self._check_open()
         _check_fence(program)
         server = ServerHandle({**self._env, **startup_environment(program.env)})
@@ -172,7 +172,7 @@ class Pool:
     def session(
         self, program: Program, *, cancel: threading.Event | None = None
     ) -> Iterator[ProgramSession]:
-        """A program to be called again and again with tensors in shared memory.
+        """Yield a program to be called again and again with tensors in shared memory.
 
         Raises
         ------

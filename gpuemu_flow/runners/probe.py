@@ -1,4 +1,4 @@
-"""What running a small program costs on this machine, by each of the ways to run one."""
+"""Measure the cost of running a small program on this machine, by each way to run one."""
 
 from __future__ import annotations
 

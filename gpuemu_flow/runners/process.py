@@ -38,7 +38,7 @@ _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "
 
 
 def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of a program's environment that must be there when its interpreter starts."""
+    """Return the part of a program's environment that must be there when its interpreter starts."""
     return {
         name: value
         for name, value in sorted(env.items())
@@ -102,7 +102,7 @@ class WorkerProcess:
         self._server_died = False
 
     def hand_over(self) -> list[int]:
-        """The descriptors that travel to the fork server, in its order."""
+        """Return the descriptors that travel to the fork server, in its order."""
         return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr,
                 self.report]  # fmt: skip
 
@@ -156,7 +156,7 @@ class WorkerProcess:
             channel.send(self.sock, message, fds)
 
     def receive(self, deadline: float, cancel: threading.Event | None = None) -> dict[str, Json]:
-        """The worker's next message.
+        """Return the worker's next message.
 
         Parameters
         ----------
@@ -211,7 +211,7 @@ class WorkerProcess:
             raise WorkerEndedError(int(fact["exit"]))
 
     def wait_exit(self, seconds: float) -> int | None:
-        """The exit code of a process that is about to end; None when the server died."""
+        """Return the exit code of a process that is about to end; None when the server died."""
         deadline = time.monotonic() + seconds
         try:
             while True:
@@ -224,7 +224,7 @@ class WorkerProcess:
             return ended.code
 
     def stderr_tail(self) -> str:
-        """The end of what the program wrote to standard error since the case began."""
+        """Return the end of what the program wrote to standard error since the case began."""
         return memfd.tail(self.stderr)
 
     def close(self, grace: float = 1.0) -> None:
@@ -284,7 +284,7 @@ class ServerHandle:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Return the server's process id."""
         return self._process.pid
 
     def alive(self) -> bool:
@@ -292,7 +292,7 @@ class ServerHandle:
         return self._process.poll() is None
 
     def open_worker(self, *, fresh: bool, sandbox: Sandbox | None = None) -> WorkerProcess:
-        """A new worker process.
+        """Return a new worker process.
 
         Parameters
         ----------
@@ -324,7 +324,7 @@ class ServerHandle:
         return worker
 
     def stderr_tail(self) -> str:
-        """Return what the server complained about."""
+        """Return the end of the server's standard error."""
         return memfd.tail(self._stderr)
 
     def close(self) -> None:

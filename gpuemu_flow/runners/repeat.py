@@ -15,7 +15,7 @@ FIRST_FILL, SECOND_FILL = 0x5B, 0xA4
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """One row of bytes per element."""
+    """Return one row of bytes per element."""
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(np.uint8).reshape(flat.size, array.itemsize)
 
@@ -23,7 +23,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 def compare_calls(
     first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray], *, deterministic: bool
 ) -> list[Failure]:
-    """Return what the outputs of two identical calls betray.
+    """Compare the outputs of two identical calls, and report what differs.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ class ScriptRunner:
         self._code = compile(read_source(program), program.path, "exec", dont_inherit=True)
 
     def call(self, inputs: Mapping[str, np.ndarray], watch: Watch) -> dict[str, np.ndarray]:
-        """The outputs by name.
+        """Return the outputs by name.
 
         Raises
         ------
@@ -85,13 +85,13 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Nothing: a script gets copies."""
+        """Report nothing: a script gets copies."""
         return ()
 
     def _run(
         self, request: EncodedRequest, watch: Watch, *, lent: bool
     ) -> dict[str, np.ndarray] | None:
-        """One execution; None when the script could not read what was lent to it."""
+        """Return one execution; None when the script could not read what was lent to it."""
         if lent:
             self._streams.lend()
         else:
@@ -122,7 +122,7 @@ class ScriptRunner:
         return decode_response(data, self._program.output_names)
 
     def _execute(self) -> tuple[int, Captured | None]:
-        """Run the code object as ``__main__``; its exit code, and an answer kept apart."""
+        """Run the code object as ``__main__``; return its exit code, and an answer kept apart."""
         saved = sys.stdin, sys.stdout, sys.stderr, sys.argv, sys.modules.get("__main__")
         main = types.ModuleType("__main__")
         main.__file__ = self._program.path
@@ -167,7 +167,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _leave(streams: tuple[Any, ...]) -> bool:
-    """Return what an interpreter does at its end: wait for threads, run exit functions, flush.
+    """Do what an interpreter does at its end: wait for threads, run exit functions, flush.
 
     False when something printed could not be written.
     """

@@ -1,4 +1,4 @@
-"""Whether a Python script speaks the protocol itself or only defines a function to be called."""
+"""Tell scripts that speak the protocol from those that define a function to be called."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _only_defines(node: ast.stmt) -> bool:
 
 
 def function_to_call(source: bytes, path: str) -> str:
-    """The function that stands for the script, or an empty string for a protocol script.
+    """Return the function that stands for the script, or an empty string for a protocol script.
 
     A script is called as a function when it only defines things, never mentions standard input,
     and one of them is called ``reference``, ``op``, ``kernel`` or as the file, looked for in this

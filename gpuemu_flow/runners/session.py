@@ -90,11 +90,11 @@ class ProgramSession:
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
-        """The first half of `ask`; `finish_work` must follow with the same."""
+        """Begin an `ask`; `finish_work` must follow with the same work."""
         self._supervisor.begin(work)
 
     def finish_work(self, work: Work) -> Attempt:
-        """The second half of `ask`."""
+        """Finish an `ask` that `begin_work` began."""
         return self._supervisor.finish(work)
 
     def abandon(self) -> None:
@@ -134,7 +134,7 @@ class ProgramSession:
         self._supervisor.begin(self._begun)
 
     def finish(self) -> tuple[dict[str, np.ndarray], Outcome]:
-        """Return what `call` returns, for the call that was begun."""
+        """Finish the call that was begun, and return its result."""
         work = self._begun
         if work is None:
             raise RuntimeError("no call was begun")

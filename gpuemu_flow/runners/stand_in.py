@@ -1,4 +1,4 @@
-"""Stands in for the reference's module in an op's process: importing it is fine, using it is not.
+"""A stand-in for the reference's module in an op's process: it can be imported, not used.
 
 A package's ``__init__`` may import op and reference for other callers.
 """
@@ -27,7 +27,7 @@ class Refuser(Protocol):
 
 
 class StandIn:
-    """Stands for a name of the reference's module: to use it is an offence.
+    """A stand-in for a name of the reference's module: to use it is a violation.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class StandInFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """A spec for the reference's module; None for every other."""
+        """Return a spec for the reference's module; None for every other."""
         if not self._refuser.stands_in_for(fullname):
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)

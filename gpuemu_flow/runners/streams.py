@@ -11,7 +11,7 @@ _HIGH = 200  # ops that close or count low descriptors do not meet ours
 
 
 def keep_high(fd: int) -> int:
-    """A duplicate out of the way of the program, closed on exec; the old one is closed."""
+    """Return a duplicate out of the way of the program, closed on exec; the old one is closed."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     except OSError:  # the system allows fewer descriptors
@@ -37,7 +37,7 @@ class StandardStreams:
         self._out: int | None = None
 
     def files(self) -> tuple[int, int]:
-        """Descriptors of the stdin and stdout files, made at first use."""
+        """Return descriptors of the stdin and stdout files, made at first use."""
         if self._in is None or self._out is None:
             self._in = keep_high(memfd.create("stdin"))
             self._out = keep_high(memfd.create("stdout"))
@@ -77,13 +77,13 @@ class StandardStreams:
         os.dup2(self._stderr, 2)
 
     def written(self) -> bytes:
-        """All that went to stdout since `connect` or `load`."""
+        """Return all that went to stdout since `connect` or `load`."""
         return memfd.read_all(self.files()[1], self.written_size())
 
     def written_size(self) -> int:
-        """Bytes that went to stdout: all who write share the descriptor's position."""
+        """Return bytes that went to stdout: all who write share the descriptor's position."""
         return os.lseek(self.files()[1], 0, os.SEEK_CUR)
 
     def stderr_tail(self) -> str:
-        """The end of what went to stderr."""
+        """Return the end of what went to stderr."""
         return memfd.tail(self._stderr)

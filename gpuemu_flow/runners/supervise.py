@@ -1,4 +1,4 @@
-"""Which process runs each case, and what is tried again after trouble."""
+"""Supervise cases: choose the process of each, and try again after trouble."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Supervisor:
     isolation : str
         The program's.
     open_worker : callable
-        A conversation with a new worker.
+        The client of a new worker.
     open_private : callable
         The same below a fork server of its own, for programs that kill their parent process.
     leaves_nothing : bool
@@ -90,7 +90,7 @@ class Supervisor:
             self._failed_early = work.begin(worker_client)
 
     def finish(self, work: Work) -> Attempt:
-        """The final attempt at one case.
+        """Return the final attempt at one case.
 
         When the program cannot be loaded, that attempt is returned for all later cases too.
         """
@@ -102,7 +102,7 @@ class Supervisor:
         return attempt
 
     def run(self, work: Work) -> Attempt:
-        """`begin` and `finish`."""
+        """Return `begin` and `finish`."""
         self.begin(work)
         return self.finish(work)
 
@@ -148,7 +148,7 @@ class Supervisor:
         self._each_alone = self._isolation != "warm"
 
     def _first(self, work: Work) -> tuple[Attempt, bool]:
-        """What came of a case where its turn fell; also whether it was its process's first."""
+        """Take a case's result in its turn, and whether it was its process's first."""
         if not self._begun or self._current is None:
             return self._alone(work), True
         self._begun = False

@@ -1,4 +1,4 @@
-"""What a program returned, as plain arrays by output name."""
+"""Outputs of a program as plain arrays by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_OUTPUT_BYTES = 1 << 33
 
 
 def element_type(array: np.ndarray) -> str:
-    """The canonical name of an array's dtype; TypeError when it has none."""
+    """Return the canonical name of an array's dtype; TypeError when it has none."""
     name = dtype_name(array.dtype)
     if name is None:
         raise TypeError(f"tensors of dtype {array.dtype} have no name in the protocol")
@@ -55,7 +55,7 @@ def _from_torch(value: Any) -> Any:
 
 
 def as_plain_array(value: Any, name: str) -> np.ndarray:
-    """One returned value as a base-class ndarray of a known dtype in native byte order.
+    """Return one returned value as a base-class ndarray of a known dtype in native byte order.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _is_array_like(value: Any) -> bool:
 
 
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what a callable returned, by output name.
+    """Name the outputs that a callable returned.
 
     Parameters
     ----------

@@ -284,7 +284,7 @@ class Incoming:
         self._taken = 0
 
     def take(self) -> Tracer | None:
-        """Return what was handed over; None when the worker has gone."""
+        """Take the next batch of records; None when the worker has gone."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:

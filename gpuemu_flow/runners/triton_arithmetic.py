@@ -40,7 +40,7 @@ class Arithmetic:
         self._dot_sizes = dot_sizes
 
     def patches(self) -> list[Patch]:
-        """Attributes of the builder to replace."""
+        """Return attributes of the builder to replace."""
         builder = self._builder
         found: list[Patch] = [
             (builder, name, self._comparison(getattr(builder, name)))
@@ -114,7 +114,7 @@ class Arithmetic:
         return getattr(self._interpreter._ir.ATOMIC_OP, name, None)
 
     def _added(self, pointers: Any, value: Any, mask: Any) -> Any:
-        """``atomic_add`` of bfloat16, one element after the other: places may repeat."""
+        """Return ``atomic_add`` of bfloat16, one element after the other: places may repeat."""
         shape = value.data.shape
         places = np.broadcast_to(pointers.data, shape).reshape(-1)
         allowed = np.broadcast_to(mask.data, shape).reshape(-1)
@@ -138,7 +138,7 @@ class Arithmetic:
 
 
 def saturated(data: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Floats cut to integers as a GPU does: the nearest one that there is, and 0 for NaN."""
+    """Return floats cut to integers as a GPU does: the nearest one that there is, and 0 for NaN."""
     info = np.iinfo(kind)
     wide = np.trunc(data.astype(np.float64))
     over, under = wide >= float(info.max), wide <= float(info.min)

@@ -37,7 +37,7 @@ class Bfloat16:
         self._bfloat16 = interpreter.tl.bfloat16
 
     def patches(self) -> list[Patch]:
-        """Methods of the builder to replace."""
+        """Return methods of the builder to replace."""
         made: dict[str, Callable[..., Any]] = {
             "cast_impl": self._cast(self._builder.cast_impl),
             "create_fp_to_fp": self._convert(self._builder.create_fp_to_fp),
@@ -121,7 +121,7 @@ class Bfloat16:
         return self._like(value, self._encoded(value.handle.data))
 
     def _like(self, value: Any, handle: Any) -> Any:
-        """A tensor of the shape of another one, of a handle's element type."""
+        """Return a tensor of the shape of another one, of a handle's element type."""
         scalar = handle.dtype.scalar
         shape = value.type.get_block_shapes() if value.type.is_block() else None
         kind = scalar if shape is None else self._language.block_type(scalar, shape)

@@ -30,7 +30,7 @@ class Language:
         self._seen: set[frozenset[int]] = set()
 
     def begin(self) -> None:
-        """A launch begins."""
+        """Begin a launch."""
         self._scopes, self._seen = [], set()
 
     def patch(self, function: Any) -> Language:
@@ -44,7 +44,7 @@ class Language:
         return self
 
     def restore(self) -> None:
-        """The launch is over."""
+        """End the launch."""
         for scope in reversed(self._scopes):
             if scope is not None:  # older interpreters take nothing back
                 scope.restore()
@@ -63,7 +63,7 @@ class CheckedBuilder:
         self._permutation: np.ndarray | None = None
 
     def patches(self) -> list[Patch]:
-        """Methods of the builder to replace."""
+        """Return methods of the builder to replace."""
         names = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,
@@ -136,6 +136,6 @@ class CheckedBuilder:
 
 
 def _itemsize(pointers: Any) -> int:
-    """Bytes of the elements that a block of pointers points to."""
+    """Return bytes of the elements that a block of pointers points to."""
     bits = int(pointers.get_element_ty().primitive_bitwidth)
     return max(1, bits // 8)

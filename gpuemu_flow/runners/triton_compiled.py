@@ -1,4 +1,4 @@
-"""What launching a Triton kernel gives back in place of its compiled form."""
+"""The stand-in for a compiled Triton kernel that a launch gives back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` and its kin answer on a machine without a GPU: that there is one."""
+"""Answers of ``torch.cuda`` and its kin on a machine without a GPU: that there is one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CONTEXTS = ("device", "device_of", "stream", "graph")
 
 
 def _answer(name: str, value: Any) -> Callable[..., Any]:
-    """A function of its own for each name: torch's compiler keeps tables of functions."""
+    """Return a function of its own for each name: torch's compiler keeps tables of functions."""
 
     def answer(*_: Any, **__: Any) -> Any:
         return value
@@ -132,7 +132,7 @@ def _properties(capability: tuple[int, int]) -> SimpleNamespace:
 
 
 def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[Patch]:
-    """Names of torch that ask for a GPU, with what answers in its place."""
+    """Return names of torch that ask for a GPU, with what answers in its place."""
     cuda = torch.cuda
     properties, stream = _properties(capability), _Stream()
     answers: dict[str, Any] = {

@@ -81,7 +81,7 @@ class CpuDevice:
             yield
 
     def moved(self, value: Any) -> Any:
-        """An argument of a torch function with every GPU in it replaced by the CPU."""
+        """Return an argument of a torch function with every GPU in it replaced by the CPU."""
         if isinstance(value, self._torch.device):
             return self._torch.device("cpu") if _DEVICE.fullmatch(value.type) else value
         if isinstance(value, str):
@@ -138,7 +138,7 @@ def _mode_class(torch: Any) -> Any:
 
 
 class CpuDriver:
-    """What Triton's host side asks its driver."""
+    """The driver that Triton's host side asks."""
 
     def __init__(self, torch: Any, target: Any, shared: int = SHARED_BYTES) -> None:
         self._torch = torch
@@ -156,11 +156,11 @@ class CpuDriver:
         )
 
     def get_active_torch_device(self) -> Any:
-        """``cuda:0``."""
+        """Return ``cuda:0``."""
         return self._torch.device("cuda", 0)
 
     def get_current_target(self) -> Any:
-        """A GPU of the capability that torch is told of, too."""
+        """Return a GPU of the capability that torch is told of, too."""
         return self._target
 
     def get_current_device(self) -> int:
@@ -186,7 +186,7 @@ class CpuDriver:
     def clear_cache(self, cache: object) -> None: ...
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """A benchmark that runs once and finds everything equally fast."""
+        """Return a benchmark that runs once and finds everything equally fast."""
 
         def bench(call: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
             call()

@@ -110,7 +110,7 @@ class CompiledTriton:
                 os.environ[SWITCH] = switch
 
     def failures(self) -> list[Failure]:
-        """Return what the checks found in the latest `running`."""
+        """List what the checks found in the latest `running`."""
         return self._found
 
     def _on_address(self, _tensor: Any) -> None:
@@ -150,7 +150,7 @@ class CompiledTriton:
         return self._fits
 
     def _compile(self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A launch's kernel as Triton compiles it; kept by Triton for launches like it."""
+        """Return a launch's kernel as Triton compiles it; kept by Triton for launches like it."""
         before = os.environ.get("TRITON_CACHE_DIR")
         self._internal = True
         try:
@@ -166,7 +166,7 @@ class CompiledTriton:
                 os.environ["TRITON_CACHE_DIR"] = before
 
     def _kernel(self, compiled: Any) -> Kernel:
-        """The emulator's form of a compiled kernel."""
+        """Return the emulator's form of a compiled kernel."""
         data = self._exchange.exchanged(compiled.asm["ptx"].encode())
         known = self._kernels.get(data)
         if known is None:
@@ -211,7 +211,7 @@ class CompiledTriton:
     def _bound(
         self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Mapping[str, Any]:
-        """The launch's arguments by name, with defaults."""
+        """Return the launch's arguments by name, with defaults."""
         device = importlib.import_module("triton.runtime.driver").driver.active
         binder = kernel.device_caches[device.get_current_device()][-1]
         self._internal = True
@@ -232,7 +232,7 @@ class _Memory:
         self._count = 0
 
     def argument(self, name: str, value: Any, kind: Any) -> Argument:
-        """One argument as the emulator takes it."""
+        """Return one argument as the emulator takes it."""
         number, self._count = self._count, self._count + 1
         self._bytes.append(None)
         if isinstance(value, (bool, int, float)) and isinstance(kind, str):
@@ -277,7 +277,7 @@ def _is_fresh(data: Any, dtype: str, item: int, run: int) -> bool:
 
 
 def _packed(value: bool | float, kind: str) -> bytes:
-    """A number as the bytes of a parameter of one of Triton's types."""
+    """Return a number as the bytes of a parameter of one of Triton's types."""
     if kind.startswith(("fp", "bf")):
         size = 8 if kind == "fp64" else 4
         return struct.pack(_FLOATS[size], value)

@@ -49,7 +49,7 @@ def package(name: str) -> ModuleType:
 
 
 def _dot_sizes() -> Callable[..., Any] | None:
-    """The least blocks of ``tl.dot``, as the compiler for NVIDIA's GPUs has them."""
+    """Return the least blocks of ``tl.dot``, as the compiler for NVIDIA's GPUs has them."""
     try:
         return importlib.import_module("triton.backends.nvidia.compiler").min_dot_size(None)  # type: ignore[no-any-return]
     except (ImportError, AttributeError, TypeError):  # another version of Triton
@@ -121,11 +121,11 @@ class Interpreter:
             yield
 
     def failures(self) -> list[Failure]:
-        """Return what kernels touched outside of all tensors in the latest `running`."""
+        """List accesses of kernels outside of all tensors in the latest `running`."""
         return self.memory.failures()
 
     def interpreted(self, kernel: Any) -> Any:
-        """The interpreted form of a compiled kernel."""
+        """Return the interpreted form of a compiled kernel."""
         form = self._forms.get(kernel.fn)
         if form is None:
             form = self._interpreter.InterpretedFunction(kernel.fn)
@@ -198,7 +198,7 @@ class Interpreter:
 
     @contextmanager
     def launch(self, executor: Any, arguments: list[tuple[str, Any]]) -> Iterator[None]:
-        """One launch: its tensors are what the kernel may touch."""
+        """Yield one launch: its tensors are what the kernel may touch."""
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]
         self.memory.begin(executor.fn.__name__, code.co_filename, regions)
@@ -259,7 +259,7 @@ def _executor_class(owner: Interpreter) -> Any:
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    """Tensors in one argument: itself, the base of a descriptor, the members of a tuple."""
+    """Yield tensors in one argument: itself, the base of a descriptor, the members of a tuple."""
     if isinstance(value, tuple):
         for member in value:
             yield from _tensors(member)

@@ -1,4 +1,4 @@
-"""Which memory a Triton kernel may touch, and what it touched outside of it."""
+"""Memory that a Triton kernel may touch, and its accesses outside of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Region:
     stop: int
 
     def distance(self, address: int) -> int:
-        """Bytes between the region and an address outside of it."""
+        """Return bytes between the region and an address outside of it."""
         return self.start - address if address < self.start else address - self.stop
 
 
@@ -80,7 +80,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """The mask without the accesses that leave every tensor; those are remembered.
+        """Return the mask without the accesses that leave every tensor; those are remembered.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Memory:
         trespass.count += len(wrong)
 
     def failures(self) -> list[Failure]:
-        """Return what was touched outside of the tensors since `forget`."""
+        """List accesses outside of the tensors since `forget`."""
         return [
             Failure(t.kind, f"{t.message}; {t.count} such accesses in all", t.argument)
             for t in self._found.values()

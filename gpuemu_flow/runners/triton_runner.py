@@ -41,7 +41,7 @@ def as_torch(torch: Any, array: np.ndarray) -> Any:
 
 
 def with_torch(torch: Any, value: Any) -> Any:
-    """A value with the arrays in it, or in its mappings, as torch tensors."""
+    """Return a value with the arrays in it, or in its mappings, as torch tensors."""
     if isinstance(value, np.ndarray):
         return as_torch(torch, value)
     if isinstance(value, Mapping):
@@ -50,14 +50,14 @@ def with_torch(torch: Any, value: Any) -> Any:
 
 
 def plain_error(error: BaseException) -> BaseException:
-    """The kernel's own exception inside those that the interpreter wraps round it."""
+    """Return the kernel's own exception inside those that the interpreter wraps round it."""
     while type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def seed_of_call() -> int:
-    """Return what the global generator was seeded with for this call; reading it draws nothing."""
+    """Return the seed of the global generator for this call; reading it draws nothing."""
     state: Any = np.random.get_state()
     return int(state[1][0])
 
@@ -115,7 +115,7 @@ class TritonRunner(CallableRunner):
         return outputs
 
     def _again(self, copies: Inputs, watch: Watch) -> dict[str, np.ndarray] | None:
-        """Outputs of the same call with other values in new memory; None where it fails."""
+        """Return outputs of the same call with other values in new memory; None where it fails."""
         self._run = 1
         try:
             return super().call(copies, watch)
@@ -123,12 +123,12 @@ class TritonRunner(CallableRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """Return what the kernels of the latest call touched or left out, and must not have."""
+        """List what the kernels of the latest call touched or left out, and must not have."""
         return self._found
 
 
 def _maker(program: Program) -> Interpreter | CompiledTriton:
-    """Return what runs the kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
+    """Make the runner of kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
     if not program.argv:
         return Interpreter()
     from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it

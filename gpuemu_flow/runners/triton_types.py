@@ -30,7 +30,7 @@ class Typed:
 
 
 class Values:
-    """What a rewritten kernel calls where Python would treat its values otherwise than a GPU.
+    """Functions for a rewritten kernel where Python would treat values otherwise than a GPU.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Values:
         self._convert = interpreter._implicit_cvt
 
     def patches(self) -> list[Patch]:
-        """Names of the interpreter's module to replace."""
+        """Return names of the interpreter's module to replace."""
         rewriter = self._interpreter.FunctionRewriter
         return [
             (self._interpreter, HELPER, self),
@@ -58,7 +58,7 @@ class Values:
     # --- arguments
 
     def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """Arguments by name, those with a type of their own marked with it.
+        """Return arguments by name, those with a type of their own marked with it.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class Values:
         return found if isinstance(found, self._language.dtype) and found.is_numeric() else None
 
     def argument(self, value: Any) -> Any:
-        """What a kernel gets for an argument of its launch, as the compiler would specialise it."""
+        """Convert an argument of a launch for the kernel, as the compiler would specialise it."""
         if isinstance(value, Typed):
             if value.type is None:
                 return self._convert(value.value)
@@ -129,7 +129,7 @@ class Values:
     # --- what the source of a kernel says
 
     def assigned(self, value: Any) -> Any:
-        """A value as its variable holds it: numbers become scalars of a type."""
+        """Return a value as its variable holds it: numbers become scalars of a type."""
         value = self._plain(value)
         if isinstance(value, tuple):
             return type(value)(*map(self.assigned, value)) if hasattr(value, "_fields") else tuple(
@@ -144,7 +144,7 @@ class Values:
         return isinstance(value, self._language.tensor)
 
     def loop(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """What a ``for`` runs over; the variable of a ``range`` has the type of its bounds."""
+        """Return the values of a ``for``; the variable of a ``range`` has its bounds' type."""
         if function is not builtins.range and getattr(function, "__name__", "") not in _RANGES:
             return function(*args, **kwargs)
         bounds = [kwargs[n] for n in ("arg1", "arg2", "step") if n in kwargs]
@@ -168,7 +168,7 @@ class Values:
             yield self._language.tensor(handle, kind)
 
     def logical(self, name: str, *values: Callable[[], Any]) -> Any:
-        """``and`` or ``or`` of operands: element by element where they are tensors."""
+        """Return ``and`` or ``or`` of operands: element by element where they are tensors."""
         dynamic: list[Any] = []
         value: Any = None
         for operand in values:
@@ -189,7 +189,7 @@ class Values:
         return holder.value if hasattr(holder, "value") else holder
 
     def negated(self, value: Any) -> Any:
-        """``not`` of an operand, element by element where it is a tensor."""
+        """Return ``not`` of an operand, element by element where it is a tensor."""
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:

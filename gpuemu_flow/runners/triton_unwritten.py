@@ -1,4 +1,4 @@
-"""What memory holds that nobody has written, and how it is told from results that look like it.
+"""Content of memory that nobody has written, and how results are told from it.
 
 New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
 gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so
@@ -33,7 +33,7 @@ Outputs = Mapping[str, np.ndarray]
 
 
 def fill_word(dtype: str, itemsize: int, run: int) -> int:
-    """The word that each element of new memory holds in a run, 0 or 1."""
+    """Return the word that each element of new memory holds in a run, 0 or 1."""
     if dtype in _FLOATS:
         return _FLOATS[dtype][run]
     return int.from_bytes(bytes([_BYTES[run]]) * itemsize, "little")
@@ -63,7 +63,7 @@ class _Suspects:
 
 
 def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
-    """Elements that hold what new memory holds in a run."""
+    """Return elements that hold what new memory holds in a run."""
     dtype = dtype_name(array.dtype) or ""
     known = DTYPES.get(dtype)
     if known is None or known.kind == "bool" or not array.size:
@@ -82,7 +82,7 @@ def suspicious(outputs: Outputs) -> bool:
 
 
 def unwritten(first: Outputs, second: Outputs | None) -> list[Failure]:
-    """Elements of outputs that nobody has written.
+    """Return elements of outputs that nobody has written.
 
     Parameters
     ----------

@@ -44,5 +44,5 @@ class Watch:
         self._tell(memfd.FINISHING)
 
     def preparing(self) -> None:
-        """Inputs are being made; the program's own time does not run."""
+        """Tell the parent that inputs are being made: the program's time does not run."""
         self._tell(memfd.PREPARING)

@@ -1,4 +1,4 @@
-"""What a conversation is about: one case, its outputs wanted in a file or in shared memory."""
+"""Work for a worker: one case, its outputs wanted in a file or in shared memory."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Work(Protocol):
     """One case, in two steps, so that the caller may do something else between them."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Ask for it; an Attempt when that has already failed."""
+        """Ask a worker for it, or return the Attempt that has already failed."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for what came of it; CancelledRunError."""
+        """Wait for its outcome, or raise CancelledRunError."""
 
 
 class CaseToFile:
@@ -107,9 +107,9 @@ class CallInMemory:
     Attributes
     ----------
     outputs : dict of str to ndarray
-        After `finish`: read-only views, valid until the conversation's next call.
+        After `finish`: read-only views, valid until the session's next call.
     arena, slots
-        The same as places, while the conversation lasts.
+        The same as places, while the session lasts.
     """
 
     def __init__(

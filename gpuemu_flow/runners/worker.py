@@ -56,7 +56,7 @@ _SHIM = Path(__file__).with_name("shim.py")
 
 @dataclass(frozen=True)
 class Descriptors:
-    """What a worker is given: its socket, status page, standard error, and what it reports to."""
+    """A worker's equipment: its socket, status page and standard error."""
 
     channel: int
     status: int
@@ -65,12 +65,12 @@ class Descriptors:
     notices: int = -1  # where the fork server takes what traces this process
 
     def numbers(self) -> tuple[int, ...]:
-        """All of them, in the constructor's order."""
+        """Return all of them, in the constructor's order."""
         return self.channel, self.status, self.stderr, self.report, self.notices
 
 
 def _runner(program: Program, streams: StandardStreams) -> Runner:
-    """The runner for a program's kind; OpError or the program's own exception."""
+    """Return the runner for a program's kind; OpError or the program's own exception."""
     if program.kind == "command":
         return CommandRunner(program, streams, [program.path, *program.argv])
     if program.kind == "triton":
@@ -92,7 +92,7 @@ def _runner(program: Program, streams: StandardStreams) -> Runner:
 
 
 def _foreign_command(program: Program, function: str) -> list[str]:
-    """Tell how another interpreter, which may lack this package, runs the program."""
+    """Build the command by which another interpreter, maybe without this package, runs it."""
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (program.root, inherited)))
     if not function:
@@ -230,7 +230,7 @@ class Worker:
                 self._peer = arena
 
     def _serve(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Put a question to the service that was asked for, made at its first one."""
+        """Pass a request to the service that it names, which is made at its first request."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._program is not None  # noqa: S101
         serial, index = int(message["serial"]), int(message["index"])
@@ -257,7 +257,7 @@ class Worker:
         return jobs.ServiceContext(self._run, evaluate, own, self._peer)
 
     def _run(self, arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-        """The program's outputs; see `jobs.ServiceContext`."""
+        """Return the program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         os.ftruncate(self._stderr, 0)
         outputs = self._executor.call(InputBuffers(arrays), seed, _PLAIN).outputs
@@ -313,13 +313,13 @@ class Worker:
         return {"type": "called", "serial": serial, **called.to_json()}
 
     def _values(self, message: Mapping[str, Json]) -> dict[str, np.ndarray] | None:
-        """Input values that came with a case, in place of its own."""
+        """Return input values that came with a case, in place of its own."""
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in message["slots"].items()}
         return {n: a.copy() for n, a in self._arena.views(slots).items()} if slots else None
 
     def _calls(self, message: Mapping[str, Json]) -> dict[str, Json]:
-        """Several calls; the first that goes wrong ends them, and is asked for again alone."""
+        """Do several calls up to the first that goes wrong, which is asked for again alone."""
         serial, checks = self._begin(message)
         self._take_arenas(message)
         done: list[_CallRecord] = []
@@ -349,7 +349,7 @@ class Worker:
     def _call_on(
         self, item: Mapping[str, Json], like: Mapping[str, Json], checks: Checks, start: int
     ) -> _CallRecord:
-        """One call on tensors in shared memory; its outputs go where `start` says or after it."""
+        """Call on tensors in shared memory; its outputs go where `start` says or after it."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         assert self._arena is not None  # noqa: S101 - comes with the first call
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
@@ -389,7 +389,7 @@ class _StagingError(Exception):
 
 
 def _stage(fd: int, executed: Executed) -> tuple[str, int]:
-    """Write the outputs as a blob to a file that the coordinator has opened; digest and size."""
+    """Write the outputs as a blob to a file that the coordinator opened; give digest and size."""
     try:
         with open(fd, "wb", buffering=0, closefd=False) as stream:
             return blobs.write(stream, executed.outputs)

@@ -1,1 +1,1 @@
-"""What is kept between runs: action keys, action cache, blobs, task states, results."""
+"""Storage between runs: action keys, action cache, blobs, task states, results."""

@@ -18,7 +18,7 @@ DISK_ERRNOS = {
 
 
 def disk_problem(error: OSError, path: Path | str) -> Problem:
-    """The diagnosis of an operating system error while writing below the cache."""
+    """Return the diagnosis of an operating system error while writing below the cache."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Problem(
             "cache-disk-full",

@@ -51,19 +51,19 @@ class SubmittedResult:
     max_abs: float
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {**vars(self), "max_abs": number_to_json(self.max_abs)}
 
     @classmethod
     def from_json(cls, data: Json) -> SubmittedResult:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         max_abs = float(number_from_json(data["max_abs"]))
         return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What was true at one time.
+    """The results and figures of one time.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Baseline:
         return self.of_run or bool(self.results)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
         artifacts = None
         if self.artifacts is not None:
@@ -111,7 +111,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
-        """Rebuild from `to_json`'s form; ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises ValueError."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
@@ -157,12 +157,12 @@ class Baseline:
 
 
 def now() -> str:
-    """The time as baselines hold it."""
+    """Return the time as baselines hold it."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def check_tag(tag: str) -> str:
-    """A tag that can be used.
+    """Return a tag that can be used.
 
     Raises
     ------
@@ -197,14 +197,14 @@ class BaselineStore:
         self._folder = cache.folder / "baselines"
 
     def put(self, baseline: Baseline) -> bool:
-        """Store a baseline, in place of an older one of its name; whether there was one."""
+        """Store a baseline, and tell whether it replaced an older one of its name."""
         path = self._path(baseline.tag)
         existed = path.exists()
         self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
-        """The baseline of a name.
+        """Return the baseline of a name.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class BaselineStore:
         return found
 
     def newest(self) -> Baseline:
-        """The baseline that was stored last and that a run can be compared with.
+        """Return the baseline that was stored last and that a run can be compared with.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class BaselineStore:
         return found[0]
 
     def list(self) -> tuple[Baseline, ...]:
-        """All baselines, newest first."""
+        """Return all baselines, newest first."""
         found = [
             self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
         ]
@@ -292,7 +292,7 @@ class BaselineStore:
         return self._folder / (name + _SUFFIX)
 
     def _read(self, path: Path) -> Baseline | None:
-        """A stored baseline; None when there is none, or it was damaged and is set aside."""
+        """Return a stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
             baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
@@ -306,7 +306,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> Baseline:
-    """A baseline that was exported.
+    """Return a baseline that was exported.
 
     Raises
     ------

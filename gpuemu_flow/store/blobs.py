@@ -36,7 +36,7 @@ class BlobStore:
         self._set_aside = set_aside
 
     def path(self, digest: str) -> Path:
-        """Tell where a blob lies or would lie.
+        """Return the path of a blob, whether it exists or not.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class BlobStore:
         return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:
-        """Bytes of a blob, 0 when there is none."""
+        """Return bytes of a blob, 0 when there is none."""
         try:
             return self.path(digest).lstat().st_size
         except FileNotFoundError:
@@ -69,7 +69,7 @@ class BlobStore:
             return 0
 
     def read(self, digest: str) -> bytes | None:
-        """The content, or None when it is absent or was damaged (then it is set aside)."""
+        """Return the content, or None when it is absent or was damaged (then it is set aside)."""
         path = self.path(digest)
         try:
             data = self._files.read(path, LARGEST)
@@ -85,7 +85,7 @@ class BlobStore:
         return data
 
     def write(self, data: bytes) -> str:
-        """Store bytes; their digest."""
+        """Store bytes and return their digest."""
         digest = digest_bytes(data)
         path = self.path(digest)
         if not self.has(digest):
@@ -139,7 +139,7 @@ class BlobStore:
         return sum(path.lstat().st_size for path in found)
 
     def verify(self) -> list[str]:
-        """Read every blob; the digests of those that were damaged and set aside."""
+        """Read every blob, and list the digests of those that were damaged and set aside."""
         return [
             path.stem
             for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def seal(value: Json, key: str = "") -> bytes:
-    """JSON value to record: magic, checksum, payload.
+    """Return JSON value to record: magic, checksum, payload.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class JsonStore:
             return None
 
     def _is_replaced(self) -> bool:
-        """Whether another process has set the database aside: SQLite would write to it still."""
+        """Tell whether another process set the database aside, which SQLite would not notice."""
         return self._inode != self._inode_now()
 
     def _drop(self) -> None:
@@ -201,7 +201,7 @@ class JsonStore:
             self._drop()
 
     def get(self, key: str) -> Json | None:
-        """The value, or None when there is none or it was damaged (then it is set aside)."""
+        """Return the value, or None when there is none or it was damaged (then it is set aside)."""
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: cache.get(key))
@@ -212,7 +212,7 @@ class JsonStore:
             return None
 
     def _keep_damaged(self, key: str, record: bytes | None, error: Exception) -> None:
-        """Leave a damaged record where somebody can look at it; a few tell enough."""
+        """Move a damaged record to where somebody can look at it; a few are enough."""
         self._damaged += 1
         if self._damaged > MAX_SHOWN:
             return
@@ -253,7 +253,7 @@ class JsonStore:
         self._guarded(delete)
 
     def __iter__(self) -> Iterator[str]:
-        """All keys, in the order they were first stored."""
+        """Return all keys, in the order they were first stored."""
 
         def keys(cache: Cache) -> list[str]:
             found: list[str] = []
@@ -264,11 +264,11 @@ class JsonStore:
         return iter(self._guarded(keys))
 
     def clear(self) -> int:
-        """Drop every record; how many there were."""
+        """Drop every record, and count them."""
         return int(self._guarded(lambda cache: cache.clear()))
 
     def volume(self) -> int:
-        """Estimated bytes on disk."""
+        """Return estimated bytes on disk."""
         return int(self._guarded(lambda cache: cache.volume()))
 
     def close(self) -> None:

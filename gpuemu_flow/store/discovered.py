@@ -1,4 +1,4 @@
-"""What programs were seen to use, in a form that can be kept and compared, and results under it."""
+"""Inputs that programs were seen to use, to be stored and compared, and results under them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Discovered:
         return all(getattr(self, f.name) <= getattr(other, f.name) for f in fields(self))
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse. Empty parts are left out."""
+        """Return plain JSON; `from_json` is its inverse. Empty parts are left out."""
         return {
             f.name: sorted(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name)
         }
@@ -91,7 +91,7 @@ class Discovered:
 
 
 class Lookup(Protocol):
-    """Says what the inputs that a set names hold now."""
+    """A lookup of the present states of the inputs that a set names."""
 
     def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
         """Return the set of an observation; `given` variables belong to the configuration."""
@@ -148,7 +148,7 @@ class KnownInputs:
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Remember a set as the newest one; its key as the inputs are now."""
+        """Store a set as the newest one, and return its key for the inputs as they are now."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]

@@ -32,19 +32,19 @@ class BytesDisk(Disk):  # type: ignore[misc]
         self._files = PrivateFolder(Path(directory))
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Key to database form."""
+        """Return key to database form."""
         if type(key) is not str:
             raise TypeError("cache keys are str")
         return key, True
 
     def get(self, key: object, raw: bool) -> str:
-        """Database form to key."""
+        """Return database form to key."""
         if not raw or type(key) is not str:
             raise ForeignRecordError("key is not a str")
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Value to database form."""
+        """Return value to database form."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
         if len(value) < self.min_file_size:
@@ -54,7 +54,7 @@ class BytesDisk(Disk):  # type: ignore[misc]
         return len(value), MODE_BINARY, filename, None
 
     def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
-        """Database form to value."""
+        """Return database form to value."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
         if mode == MODE_BINARY and filename and _OWN_FILE.fullmatch(filename) and not read:

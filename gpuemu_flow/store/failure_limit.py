@@ -1,4 +1,4 @@
-"""How much disk the inputs of recorded failures may take, and whose go first."""
+"""The disk limit for inputs of recorded failures, and the order in which they are dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Excess:
-    """What has to go.
+    """The inputs to drop.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were stored just now; what has to go for them, mostly nothing."""
+        """Count inputs that were just stored, and list those that have to go for them."""
         if self._total is not None:
             self._total += nbytes  # twice when it was there already: then the scan comes earlier
             if self._total <= self.limit:

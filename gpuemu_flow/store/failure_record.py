@@ -119,7 +119,7 @@ class FailureRecord:
         cause: str = "",
         minimized_from: str | None = None,
     ) -> FailureRecord:
-        """The record of a case that did not pass, as of now.
+        """Return the record of a case that did not pass, as of now.
 
         Raises
         ------
@@ -162,14 +162,14 @@ class FailureRecord:
 
     @property
     def reproduce(self) -> str:
-        """The command that runs this very case again, quoted for a shell."""
+        """Return the command that runs this very case again, quoted for a shell."""
         if self.source not in GENERATED and self.id:
             return f"gpuemu-flow reproduce {self.id}"
         words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
-        """sha256 over op, case and kind: equal for one failure seen twice, and only then.
+        """Return sha256 over op, case and kind: equal for one failure seen twice, and only then.
 
         The inputs are part of it where they do not follow from the case: a shrunk case has its
         original's seed, and clients send what they like.
@@ -179,7 +179,7 @@ class FailureRecord:
         return digest_json([self.op, case, self.kind, own])
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
+        """Return plain JSON, non-finite numbers as strings; `from_json` is its inverse."""
         out = {"version": VERSION, **asdict(self)}
         out["shape"] = list(self.shape)
         out["shapes"] = {name: list(shape) for name, shape in self.shapes.items()}
@@ -189,7 +189,7 @@ class FailureRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         values = dict(data)
         if values.pop("version") != VERSION:
             raise ValueError("a failure record of another version")
@@ -202,7 +202,7 @@ class FailureRecord:
         return cls(**values)
 
     def to_public_json(self) -> dict[str, Json]:
-        """A failure as commands print it: no inputs, no configuration, no paths."""
+        """Return a failure as commands print it: no inputs, no configuration, no paths."""
         inner = (
             "version", "case", "result", "inputs", "inputs_dropped", "provenance", "environment",
         )  # fmt: skip
@@ -211,5 +211,5 @@ class FailureRecord:
 
 
 def now() -> str:
-    """The time as records hold it; such times sort as text."""
+    """Return the time as records hold it; such times sort as text."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -35,7 +35,7 @@ _SAFE_INTEGER = 1 << 53  # IEEE doubles, which JavaScript reads JSON numbers as,
 
 
 def inputs_dropped_problem(count: int, limit: int) -> Problem:
-    """The warning that failures have lost their inputs to the limit."""
+    """Return the warning that failures have lost their inputs to the limit."""
     whose = "one recorded failure was" if count == 1 else f"{count} recorded failures were"
     return Problem(
         "failure-inputs-dropped",
@@ -99,7 +99,7 @@ class FailureStore:
         return record.id
 
     def _held(self) -> Iterator[Held]:
-        """The stored inputs of every failure."""
+        """Yield the stored inputs of every failure."""
         for record in self:
             if record.inputs and not record.inputs_dropped:
                 shrunk = SHRUNK if record.minimized_from is not None else GIVEN
@@ -120,7 +120,7 @@ class FailureStore:
             problems.append(inputs_dropped_problem(self._dropped, self._budget.limit))
 
     def _free_id(self, identity: str) -> str:
-        """The shortest id that no other failure has."""
+        """Return the shortest id that no other failure has."""
         for length in range(ID_LENGTH, len(identity)):
             known = self._read(identity[:length])
             if known is None or known.identity() == identity:
@@ -136,7 +136,7 @@ class FailureStore:
         self._records.put(record.id, record.to_json())
 
     def _read(self, key: str) -> FailureRecord | None:
-        """A record, or None when there is none or it was written by another version."""
+        """Return a record, or None when there is none or it was written by another version."""
         data = self._records.get(key)
         try:
             return None if data is None else FailureRecord.from_json(data)
@@ -150,7 +150,7 @@ class FailureStore:
                 yield record
 
     def get(self, prefix: str) -> FailureRecord:
-        """The failure with an id, or with the only id that begins so.
+        """Return the failure with an id, or with the only id that begins so.
 
         Raises
         ------
@@ -172,7 +172,7 @@ class FailureStore:
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
-        """Failures of a case seed, newest first; empty when there is none.
+        """Return failures of a case seed, newest first; empty when there is none.
 
         A seed above 2**53 may come rounded, as readers of JSON in JavaScript have it; it counts
         when no two different seeds round to it.
@@ -185,7 +185,7 @@ class FailureStore:
         return rounded if len({record.seed for record in rounded}) == 1 else ()
 
     def list(self, op: str | None = None, limit: int | None = None) -> tuple[FailureRecord, ...]:
-        """Failures of one op or of all, newest first, at most `limit`."""
+        """Return failures of one op or of all, newest first, at most `limit`."""
         found = [record for record in self if op is None or record.op == op]
         found.sort(key=lambda record: (record.time, record.id), reverse=True)
         return tuple(found[:limit])
@@ -214,13 +214,13 @@ class FailureStore:
                 self._link(original.id, None)
 
     def input_tensors(self, record: FailureRecord) -> bytes | None:
-        """The safetensors file with a failure's inputs; None when it is lost or damaged."""
+        """Return the safetensors file with a failure's inputs; None when it is lost or damaged."""
         return self._blobs.read(record.inputs) if record.inputs else None
 
     def dropped(self) -> int:
-        """Tell how many failures have lost their inputs to the limit."""
+        """Count the failures that have lost their inputs to the limit."""
         return sum(record.inputs_dropped for record in self)
 
     def pinned(self) -> frozenset[str]:
-        """Digests of the blobs that collection must keep."""
+        """Return digests of the blobs that collection must keep."""
         return frozenset(held.digest for held in self._held())

@@ -55,7 +55,7 @@ class BuildReason:
 
 
 def canonical(value: Json) -> bytes:
-    """The one byte string for a JSON value: sorted keys, no blanks, ASCII, NaN refused.
+    """Return the one byte string for a JSON value: sorted keys, no blanks, ASCII, NaN refused.
 
     Raises
     ------
@@ -66,18 +66,18 @@ def canonical(value: Json) -> bytes:
 
 
 def digest_bytes(data: bytes) -> str:
-    """sha256 of `data`, lower-case hex."""
+    """Return sha256 of `data`, lower-case hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_json(value: Json) -> str:
-    """sha256 of the canonical form of a JSON value."""
+    """Return sha256 of the canonical form of a JSON value."""
     return digest_bytes(canonical(value))
 
 
 @dataclass(frozen=True)
 class KeyParts:
-    """What decides whether a task must run, by the kind of thing that may change.
+    """All that decides whether a task must run, by the kind of thing that may change.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ class KeyParts:
         }
 
     def key(self) -> str:
-        """The action key: sha256 over all the parts."""
+        """Return the action key: sha256 over all the parts."""
         return digest_json(self.to_json())
 
 

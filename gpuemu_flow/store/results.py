@@ -56,7 +56,7 @@ class Judged:
         return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             "verdict": self.verdict.value,
             "elements": self.elements.to_json(),
@@ -66,7 +66,7 @@ class Judged:
 
     @classmethod
     def from_json(cls, data: Json) -> Judged:
-        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
         return cls(
             Verdict(data["verdict"]),
             Elements.from_json(data["elements"]),
@@ -113,12 +113,12 @@ class StoredResult:
 
     @property
     def origin(self) -> str:
-        """The code that computed the output; empty when the client did not say."""
+        """Return the code that computed the output; empty when the client did not say."""
         return str(self.client.get("origin", ""))
 
     @property
     def time_ns(self) -> int:
-        """Unix time in ns."""
+        """Return Unix time in ns."""
         return int(self.key[:_TIME_DIGITS])
 
 
@@ -242,7 +242,7 @@ class ResultStore:
         return stored
 
     def _touch(self, time_ns: int, path: Path | None = None) -> None:
-        """Let others see that there is something new without opening the database."""
+        """Mark the store as changed, so that others need not open the database to see it."""
         path = path or self._stamp
         with contextlib.suppress(OSError):
             descriptor = self._files.open(path, os.O_WRONLY | os.O_CREAT)
@@ -255,7 +255,7 @@ class ResultStore:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK
 
     def _stale(self, now_ns: int) -> list[str]:
-        """Keys that are too many or too old; they leave the index."""
+        """Return keys that are too many or too old; they leave the index."""
         drop = 0
         if self._max_results:
             drop = max(0, len(self._keys) - self._max_results)
@@ -285,32 +285,32 @@ class ResultStore:
             self._records.delete_many(keys)
 
     def find(self, seed: int) -> StoredResult | None:
-        """The newest result of a seed."""
+        """Return the newest result of a seed."""
         with self._lock:
             self._catch_up()
             keys = self._by_seed.get(seed)
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
-        """At most `limit` results, newest first."""
+        """Return at most `limit` results, newest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []
 
     def latest(self) -> dict[tuple[str, int], StoredResult]:
-        """The newest result of each op and seed."""
+        """Return the newest result of each op and seed."""
         with self._lock:
             self._catch_up()
             return {(s.op, s.seed): s for s in (self._by_key[key] for key in self._keys)}
 
     def everything(self) -> list[StoredResult]:
-        """All results, oldest first."""
+        """Return all results, oldest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in self._keys]
 
     def forget(self, ops: Collection[str] | None = None) -> int:
-        """Delete the results of some ops, of all by default; how many."""
+        """Delete the results of some ops, of all by default, and count them."""
         with self._lock:
             keys = [k for k in self._keys if ops is None or self._by_key[k].op in ops]
             gone = set(keys)

@@ -14,7 +14,7 @@ LIMIT = 64 << 20
 
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
-    """``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
+    """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
     given = environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path is to be ignored.
     if Path(given).is_absolute():
@@ -23,7 +23,7 @@ def user_cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def open_user_cache() -> WorkspaceCache | None:
-    """The user's cache; None where it cannot be written to, for nothing depends on it."""
+    """Return the user's cache; None where it cannot be written to, for nothing depends on it."""
     try:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()

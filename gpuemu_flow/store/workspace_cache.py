@@ -55,18 +55,18 @@ class WorkspaceCache:
 
     @property
     def lock_path(self) -> Path:
-        """File of the run lock."""
+        """Return file of the run lock."""
         return self.folder / "lock"
 
     @property
     def staging(self) -> Path:
-        """Folder for files that are being written, on the same file system as the blobs."""
+        """Return folder for files that are being written, on the same file system as the blobs."""
         path = self.folder / "staging"
         self.files.make(path)
         return path
 
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Target file of a task; the op's name is escaped so that it is one path component."""
+        """Return the target file of a task; the op's name becomes one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.folder / "tasks" / stage / f"{name}.json"
 
@@ -76,7 +76,7 @@ class WorkspaceCache:
 
     @cached_property
     def state(self) -> JsonStore:
-        """Task states, never evicted."""
+        """Return task states, never evicted."""
         return JsonStore(self.folder / "state", self.set_aside)
 
     @cached_property
@@ -88,12 +88,12 @@ class WorkspaceCache:
 
     @cached_property
     def failures_db(self) -> JsonStore:
-        """Failure records by id, never evicted; see `store.failures`."""
+        """Return failure records by id, never evicted; see `store.failures`."""
         return JsonStore(self.folder / "failures", self.set_aside)
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """Tensor files by content."""
+        """Return tensor files by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def set_aside(self, path: Path, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""From PTX to a cubin, and from a cubin to its machine instructions, where the tools are there."""
+"""Assemble PTX to a cubin, and list its machine instructions, where the tools are there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEAD = 1 << 16
 
 @dataclass
 class Assembled:
-    """What ptxas made of a PTX file.
+    """The result of assembling a PTX file.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a task is before doit sees it, and what its action may use."""
+"""Tasks before doit sees them, and the tools of their actions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Progress:
 
 @dataclass
 class StageContext:
-    """What an action may use.
+    """The tools of an action.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class StageContext:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What an action hands back to the engine.
+    """The result that an action hands back to the engine.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ def _cache_of(manifest: Path) -> PrivateFolder:
 
 
 def write_manifest(path: Path, content: Json) -> str:
-    """Write a stage's target; its digest."""
+    """Write a stage's target, and return its digest."""
     data = canonical(content) + b"\n"
     _cache_of(path).write(path, data)
     return digest_bytes(data)

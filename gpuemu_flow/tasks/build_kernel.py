@@ -35,7 +35,7 @@ _LINES_AFTER_ALLOW = 40
 
 @dataclass
 class Built:
-    """What a build gave.
+    """The result of a build.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
-    """Copy an artifact into the cache; its digest, where it lies, and what to call it."""
+    """Copy an artifact into the cache; return its digest, its place and its name."""
     if data is None:
         context.cache.files.remove(path)
         return None
@@ -289,7 +289,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
-    """The user's own command, and the files that it promises."""
+    """Run the user's own command, and take the files that it promises."""
     params = params_of(BuildParams, spec.params)
     built = Built()
     failure = compilers.command(params.command or (), context.root, cancel=context.cancel)

@@ -1,4 +1,4 @@
-"""What both ``diff`` stages keep: the current state, the one before it, and what changed."""
+"""Manifests of both ``diff`` stages: the current state, the one before it, the changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_changes(
     previous: Mapping[str, Json],
     changes: Sequence[Mapping[str, Json]],
 ) -> str:
-    """Write a ``diff`` stage's manifest; its digest."""
+    """Write a ``diff`` stage's manifest, and return its digest."""
     content = {
         "stage": stage,
         "version": stages.VERSIONS[stage],

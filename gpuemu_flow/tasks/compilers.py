@@ -39,7 +39,7 @@ _UNRESOLVED = "Unresolved extern"
 
 @dataclass
 class Compiled:
-    """What one run of a compiler gave.
+    """The result of one run of a compiler.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ def nvdisasm(tool: Tool, cubin: bytes, folder: Path, *, cancel: threading.Event)
 
 
 def command(arguments: Sequence[str], root: Path, *, cancel: threading.Event) -> Problem | None:
-    """Run the user's command in the workspace; what went wrong."""
+    """Run the user's command in the workspace, and report what went wrong."""
     run = _run(list(arguments), root, COMMAND_TIMEOUT, cancel)
     if run.ok:
         return None
@@ -220,7 +220,7 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _errors(text: str, source: str, root: Path) -> list[Problem]:
-    """The compiler's errors, each with its place."""
+    """Return the compiler's errors, each with its place."""
     problems: dict[Problem, None] = {}
     prefix = f"{root}/"
     for line in text.splitlines():
@@ -253,7 +253,7 @@ def _failed(run: ToolRun, name: str, file: str, text: str) -> Problem:
 
 
 def _reads(path: Path, root: Path) -> list[str]:
-    """Files below the workspace that a dependency file in make's form names."""
+    """Return files below the workspace that a dependency file in make's form names."""
     try:
         text = path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -148,7 +148,7 @@ def _comment_lines(kept: Mapping[str, str] | None) -> bytes | None:
 def _measured(
     spec: TaskSpec, build: Mapping[str, Any], context: StageContext
 ) -> tuple[Measurement, bool]:
-    """Views of a build, and whether anything had to be parsed for them."""
+    """Return the views of a build, and tell whether anything had to be parsed for them."""
     params = params_of(LintParams, spec.params)
     launch = dict(build["launch"] or {})
     if params.threads:

@@ -1,4 +1,4 @@
-"""What of the configuration decides a task's result, typed by stage: `base.TaskSpec.params`.
+"""Parts of the configuration that decide a task's result, typed by stage; see `base.TaskSpec`.
 
 Each field holds plain JSON, for action keys and snapshots are made of it, here and nowhere else.
 """
@@ -34,7 +34,7 @@ class _Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams(_Plain):
-    """Which cases are made.
+    """The plan of the cases.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class GenerateParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramParams(_Plain):
-    """What a program is, and what it runs with.
+    """A program, and its arguments.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class DiffParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class BuildParams(_Plain):
-    """What a kernel is built from.
+    """The source and the options of a kernel's build.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class CodeParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class LintParams(_Plain):
-    """How a kernel is linted.
+    """The policy of a kernel's lint.
 
     Attributes
     ----------

@@ -22,11 +22,11 @@ _DEF = re.compile(r"\s*def\s")
 
 
 class RequestError(Exception):
-    """What was asked for does not fit the kernel."""
+    """The request does not fit the kernel."""
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """PTX and cubin of a kernel; what the launch must give it."""
+    """Return PTX and cubin of a kernel; what the launch must give it."""
     try:
         triton = importlib.import_module("triton")
         backend = importlib.import_module("triton.backends.compiler")
@@ -47,7 +47,7 @@ def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
-    """The jit function of a file; autotuners and heuristics around it are taken off."""
+    """Return the jit function of a file; autotuners and heuristics around it are taken off."""
     path = root / name
     sys.path[:0] = [str(path.parent), str(root)]
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -126,7 +126,7 @@ def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes, outermost first."""
+    """Return an error and its causes, outermost first."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -136,7 +136,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """Where an error lies in a jit function; Triton counts lines from the function's ``def``."""
+    """Find the place of an error in a jit function; Triton counts lines from its ``def``."""
     source, node = getattr(error, "src", None), getattr(error, "node", None)
     offset = getattr(node, "lineno", 0)
     if source is None or not offset:
@@ -160,7 +160,7 @@ def _place_in_kernel(error: BaseException, root: Path) -> tuple[str, int] | None
 
 
 def _place_in_traceback(error: BaseException, root: Path) -> tuple[str, int] | None:
-    """The last line of a workspace file that the error came through."""
+    """Return the last line of a workspace file that the error came through."""
     frames = traceback.extract_tb(error.__traceback__)
     inside = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
     return (inside[-1].filename, inside[-1].lineno or 0) if inside else None

@@ -1,1 +1,1 @@
-"""What the pytest plugin does once a test asks for a case: nothing here is loaded before."""
+"""The pytest plugin once a test asks for a case: nothing here is loaded before."""

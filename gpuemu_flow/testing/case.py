@@ -50,12 +50,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def case(self) -> Case:
-        """All that decides the inputs."""
+        """Return all that decides the inputs."""
         return self._case
 
     @property
     def seed(self) -> int:
-        """The case's own seed."""
+        """Return the case's own seed."""
         return self._case.seed
 
     @property
@@ -65,42 +65,42 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def layout(self) -> str:
-        """Tell how the inputs lie in memory."""
+        """Return the layout of the inputs in memory."""
         return self._case.layout
 
     @property
     def strategy(self) -> str:
-        """Tell which values the inputs have."""
+        """Return the strategy by which the inputs' values are drawn."""
         return self._case.strategy
 
     @property
     def target(self) -> str | None:
-        """The input that `layout` and `strategy` are about; None: all."""
+        """Return the input that `layout` and `strategy` are about; None: all."""
         return self._case.target
 
     @property
     def dims(self) -> dict[str, int]:
-        """Sizes of the schema's dims."""
+        """Return sizes of the schema's dims."""
         return dict(self._case.dims)
 
     @property
     def shape(self) -> Shape:
-        """Of the first input."""
+        """Return the shape of the first input."""
         return self._case.inputs[0].shape if self._case.inputs else ()
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Of every input."""
+        """Return the shape of every input."""
         return {spec.name: spec.shape for spec in self._case.inputs}
 
     @property
     def kwargs(self) -> dict[str, Json]:
-        """The op's configured keyword arguments, which the reference gets."""
+        """Return the op's configured keyword arguments, which the reference gets."""
         return dict(self._session.outputs.op(self.op).kwargs)
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        """The input arrays, in the op's order and in their layouts."""
+        """Return the input arrays, in the op's order and in their layouts."""
         if self._inputs is None:
             from gpuemu_flow.cases.generate import materialise  # noqa: PLC0415
 
@@ -122,7 +122,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return f"<GpuemuCase {self.op} {self.describe()}>"
 
     def describe(self) -> str:
-        """The case in one line."""
+        """Return the case in one line."""
         case = self._case
         shapes = " ".join(f"{spec.name}{list(spec.shape)}" for spec in case.inputs)
         target = f" of {case.target}" if case.target else ""
@@ -134,7 +134,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     def check(
         self, output: Any, *, atol: float | None = None, rtol: float | None = None
     ) -> CheckResult:
-        """Judge the op's output; the verdict when it passed.
+        """Judge the op's output, and return the verdict when it passed.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         )
 
     def explain(self) -> str:
-        """Why the case did not pass, on what, and how to see it again."""
+        """Explain why the case did not pass, on which inputs, and how to see it again."""
         lines = [f"{self.op}: case {self.index}: {self.describe()}"]
         failures = self.result.failures if self.result is not None else ()
         for failure in failures[:SHOWN_FAILURES]:
@@ -225,14 +225,14 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return "\n".join(lines)
 
     def how_to_see_it_again(self) -> list[str]:
-        """The master seed in a command, and the failure's id."""
+        """Return the master seed in a command, and the failure's id."""
         lines = [f"  again: {self._session.command(self._test, self.master_seed)}"]
         if self.failure_id:
             lines.append(f"  recorded: gpuemu-flow failures show {self.failure_id}")
         return lines
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return what reports say of the case."""
+        """Return the properties that reports show of the case."""
         out: list[tuple[str, object]] = [
             ("gpuemu_op", self.op),
             ("gpuemu_dtype", self.dtype),
@@ -250,7 +250,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
 
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Outputs by name; the single one of an op has the empty name."""
+    """Return outputs by name; the single one of an op has the empty name."""
     from gpuemu_flow.client.arrays import as_array, as_arrays  # noqa: PLC0415
 
     if isinstance(output, Mapping):

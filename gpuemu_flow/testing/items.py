@@ -20,7 +20,7 @@ SHOWN_CASES = 5
 
 
 def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
-    """Make items of a function's marks; what is wrong with them is an error of its collection."""
+    """Make items of a function's marks; a wrong mark is an error of its collection."""
     marks = list(metafunc.definition.iter_markers(MARK))
     try:
         session = session_of(metafunc.config)
@@ -41,7 +41,7 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
 
 
 def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
-    """The fixture's value."""
+    """Return the fixture's value."""
     try:
         case = GpuemuCase(session_of(request.config), request.param, request.node.nodeid)
     except FlowError as error:
@@ -50,7 +50,7 @@ def make_case(request: pytest.FixtureRequest) -> GpuemuCase:
 
 
 def make_client(config: pytest.Config) -> Client:
-    """A client of the workspace's daemon."""
+    """Return a client of the workspace's daemon."""
     from gpuemu_flow.client import Client  # noqa: PLC0415
 
     session = session_of(config)

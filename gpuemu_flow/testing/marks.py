@@ -21,7 +21,7 @@ _KNOWN = ("op", "cases", "dtypes", "strategies", "layouts", "seed", "per")
 
 @dataclass(frozen=True)
 class Marked:
-    """What a mark asks for.
+    """The arguments of a mark.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Marked:
 
 
 def read_mark(mark: pytest.Mark) -> Marked:
-    """A mark's arguments.
+    """Return a mark's arguments.
 
     Raises
     ------
@@ -79,12 +79,12 @@ def read_mark(mark: pytest.Mark) -> Marked:
 
 
 def bad_mark(message: str, hint: str = "") -> UsageError:
-    """The error for a mark that cannot be read."""
+    """Return the error for a mark that cannot be read."""
     return UsageError(Problem("pytest-bad-mark", f"the gpuemu mark: {message}", hint))
 
 
 def read_number(name: str, value: Any, *, low: int = 0, high: int = MAX_SEED) -> int:
-    """An integer of a mark or of the command line."""
+    """Return an integer of a mark or of the command line."""
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not low <= int(text) <= high:
         text = f"{name} must be an integer from {low} to {high}, not {value!r}"
@@ -102,7 +102,7 @@ def _names(name: str, given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def read_dtype(name: str) -> str:
-    """A canonical dtype name; UsageError ``unknown-dtype``."""
+    """Return a canonical dtype name; UsageError ``unknown-dtype``."""
     found = canonical_dtype(name)
     if found is None:
         hint = did_you_mean(name.lower(), tuple(DTYPES))

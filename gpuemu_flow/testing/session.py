@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Item:
-    """What a test item is about; `index` is None for all cases of the op and dtype."""
+    """The case of a test item; `index` is None for all cases of the op and dtype."""
 
     marked: Marked
     dtype: str
@@ -49,14 +49,14 @@ class Session:
 
     @cached_property
     def configured(self) -> Config:
-        """The configuration, which collection needs; the workspace is opened only to run."""
+        """Return the configuration, which collection needs; the workspace is opened only to run."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
 
     @property
     def outputs(self) -> OwnOutputs:
-        """Cases and verdicts; a forked process has programs of its own."""
+        """Return cases and verdicts; a forked process has programs of its own."""
         from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()
@@ -71,7 +71,7 @@ class Session:
             opened.close()
 
     def seed(self, marked: Marked) -> int:
-        """The master seed of a mark: the command line's, its own, the workspace's."""
+        """Return the master seed of a mark: the command line's, its own, the workspace's."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
@@ -81,7 +81,7 @@ class Session:
         return self.given_seed
 
     def items(self, marked: Marked) -> list[tuple[str, Item]]:
-        """Ids and items of a mark, in an order that depends on nothing but the files."""
+        """Return ids and items of a mark, in an order that depends on nothing but the files."""
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []
@@ -96,7 +96,7 @@ class Session:
         return found
 
     def command(self, test: str, seed: int) -> str:
-        """Return what runs a test again on the same case."""
+        """Return the command that runs a test again on the same case."""
         words = ["pytest", test, "--gpuemu-seed", str(seed)]
         for option in ("--gpuemu-cases", "--gpuemu-config"):
             if self._config.getoption(option) is not None:
@@ -108,7 +108,7 @@ SESSION = pytest.StashKey[Session]()
 
 
 def session_of(config: pytest.Config) -> Session:
-    """The process's session."""
+    """Return the process's session."""
     if SESSION not in config.stash:
         config.stash[SESSION] = Session(config)
     return config.stash[SESSION]

@@ -1,4 +1,4 @@
-"""Where a daemon listens: the default socket, and one of its own for each workspace and user."""
+"""Sockets of daemons: the default one, and one of its own for each workspace and user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_PATH_BYTES = 103 if os.uname().sysname == "Darwin" else 107  # sun_path, les
 
 
 def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
-    """The workspace that `start` belongs to, or None when there is none."""
+    """Return the workspace that `start` belongs to, or None when there is none."""
     named = environ.get("GPUEMU_CONFIG", "")
     if named:
         path = start / named
@@ -31,17 +31,17 @@ def find_root(start: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """The user's home folder, as the published client finds it."""
+    """Return the user's home folder, as the published client finds it."""
     return Path(environ.get("HOME") or Path.home())
 
 
 def default_socket(environ: Mapping[str, str]) -> Path:
-    """Tell where the published client looks, whatever else is configured."""
+    """Return the socket where the published client looks, whatever else is configured."""
     return home(environ) / DEFAULT_FOLDER / DEFAULT_NAME
 
 
 def user_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders that may hold the user's sockets, the preferred one first."""
+    """Return folders that may hold the user's sockets, the preferred one first."""
     folders = [home(environ) / DEFAULT_FOLDER]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime:
@@ -74,7 +74,7 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Return what a workspace's daemon says of itself, or None when none has been started.
+    """Read the information file of a workspace's daemon; None when none has been started.
 
     The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
     """

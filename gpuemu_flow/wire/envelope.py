@@ -49,7 +49,7 @@ class Envelope:
     _cut: dict[str, memoryview] = field(default_factory=dict)
 
     def text(self, value: str) -> str | memoryview:
-        """Return what a string of the message holds: itself, or the long text that was cut out."""
+        """Return a string of the message: itself, or the long text that was cut out of it."""
         return self._cut.get(value, value)
 
 
@@ -87,7 +87,7 @@ def _refuse_half_characters(value: Json) -> None:
 
 
 def _cut_spans(data: bytes, cut: dict[str, memoryview]) -> bytes:
-    """The message with a token in place of each long ``data`` text."""
+    """Return the message with a token in place of each long ``data`` text."""
     nonce = secrets.token_hex(16)
     view = memoryview(data)
     pieces: list[bytes | memoryview] = []

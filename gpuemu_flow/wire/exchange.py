@@ -30,7 +30,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only a folder of our own below
 
 
 def exchange_folder(private: Path, stem: str) -> Path:
-    """Tell where a daemon's exchange lies: in shared memory, else in the user's private folder."""
+    """Return the folder of a daemon's exchange: in shared memory, else the user's private one."""
     if os.access(_SHARED_MEMORY, os.W_OK):
         return _SHARED_MEMORY / f"gpuemu-flow-{os.getuid()}-{stem}"
     return private / f"{stem}.exchange"
@@ -56,7 +56,7 @@ class Exchange:
         self.folder = folder
 
     def put(self, array: NDArray[Any]) -> str:
-        """Write an array's elements in C order; the file's name.
+        """Write an array's elements in C order, and return the file's name.
 
         Raises
         ------

@@ -28,7 +28,7 @@ MAX_SHOWN = 60
 def encode_tensor(
     array: Array, strides: Sequence[int] | None = None, exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """A tensor as a message carries it.
+    """Return a tensor as a message carries it.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def encode_tensor(
 
 
 def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of the C order."""
+    """Return strides in elements of the C order."""
     strides: list[int] = []
     step = 1
     for dim in reversed(shape):
@@ -74,7 +74,7 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def decode_tensor(
     value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
 ) -> Array:
-    """A tensor of a message; its strides are ignored, for the data always are in C order.
+    """Return a tensor of a message; its strides are ignored, for the data always are in C order.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def decode_tensor(
 def decode_tensors(
     value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
 ) -> dict[str, Array]:
-    """Tensors by name; WireError likewise."""
+    """Return tensors by name; WireError likewise."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
@@ -130,12 +130,12 @@ def decode_tensors(
 def encode_tensors(
     arrays: Mapping[str, Array], exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Tensors by name; WireError as `encode_tensor`."""
+    """Return tensors by name; WireError as `encode_tensor`."""
     return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
 
 
 def json_type(value: Json) -> str:
-    """Return what JSON calls the type of a value."""
+    """Name the type of a value as JSON does."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

@@ -24,7 +24,6 @@ METHODS = frozenset(
 
 READERS = {
     "artifacts/cubin.py": "a note of an ELF file is no sentence",
-    "config/read.py": "ends a sentence of the TOML reader without a full stop",
     "emulator/described.py": "what was said there is a table",
     "runners/worker.py": "a message of a worker is a JSON object",
     "wire/launch.py": "a message of a daemon is a JSON object",
@@ -50,7 +49,8 @@ def parsed(text: str) -> list[int]:
             if own or (by_pattern and SENTENCES & set(words)):
                 found.append(node.lineno)
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            text_in = isinstance(node.left, (ast.JoinedStr, ast.Constant))
+            value = getattr(node.left, "value", None)
+            text_in = isinstance(node.left, ast.JoinedStr) or isinstance(value, str)
             many = _name(node.comparators[0]).endswith("s")
             if text_in and not many and _name(node.comparators[0]) in SENTENCES:
                 found.append(node.lineno)

@@ -32,7 +32,7 @@ SERIALISING = {
 PARSERS = re.compile(r"(from|to)_(json|dict|message)|\w+_(from|to)_json|load|save")
 """Functions that turn a format into data or the reverse."""
 
-MOST_PER_THOUSAND = 5.0
+MOST_PER_THOUSAND = 4.5
 
 
 def reads(tree: ast.AST) -> int:

@@ -45,7 +45,7 @@ _STRING = re.compile(r'"([^"\n]*)"', re.ASCII)
 
 
 def read_body(function: Function) -> Body:
-    """Read the statements between a function's braces; a new `Body` each time.
+    """Read the statements between a function's braces into a new `Body`.
 
     Never raises on malformed text: what is no statement is skipped up to the next ``;`` and
     recorded in `Body.problems`.
@@ -127,7 +127,7 @@ class _State:
         self._depth = 0
 
     def locate(self, numbers_text: str) -> int:
-        """Number of a ``.loc``; equal ones share a number."""
+        """Return number of a ``.loc``; equal ones share a number."""
         known = self._location_numbers.get(numbers_text)
         if known is not None:
             return known

@@ -38,7 +38,7 @@ class ControlFlowGraph:
         return len(self.starts)
 
     def block_of(self, instruction: int) -> int:
-        """Number of the block that holds an instruction."""
+        """Return number of the block that holds an instruction."""
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
@@ -49,7 +49,7 @@ class ControlFlowGraph:
         return len(members) > 1 or members[0] in self.successors[members[0]]
 
     def components(self) -> list[list[int]]:
-        """Strongly connected component of each block (Tarjan 1972, without recursion).
+        """Return strongly connected component of each block (Tarjan 1972, without recursion).
 
         Blocks of one component share one list object.
         """
@@ -98,7 +98,7 @@ class ControlFlowGraph:
 
 
 def build_cfg(body: Body) -> ControlFlowGraph:
-    """Blocks and edges of a body. An empty body gives a graph without blocks."""
+    """Return blocks and edges of a body. An empty body gives a graph without blocks."""
     instructions = body.instructions
     count = len(instructions)
     graph = ControlFlowGraph()
@@ -146,7 +146,7 @@ def build_cfg(body: Body) -> ControlFlowGraph:
 
 
 def _target_names(body: Body, branch: Instruction) -> tuple[str, ...]:
-    """Labels that a branch may go to; none when its table does not exist."""
+    """Return labels that a branch may go to; none when its table does not exist."""
     if branch.opcode.base == "bra":
         return (branch.text.strip(),)
     operands = split_operands(branch.text)

@@ -1,4 +1,4 @@
-"""Which registers each instruction writes and reads, by number, with scopes resolved."""
+"""Registers that each instruction writes and reads, by number, with scopes resolved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Those of some symbols that an instruction names, in time of the smaller side."""
+        """Return those of some symbols that an instruction names, in time of the smaller side."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
@@ -97,7 +97,7 @@ class _Resolver:
         return table
 
     def resolve(self, name: str, scope: int) -> int:
-        """Number of the register that `name` means, or -1."""
+        """Return number of the register that `name` means, or -1."""
         if name[:1].isdigit():
             return _NOT_A_REGISTER
         outermost = self.table(0)
@@ -155,7 +155,7 @@ class _ScopeTable(dict[str, int]):
 
 
 def analyse_dataflow(body: Body) -> Dataflow:
-    """Definitions and uses of every instruction.
+    """Return definitions and uses of every instruction.
 
     The first operand is the destination where the opcode has one; a guard is a use. Time and
     memory are linear in the body's text.
@@ -195,7 +195,7 @@ def analyse_dataflow(body: Body) -> Dataflow:
 def _other_forms(
     kind: Destination, text: str, lookup: Callable[[str], int]
 ) -> tuple[Registers, list[int]]:
-    """Vector and paired destinations, calls, and destinations that are read too."""
+    """Return vector and paired destinations, calls, and destinations that are read too."""
     first = first_operand(text)
     in_first = [number for number in map(lookup, _TOKENS.findall(first)) if number >= 0]
     after = text[text.find(first) + len(first) :]

@@ -31,7 +31,7 @@ _BOUND = re.compile(
 
 
 def parse_registers(statement: str) -> list[RegisterDeclaration]:
-    """Names of one ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
+    """Return names of one ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
     type_name, lanes, position = "", 1, 0
     match = _SPECIFIERS.match(statement)
     while match is not None:
@@ -55,7 +55,7 @@ def parse_registers(statement: str) -> list[RegisterDeclaration]:
 
 
 def parse_variables(statement: str, offset: int) -> list[Variable]:
-    """Variables that one statement declares; an empty list when it declares none.
+    """List the variables that one statement declares.
 
     A size is the element size times all dimensions times vector lanes; ``a[]`` has none.
     """
@@ -107,7 +107,7 @@ def _size(element: int, dimensions: str) -> int | None:
 
 
 def parse_bounds(header: str) -> LaunchBounds:
-    """Performance directives between an entry's parameters and its body."""
+    """Return performance directives between an entry's parameters and its body."""
     values: dict[str, list[int]] = {}
     for name, numbers in _BOUND.findall(header):
         values[name] = [int(n) for n in numbers.split(",")]
@@ -122,7 +122,7 @@ def parse_bounds(header: str) -> LaunchBounds:
 
 
 def linkage_of(header: str) -> str:
-    """``visible``, ``weak``, ``extern``, ``common`` or an empty string."""
+    """Return ``visible``, ``weak``, ``extern``, ``common`` or an empty string."""
     for word in header.split(None, 4)[:4]:
         if word.startswith(".") and word[1:] in _LINKAGE:
             return word[1:]

@@ -1,4 +1,4 @@
-"""What a PTX file is made of: modules, functions, instructions, scopes, labels and locations."""
+"""Parts of a PTX file: modules, functions, instructions, scopes, labels and locations."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Top-level operands, split at commas outside of brackets and braces."""
+        """Return top-level operands, split at commas outside of brackets and braces."""
         return split_operands(self.text)
 
     @property
     def predicate(self) -> tuple[str, bool] | None:
-        """Predicate register and whether it is negated."""
+        """Return the predicate register and whether it is negated."""
         if self.guard is None:
             return None
         name = self.guard.lstrip("! \t\r\n")
@@ -133,7 +133,7 @@ class Body:
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
-        """Index of the instruction after the label that `name` means in `scope`, or None."""
+        """Return index of the instruction after the label that `name` means in `scope`, or None."""
         while scope >= 0:
             found = self.labels.get((scope, name))
             if found is not None:
@@ -142,7 +142,7 @@ class Body:
         return None
 
     def resolve_branch_targets(self, name: str, scope: int) -> tuple[str, ...] | None:
-        """Labels of the ``.branchtargets`` table that `name` means in `scope`, or None."""
+        """Return labels of the ``.branchtargets`` table that `name` means in `scope`, or None."""
         while scope >= 0:
             found = self.branch_targets.get((scope, name))
             if found is not None:
@@ -152,7 +152,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Virtual registers declared, of all types: no measure of what the GPU will use."""
+        """Return virtual registers declared, of all types: no measure of what the GPU will use."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -160,7 +160,7 @@ class Body:
         )
 
     def location_of(self, instruction: Instruction) -> SourceLocation | None:
-        """The ``.loc`` in force at an instruction; None without line information."""
+        """Return the ``.loc`` in force at an instruction; None without line information."""
         return self.locations[instruction.location] if instruction.location >= 0 else None
 
 
@@ -215,7 +215,7 @@ class Function:
 
     @property
     def line(self) -> int:
-        """1-based line of the header in the file."""
+        """Return 1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
 
 
@@ -236,11 +236,11 @@ class Module:
 
     @cached_property
     def static_shared(self) -> dict[str, Variable]:
-        """Shared variables of the module that are not external, by name."""
+        """Return shared variables of the module that are not external, by name."""
         return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
 
     def entries(self) -> Iterator[Function]:
-        """Kernels in file order."""
+        """Return kernels in file order."""
         return (f for f in self.functions if f.is_entry)
 
 
@@ -253,14 +253,14 @@ class PtxFile:
     problems: list[Problem] = field(default_factory=list)
 
     def functions(self) -> Iterator[Function]:
-        """All functions with a body, in file order."""
+        """Return all functions with a body, in file order."""
         return (function for module in self.modules for function in module.functions)
 
     def entries(self) -> Iterator[Function]:
-        """All kernels in file order."""
+        """Return all kernels in file order."""
         return (function for function in self.functions() if function.is_entry)
 
 
 def element_bytes(type_name: str) -> int:
-    """Bytes of one element of a PTX type; 0 when the type is unknown."""
+    """Return bytes of one element of a PTX type; 0 when the type is unknown."""
     return TYPE_BYTES.get(type_name, 0)

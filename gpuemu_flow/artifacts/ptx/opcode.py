@@ -1,4 +1,4 @@
-"""What an opcode says by itself: its segments, types, state space and which operand it writes."""
+"""Facts in an opcode itself: segments, types, state space, and the operand that it writes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WRITING_MEMBERS: dict[str, frozenset[str]] = {
 
 
 class Destination(enum.Enum):
-    """How an instruction treats its first operand."""
+    """Use of the first operand by an instruction: written, read or both."""
 
     NONE = "none"
     WRITES = "writes"
@@ -94,22 +94,22 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Segments after the first that are not types."""
+        """Return segments after the first that are not types."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Segments that name fundamental types, in order (destination first for ``cvt``)."""
+        """Return segments that name fundamental types, in order (destination first for ``cvt``)."""
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property
     def type(self) -> str:
-        """The last type segment, or an empty string."""
+        """Return the last type segment, or an empty string."""
         return self.types[-1] if self.types else ""
 
     @cached_property
     def space(self) -> str:
-        """State space of a memory access without its sub-qualifier; empty when generic."""
+        """Return state space of a memory access without its sub-qualifier; empty when generic."""
         for segment in self.segments[1:]:
             space = segment.partition("::")[0]
             if space in STATE_SPACES:
@@ -118,7 +118,7 @@ class Opcode:
 
     @cached_property
     def vector(self) -> int:
-        """Elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
+        """Return elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
         for segment in self.segments[1:]:
             if segment in VECTOR_WIDTHS:
                 return VECTOR_WIDTHS[segment]
@@ -126,7 +126,7 @@ class Opcode:
 
     @property
     def access_bytes(self) -> int:
-        """Bytes that a memory access moves per thread: element size times vector width."""
+        """Return bytes that a memory access moves per thread: element size times vector width."""
         return TYPE_BYTES.get(self.type, 0) * self.vector
 
 

@@ -45,7 +45,7 @@ def split_operands(text: str) -> tuple[str, ...]:
 
 
 def first_operand(text: str) -> str:
-    """The part before the first top-level comma, without splitting the rest."""
+    """Return the part before the first top-level comma, without splitting the rest."""
     stripped = text.lstrip()
     if stripped[:1] in ("{", "(", "["):
         closing = {"{": "}", "(": ")", "[": "]"}[stripped[0]]
@@ -57,7 +57,7 @@ def first_operand(text: str) -> str:
 
 
 def parse_address(text: str) -> Address | None:
-    """The first ``[base+displacement]`` in `text`; None when there is none of that form."""
+    """Return the first ``[base+displacement]`` in `text`; None when there is none of that form."""
     match = _ADDRESS.search(text)
     if match is None:
         return None

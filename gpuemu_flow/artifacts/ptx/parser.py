@@ -222,7 +222,7 @@ class _Reader:
         return after
 
     def _find_body_end(self, start: int) -> tuple[int, int, bool]:
-        """Offset of the closing brace, where to go on, and whether there is such a brace.
+        """Return offset of the closing brace, where to go on, and whether there is such a brace.
 
         Functions do not nest: a body that meets another header, or the end, is not closed.
         """

@@ -37,23 +37,23 @@ class SourceText:
         self._newlines: array[int] | None = None
 
     def line_of(self, offset: int) -> int:
-        """1-based line of an offset."""
+        """Return 1-based line of an offset."""
         if self._newlines is None:
             self._newlines = array("Q", (m.start() for m in _NEWLINE.finditer(self.text)))
         return bisect_left(self._newlines, offset) + 1
 
     def problem(self, slug: str, message: str, offset: int, hint: str = "") -> Problem:
-        """A diagnosis at an offset."""
+        """Return a diagnosis at an offset."""
         return Problem(slug, message, hint, self.file, self.line_of(offset))
 
     def excerpt(self, offset: int, length: int = 40) -> str:
-        """The text at an offset up to the end of its line, for a message."""
+        """Return the text at an offset up to the end of its line, for a message."""
         line = self.text[offset : offset + length].split("\n", 1)[0].rstrip()
         return line.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def read_source(data: bytes, file: str) -> SourceText | Problem:
-    """Decode bytes and blank out comments; a `Problem` for what cannot be PTX at all.
+    """Decode bytes and blank out comments, or report what cannot be PTX at all.
 
     Latin-1 maps every byte to one character, so no input fails to decode and offsets are those of
     the file. NUL bytes (PTX embedded in fat binaries ends in them) become spaces.
@@ -86,5 +86,5 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def decode_path(raw: str) -> str:
-    """A file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
+    """Return a file name from a ``.file`` directive: its bytes are UTF-8 in practice."""
     return raw.encode("latin-1").decode("utf-8", "replace")

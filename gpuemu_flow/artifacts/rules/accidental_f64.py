@@ -19,7 +19,7 @@ _WIDE_DATA = frozenset({"f64", "b64"})
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """f64 arithmetic on promoted values, where no f64 comes from or goes to memory."""
+    """Find f64 arithmetic on promoted values, where no f64 comes from or goes to memory."""
     arithmetic = analysis.select(*_ARITHMETIC, where=lambda opcode: opcode.type == "f64")
     if not arithmetic:
         return

@@ -78,7 +78,7 @@ def violation(
 
 
 def report_findings(rule: str, severity: str) -> Check:
-    """A check that reports each finding of the rule as it is."""
+    """Yield a check that reports each finding of the rule as it is."""
 
     def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):
@@ -95,15 +95,15 @@ def report_findings(rule: str, severity: str) -> Check:
 
 
 def needs_ptx(view: KernelView, policy: Policy) -> str:
-    """Reason for rules that read PTX."""
+    """Return reason for rules that read PTX."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
 def needs_exact_figures(view: KernelView, policy: Policy) -> str:
-    """Reason for rules that read the compiler's own figures."""
+    """Return reason for rules that read the compiler's own figures."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 instruction``, ``2 instructions``."""
+    """Return ``1 instruction``, ``2 instructions``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

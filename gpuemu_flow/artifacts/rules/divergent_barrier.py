@@ -13,7 +13,7 @@ ID = "divergent-barrier"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Barriers inside a region that depends on the thread index."""
+    """Find barriers inside a region that depends on the thread index."""
     for barrier in divergent_barriers(analysis):
         line = analysis.place(barrier.branch).line
         if barrier.early_exit:

@@ -12,7 +12,7 @@ ID = "exact-division"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """``div.rn.f32``, ``sqrt.rn.f32`` and ``rcp.rn.f32``."""
+    """Find ``div.rn.f32``, ``sqrt.rn.f32`` and ``rcp.rn.f32``."""
     exact = analysis.select(
         "div", "sqrt", "rcp", where=lambda o: o.type == "f32" and "rn" in o.segments
     )

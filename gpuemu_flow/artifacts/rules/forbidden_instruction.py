@@ -19,7 +19,7 @@ ID = "forbidden-instruction"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """One violation per pattern that matches, at its first instruction."""
+    """Yield one violation per pattern that matches, at its first instruction."""
     for pattern in policy.forbidden_instructions:
         if pattern == SPILL:
             spills = view.metrics.spill_instructions or view.metrics.spill_bytes or 0
@@ -59,14 +59,14 @@ def _check_ptx(view: KernelView, pattern: str) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Patterns for a listing that is not there."""
+    """Say that there is no listing to look for patterns in."""
     sass = [p for p in policy.forbidden_instructions if is_sass_pattern(p)]
     ptx = [p for p in policy.forbidden_instructions if not is_sass_pattern(p) and p != SPILL]
     return unchecked_patterns(view, ptx, sass)
 
 
 def unchecked_patterns(view: KernelView, ptx: list[str], sass: list[str]) -> str:
-    """Why some patterns could not be looked for; empty when all could."""
+    """Say why some patterns could not be looked for; empty when all could."""
     if sass and view.metrics.sass_opcodes is None:
         return f"{', '.join(sass)}: machine instructions need a cubin and nvdisasm"
     if ptx and not view.has_ptx:

@@ -14,7 +14,7 @@ ID = "local-memory"
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Tell where the PTX goes to local memory."""
+    """Find the instructions that access local memory."""
     accesses = analysis.select("ld", "st", where=lambda opcode: opcode.space == "local")
     yield from analysis.group(
         accesses, lambda _, count: f"local memory is accessed {plural(count, 'time')}"

@@ -26,7 +26,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """A cubin alone does not show its instructions."""
+    """Say that a cubin alone does not show its instructions."""
     if policy.expect_tensor_cores and not view.has_ptx and view.metrics.sass_opcodes is None:
         return "needs the kernel's PTX, or nvdisasm"
     return ""

@@ -15,7 +15,7 @@ _REGISTER_UNIT = 8
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """Exact registers times 1,024 against the multiprocessor's registers."""
+    """Find exact registers times 1,024 against the multiprocessor's registers."""
     metrics = view.metrics
     reached = metrics.occupancy
     size_is_known = reached is not None and not reached.assumed_threads

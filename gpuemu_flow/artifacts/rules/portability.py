@@ -14,7 +14,7 @@ ID = "portability"
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """Return what the assembler said per architecture, and what the target itself rules out."""
+    """Report the assembler's errors by architecture, and architectures that the target excludes."""
     target = view.metrics.ptx_target
     for arch in policy.archs:
         error = view.assembly.get(arch, "")
@@ -27,7 +27,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def target_excludes(target: str, arch: str) -> str:
-    """Why PTX for `target` cannot run on `arch`; empty when it can, or when either is unknown.
+    """Say why PTX for `target` cannot run on `arch`; empty when it can or either is unknown.
 
     Plain targets run on all later architectures, ``a`` targets on exactly theirs, ``f`` targets
     on those of the same tens digit. Source: PTX ISA, ".target".

@@ -40,7 +40,7 @@ A rule that has nothing to look at (no PTX, no cubin) is listed as unchecked, ne
 
 
 def explain(rule: Rule) -> str:
-    """One rule as Markdown: what, why, example, instead."""
+    """Return one rule as Markdown: what, why, example, instead."""
     example = "\n".join(f"    {line}" for line in rule.example.splitlines())
     return (
         f"## {rule.id}\n\n"
@@ -53,7 +53,7 @@ def explain(rule: Rule) -> str:
 
 
 def reference_page() -> str:
-    """The whole page ``docs/lint-rules.md``."""
+    """Return the whole page ``docs/lint-rules.md``."""
     rows = [f"| {r.number} | [{r.id}](#{r.id}) | {r.severity} |" for r in RULES]
     table = "\n".join(["| # | rule | severity |", "|---|---|---|", *rows])
     return "\n".join([_INTRODUCTION, table, "", *(explain(rule) for rule in RULES)])

@@ -16,7 +16,7 @@ _SHORTEST_SYMBOL = 3
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """One violation per pattern that nothing matches."""
+    """Yield one violation per pattern that nothing matches."""
     for pattern in policy.required_patterns:
         if is_sass_pattern(pattern):
             sass = view.metrics.sass_opcodes
@@ -40,7 +40,7 @@ def _is_present(view: KernelView, pattern: str) -> bool:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Patterns for a listing that is not there."""
+    """Say that there is no listing to look for patterns in."""
     sass = [p for p in policy.required_patterns if is_sass_pattern(p)]
     return unchecked_patterns(view, [p for p in policy.required_patterns if p not in sass], sass)
 

@@ -31,7 +31,7 @@ class _Stream(NamedTuple):
 
 
 def find(analysis: KernelAnalysis) -> Iterator[Finding]:
-    """Runs of four accesses to consecutive addresses from one base in one block."""
+    """Find runs of four accesses to consecutive addresses from one base in one block."""
     scalar = analysis.select("ld", "st", where=_is_scalar_global)
     if len(scalar) < _RUN:
         return
@@ -90,7 +90,7 @@ def _last_definitions(analysis: KernelAnalysis, accesses: list[int]) -> dict[int
 
 
 def _runs(accesses: dict[int, int], size: int) -> list[int]:
-    """First instruction of each run of `_RUN` consecutive displacements."""
+    """Return first instruction of each run of `_RUN` consecutive displacements."""
     offsets = sorted(accesses)
     starts = []
     position = 0

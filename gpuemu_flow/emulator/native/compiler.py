@@ -1,4 +1,4 @@
-"""From C to a loaded library: the system's compiler, and a private cache by content."""
+"""Compile C to a loaded library, in a private cache by content."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What each PTX instruction computes, as functions over numpy arrays of lanes."""
+"""Semantics of PTX instructions, as functions over numpy arrays of lanes."""

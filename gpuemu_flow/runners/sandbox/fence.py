@@ -40,7 +40,7 @@ class Fence:
         return level_for(self._mode)
 
     def key(self) -> dict[str, Json]:
-        """Return what an op's action key holds of it."""
+        """Return the part of it that an op's action key holds."""
         if self.level == OFF:
             return {"level": OFF}
         inside = self._root.rstrip("/") + "/"

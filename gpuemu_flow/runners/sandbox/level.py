@@ -1,4 +1,4 @@
-"""What of the wall this system has."""
+"""The parts of the wall that this system has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.runners.sandbox.spec import NONE, OFF, level_of
 
 @cache
 def system_level() -> str:
-    """Return what the system has, such as ``landlock 7, seccomp``."""
+    """Name the parts that the system has, such as ``landlock 7, seccomp``."""
     if sys.platform != "linux":
         return NONE
     from gpuemu_flow.runners.sandbox import filters, landlock  # noqa: PLC0415 - brings ctypes

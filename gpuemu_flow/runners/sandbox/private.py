@@ -41,7 +41,7 @@ _MOST_BYTES = 4096
 
 
 def private_paths(root: str, home: str) -> Iterator[str]:
-    """Return what exists of all that, absolute; links in it as they are.
+    """Yield the private paths that exist, absolute, with links in them as they are.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _MOST_LOOKED = 200_000
 
 @dataclass(frozen=True)
 class Rules:
-    """What a program may do where.
+    """Rights of a program, by place.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Rules:
 
 
 def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
-    """Return what a program may do as files lie now.
+    """List the rights of a program as files lie now.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a worker is kept from, as plain data that travels to where it is put into force."""
+"""The limits of a worker, as plain data that travels to where it is put into force."""
 
 from __future__ import annotations
 

@@ -1,0 +1,60 @@
+"""Docstrings say in their first line what something does or is, and are read once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from import_graph import ROOT
+
+FREE_RELATIVE = re.compile(r"(What|Whether|Which|How|Why|Where|Who|When|Return what|Tell what)\b")
+HANGING = re.compile(r"; (its|their) (\w+|\w+ and [\w ]+)\.$|; how many\.$")
+"""A value that is named behind a semicolon, in place of a verb that returns it."""
+
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def summaries(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first line of every docstring."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DEFINITIONS):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if first:
+                yield getattr(node, "lineno", 1), first
+
+
+def offending(first: str) -> bool:
+    """Tell whether a first line has to be read twice."""
+    return bool(FREE_RELATIVE.match(first) or HANGING.search(first))
+
+
+def test_no_first_line_is_a_riddle() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {first}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for line, first in summaries(path.read_text(encoding="utf-8"))
+        if offending(first)
+    ]
+    assert found == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    bare = [
+        str(path.relative_to(ROOT))
+        for path in sorted(ROOT.rglob("*.py"))
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "What a minimisation came to.", "Whether a task is current.", "Which cases are made.",
+        "Record one failing case; its id.", "Delete results; how many.", "Return what it gave.",
+    ],
+)  # fmt: skip
+def test_riddles_are_seen(first: str) -> None:
+    assert offending(first)
