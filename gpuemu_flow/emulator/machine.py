@@ -14,7 +14,7 @@ from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
 from gpuemu_flow.emulator.state import Launch
-from gpuemu_flow.emulator.types import BITS, Array
+from gpuemu_flow.emulator.types import BITS, WARP, Array
 from gpuemu_flow.kernel_findings import THERE
 
 BlockFunction = Callable[[Any, list[Array], "Array | None", Array], "Array | None"]
@@ -138,6 +138,7 @@ class _Schedule:
         self._steps = machine._steps
         self._groups: dict[int, Array] = {}
         self._counts: dict[int, int] = {}
+        self._turn = -1
         self._waiting: _Waiting | None = None
         self._live = machine.live
         self._live_count = int(np.count_nonzero(self._live))
@@ -169,8 +170,22 @@ class _Schedule:
                 return
 
     def _another(self, block: int) -> int:
-        others = [b for b in self._groups if b != block and not self._m._collective[b]]
-        return max(others, default=block)
+        """Choose whom a group that waits lets run: the others in turn."""
+        others = sorted(
+            b
+            for b, group in self._groups.items()
+            if b != block and (not self._m._collective[b] or self._is_whole(group))
+        )
+        if not others:
+            return block
+        self._turn = next((b for b in others if b > self._turn), others[0])
+        return self._turn
+
+    def _is_whole(self, group: Array) -> bool:
+        """Tell whether a group has all living threads of the warps that it has threads of."""
+        warps = (-1, WARP)
+        here, alive = group.reshape(warps), self._live.reshape(warps)
+        return bool(((here == alive).all(axis=1) | ~here.any(axis=1)).all())
 
     def _after(
         self, block: int, group: Array, count: int, condition: Array | None, alone: bool

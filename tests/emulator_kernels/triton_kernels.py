@@ -34,6 +34,26 @@ def matmul_kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.c
     tl.store(c + rm[:, None] * N + rn[None, :], acc)
 
 
+@triton.jit
+def boxes_kernel(x, out, M, N, BM: tl.constexpr, BN: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])
+    target = tl.make_tensor_descriptor(out, shape=[BM, N], strides=[N, 1], block_shape=[BM, BN])
+    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
+    target.atomic_add([0, col], source.load([row, col]))
+
+
+@triton.jit
+def specialised_kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    left = tl.make_tensor_descriptor(a, shape=[M, K], strides=[K, 1], block_shape=[BM, BK])
+    right = tl.make_tensor_descriptor(b, shape=[K, N], strides=[N, 1], block_shape=[BK, BN])
+    out = tl.make_tensor_descriptor(c, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])
+    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in tl.range(0, K, BK, warp_specialize=True):
+        total += tl.dot(left.load([row, k]), right.load([k, col]))
+    out.store([row, col], total.to(tl.float16))
+
+
 def compiled(function, types: dict[str, str], constants: dict[str, int], capability: int) -> str:
     """Compile for an architecture; paths of this machine are left out."""
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
@@ -62,6 +82,12 @@ def main() -> None:
         types = {"a": f"*{kind}", "b": f"*{kind}", "c": "*fp32", **dict.fromkeys("MNK", "i32")}
         text = compiled(matmul_kernel, types, {"BM": 64, "BN": 64, "BK": 32}, 90)
         (folder / f"triton_wgmma_{kind}_sm_90.ptx").write_text(text)
+    types = {"x": "*fp32", "out": "*fp32", "M": "i32", "N": "i32"}
+    text = compiled(boxes_kernel, types, {"BM": 8, "BN": 32}, 90)
+    (folder / "triton_boxes_sm_90.ptx").write_text(text)
+    types = dict.fromkeys("abc", "*fp16") | dict.fromkeys("MNK", "i32")
+    text = compiled(specialised_kernel, types, {"BM": 128, "BN": 64, "BK": 64}, 90)
+    (folder / "triton_specialised_sm_90.ptx").write_text(text)
 
 
 if __name__ == "__main__":

@@ -249,3 +249,18 @@ def test_what_depends_on_the_order_of_blocks(body: str, depends: bool) -> None:
     result = kernel.launch([3], [64], given, checks=())
     found = find_order_dependence(kernel, [3], [64], given, result, shared=0, budget=1_000_000)
     assert [f.check for f in found] == (["order"] if depends else [])
+
+
+def test_a_warp_in_the_middle_gets_its_turn() -> None:
+    """Two warps spin on barrier objects, before and behind the one that they wait for."""
+    spin = "mbarrier.try_wait.parity.shared.b64 %p7, [%r20], 0; @!%p7 bra"
+    body = (
+        "mov.u32 %r20, s2; setp.eq.u32 %p6, %r2, 0; @%p6 mbarrier.init.shared.b64 [%r20], 32; "
+        "bar.sync 0; setp.lt.u32 %p1, %r2, 32; setp.gt.u32 %p2, %r2, 63; @%p2 bra LAST; "
+        f"@!%p1 bra MIDDLE; FIRST: {spin} FIRST; bra END; "
+        "MIDDLE: mov.u32 %r9, 0; L: add.u32 %r9, %r9, 1; shfl.sync.bfly.b32 %r10, %r9, 1, 31, -1; "
+        "setp.lt.u32 %p3, %r9, 50; @%p3 bra L; mbarrier.arrive.shared.b64 %rd20, [%r20]; bra END; "
+        f"LAST: {spin} LAST; END: "
+    )
+    for backend in ("numpy", "c"):
+        assert launch(body, block=96, backend=backend).findings == ()

@@ -66,6 +66,38 @@ def test_products_of_warp_groups(kind: str) -> None:
     assert [str(f) for f in result.findings] == []
 
 
+def by_maps(name: str, grid: list[int], threads: int, values: list[object], shared: int,
+            scratch: int) -> LaunchResult:  # fmt: skip
+    """Launch a kernel that makes its tensor maps in scratch memory."""
+    kernel = load(name)
+    room = out(scratch * int(np.prod(grid)), "u1")
+    given = [as_argument(v) for v in (*values, room, SCRATCH)]
+    return kernel.launch(grid, [threads], given, shared=shared)
+
+
+def test_boxes_added_by_tensor_maps() -> None:
+    x = np.random.default_rng(3).integers(-9, 9, (20, 40)).astype("f4")
+    sizes = [np.int32(20), np.int32(40)]
+    result = by_maps("triton_boxes_sm_90.ptx", [3, 2], 128, [x, np.zeros((8, 40), "f4"), *sizes],
+                     4096, 256)  # fmt: skip
+    rows = np.vstack([x, np.zeros((4, 40), "f4")]).reshape(3, 8, 40)
+    assert [str(f) for f in result.findings] == []
+    np.testing.assert_array_equal(result.buffers[1], rows.sum(0))
+
+
+def test_warps_that_load_and_warps_that_multiply() -> None:
+    name = "triton_specialised_sm_90.ptx"
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-4, 5, s).astype("f2") for s in ((130, 392), (392, 72)))
+    kernel = load(name)
+    values = [a, b, out((130, 72), "f2"), np.int32(130), np.int32(72), np.int32(392)]
+    given = [as_argument(v) for v in (*values, out(2048 * 4, "u1"), SCRATCH)]
+    result = kernel.launch([2, 2], [kernel.program.required_threads], given, shared=200_000)
+    assert [str(f) for f in result.findings] == []
+    wanted = (a.astype("f8") @ b.astype("f8")).astype("f2")
+    np.testing.assert_array_equal(result.buffers[2], wanted)
+
+
 def test_a_missing_barrier_shows() -> None:
     name = "triton_matmul_fp16_sm_80.ptx"
     text = (FOLDER / name).read_text()

@@ -69,25 +69,46 @@ static int table(St *s, int b, const int32_t *act, int n) {
   }
   return 1;
 }
+static int whole_warp(St *s, uint32_t t) {
+  for (uint32_t u = t & ~31u; u < (t | 31u) + 1 && u < s->threads; u++)
+    if (s->pc[u] != INT32_MAX && (s->pc[u] != s->pc[t] || s->waits[u])) return 0;
+  return 1;
+}
+static int whole_group(St *s, int p) {
+  for (uint32_t t = 0; t < s->threads; t++)
+    if (s->pc[t] == p && !s->waits[t] && !whole_warp(s, t)) return 0;
+  return 1;
+}
+static int another(St *s, int b, int turn) {
+  int after = INT32_MAX, first = INT32_MAX, seen = -1, whole = 0;
+  for (uint32_t t = 0; t < s->threads; t++) {
+    int p = s->pc[t];
+    if (p == INT32_MAX || s->waits[t] || p == b) continue;
+    if (COLLECTIVE[p] && p != seen) { seen = p; whole = whole_group(s, p); }
+    if (COLLECTIVE[p] && !whole) continue;
+    if (p < first) first = p;
+    if (p > turn && p < after) after = p;
+  }
+  return after != INT32_MAX ? after : first != INT32_MAX ? first : b;
+}
 static int block(St *s) {
   Args *a = s->a;
-  int alone = 0, count = 0, last = -1, rounds = 0, waiting = 0;
+  int alone = 0, count = 0, last = -1, rounds = 0, waiting = 0, turn = -1;
   for (uint32_t t = 0; t < s->threads; t++) { s->pc[t] = 0; s->live[count++] = t; }
   for (;;) {
     int b = alone, n = count; const int32_t *act = s->live;
     if (alone < 0) {
-      int alive = 0, groups = 0, high = -1; b = INT32_MAX; waiting = 0;
+      int alive = 0, groups = 0; b = INT32_MAX; waiting = 0;
       for (uint32_t t = 0; t < s->threads; t++) {
         if (s->pc[t] == INT32_MAX) continue;
         alive++;
         if (s->waits[t]) { waiting++; continue; }
         if (s->pc[t] < b) { groups += b != INT32_MAX; b = s->pc[t]; }
         else if (s->pc[t] > b) groups++;
-        if (s->pc[t] > high && !COLLECTIVE[s->pc[t]]) high = s->pc[t];
       }
       if (!alive) return 0;
       if (b == INT32_MAX) { s->err = 1; return 0; }
-      if (groups && WAITS[b] && b <= last && ++rounds % 64 == 0 && high >= 0) b = high;
+      if (groups && WAITS[b] && b <= last && ++rounds % 64 == 0) turn = b = another(s, b, turn);
       n = 0;
       for (uint32_t t = 0; t < s->threads; t++)
         if (s->pc[t] == b && !s->waits[t]) s->act[n++] = t;
