@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,17 @@ from mini_workspace import Mini, make_mini
 def mini(tmp_path: Path) -> Mini:
     """A small real workspace, driven through the real command."""
     return make_mini(tmp_path / "workspace")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: ten thousand tests are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # nor are they gone through again at each later look
+        gc.enable()
 
 
 def pytest_configure() -> None:
