@@ -1,7 +1,11 @@
-"""65 planted bugs over 25 ops: a cause that `run` states is right, and mostly one is stated."""
+"""65 planted bugs over 25 ops: a cause that `run` states is right, and mostly one is stated.
+
+The suite runs every third bug; ``PLANTED_BUGS=all`` in the environment is the full count.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +22,7 @@ from workspace import SCHEMAS, run, write
 pytestmark = pytest.mark.timeout(1200)
 
 RIGHT, STATED = 0.9, 0.6
+BUGS = PLANTED if os.environ.get("PLANTED_BUGS") == "all" else PLANTED[::3]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +31,7 @@ def causes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 
     def of_half(first: int) -> list[dict[str, Any]]:
         folder = tmp_path_factory.mktemp("causes")
-        write(folder, [(planted.bug, planted.op) for planted in PLANTED[first::2]])
+        write(folder, [(planted.bug, planted.op) for planted in BUGS[first::2]])
         results: list[dict[str, Any]] = run(folder)["results"]
         return results
 
@@ -44,7 +49,7 @@ def test_stated_causes_are_right_and_most_bugs_have_one(
     causes: dict[str, list[dict[str, Any]]],
 ) -> None:
     stated, wrong = 0, []
-    for planted in PLANTED:
+    for planted in BUGS:
         first = next(iter(causes[planted.bug]), None)
         if first is None or not first["stated"]:
             said, mark = first["text"] if first else "nothing", "-"
@@ -54,6 +59,6 @@ def test_stated_causes_are_right_and_most_bugs_have_one(
             said, mark = first["text"], "right" if right else "WRONG"
             wrong += [] if right else [planted.bug]
         print(f"{mark:6} {planted.bug:32} {said}")
-    print(f"{len(PLANTED)} bugs, {stated} with a stated cause, {stated - len(wrong)} of them right")
+    print(f"{len(BUGS)} bugs, {stated} with a stated cause, {stated - len(wrong)} of them right")
     assert len(wrong) <= (1 - RIGHT) * stated, wrong
-    assert stated >= STATED * len(PLANTED)
+    assert stated >= STATED * len(BUGS)
