@@ -16,9 +16,9 @@ from gpuemu_flow.engine.distributions import Distributions, Looked
 from gpuemu_flow.engine.files import ABSENT, FileTable
 from gpuemu_flow.engine.plan import look_of, variable_digest
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.private_files import PrivateFolder
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
@@ -243,11 +243,9 @@ class Discovery:
         if self._staging is None:
             return 0
         probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
-        with disk_errors(probe):
-            self._staging.mkdir(parents=True, exist_ok=True)
-            with probe.open("wb") as file:
-                time_ns = os.fstat(file.fileno()).st_mtime_ns
-            probe.unlink(missing_ok=True)
+        files = PrivateFolder(self._staging.parent)
+        time_ns = files.touch(probe)
+        files.remove(probe)
         return time_ns
 
     def path(self, member: str) -> str:
