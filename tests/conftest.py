@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,32 @@ from mini_workspace import Mini, make_mini
 def mini(tmp_path: Path) -> Mini:
     """A small real workspace, driven through the real command."""
     return make_mini(tmp_path / "workspace")
+
+
+@pytest.fixture(scope="session")
+def checked_once(tmp_path_factory: pytest.TempPathFactory) -> Mini:
+    """The small workspace after its first run; only to be copied."""
+    checked = make_mini(tmp_path_factory.mktemp("checked") / "workspace")
+    checked.run()
+    return checked
+
+
+@pytest.fixture
+def checked_mini(checked_once: Mini, tmp_path: Path) -> Mini:
+    """A small workspace whose first run is over, to be changed by one test."""
+    shutil.copytree(checked_once.root, tmp_path / "workspace", copy_function=shutil.copy2)
+    return Mini(tmp_path / "workspace")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without looking for garbage: ten thousand tests are made, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # nor are they gone through again at each later look
+        gc.enable()
 
 
 def pytest_configure() -> None:

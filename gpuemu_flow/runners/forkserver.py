@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -26,10 +27,16 @@ import ml_dtypes
 import numpy as np
 import pybase64
 
-from gpuemu_flow.runners import channel, limits, malloc, observe, tracer, worker
+from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, tracer, worker
 from gpuemu_flow.runners.sandbox import enter, spec
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
+_FOR_JOBS = (
+    "gpuemu_flow.judging.judge",
+    "gpuemu_flow.judging.judge_service",
+    "gpuemu_flow.numerics.rng_draws",
+)
+"""Modules of ours that most sessions load sooner or later: once here, not in each of them."""
 _FDS_PER_SESSION = 5
 _SHUTDOWN_ROUNDS = 1000
 _CONTROL, _WAKEUP = "control", "wakeup"
@@ -246,7 +253,10 @@ def main() -> NoReturn:
     malloc.tune()
     limits.adopt_orphans()
     np.random.seed(0)  # numpy loads this module lazily; load it before forking
+    for name in _FOR_JOBS:
+        importlib.import_module(name)
     observe.base_records()
+    integrity.prepare()
     gc.collect()
     gc.disable()
     gc.freeze()

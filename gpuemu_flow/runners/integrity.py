@@ -48,6 +48,37 @@ class _Names:
         return f"{self.owner}.{next(name for name, a, b in both if a is not b)}"
 
 
+@dataclass(frozen=True)
+class _Part:
+    """One module of ours: its names, its functions, and the names that these use."""
+
+    names: tuple[_Names, ...]
+    functions: frozenset[FunctionType]
+    called: frozenset[str]
+
+    @classmethod
+    def of(cls, module: ModuleType) -> _Part:
+        names = tuple(_names_of(module))
+        functions = {f for some in names for value in some.values for f in _function(value)}
+        ours = frozenset(f for f in functions if f.__module__.startswith(_PACKAGE))
+        return cls(names, ours, frozenset(n for f in ours for n in _all_names(f.__code__)))
+
+
+_prepared: dict[str, _Part] = {}
+
+
+def prepare() -> None:
+    """Look at the modules that are loaded now, for all seals of processes forked from this one.
+
+    To be called where no code of a program ever runs.
+    """
+    _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
+
+
+def _watchers() -> list[ModuleType]:
+    return [m for n, m in sorted(sys.modules.items()) if n.startswith(_WATCHERS)]
+
+
 class Seal:
     """Remembers the runner's functions and the numpy functions that they call.
 
@@ -55,11 +86,10 @@ class Seal:
     """
 
     def __init__(self) -> None:
-        modules = [m for n, m in sorted(sys.modules.items()) if n.startswith(_WATCHERS)]
-        self._names = [names for module in modules for names in _names_of(module)]
-        functions = {f for names in self._names for v in names.values for f in _function(v)}
-        self._ours = {f for f in functions if f.__module__.startswith(_PACKAGE)}
-        called = {name for function in self._ours for name in _all_names(function.__code__)}
+        parts = [_prepared.get(module.__name__) or _Part.of(module) for module in _watchers()]
+        self._names = [names for part in parts for names in part.names]
+        self._ours = frozenset().union(*(part.functions for part in parts))
+        called = frozenset().union(*(part.called for part in parts))
         numpy_names = sorted(name for name in called if callable(vars(np).get(name)))
         self._names.append(_Names.of("numpy", vars(np), numpy_names))
         self._names.append(_Names.of("os", vars(os), ["getpid"]))  # tells a fork from the worker

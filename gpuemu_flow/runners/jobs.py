@@ -8,6 +8,7 @@ tensor travels, and a reference that crashes or hangs takes only that worker wit
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -129,11 +130,13 @@ class Evaluator:
             sys.modules.update(outside)
 
     def _take_modules(self) -> dict[str, types.ModuleType]:
-        """Return remove the workspace's modules from ``sys.modules``."""
+        """Remove the workspace's modules from ``sys.modules``."""
+        below = self.program.root.rstrip(os.sep) + os.sep
         taken = {
             name: module
             for name, module in list(sys.modules.items())
             if (path := getattr(module, "__file__", None))
+            and path.startswith(below)  # most are not, and this is asked at each evaluation
             and name != "__main__"
             and imports.is_workspace_path(path, self.program.root)
             and not name.startswith("gpuemu_flow")

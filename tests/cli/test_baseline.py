@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from mini_workspace import Mini
+from mini_workspace import Mini, make_mini
 
 KERNELS = Path(__file__).resolve().parent.parent.parent / "scripts" / "kernels"
 
@@ -30,13 +30,21 @@ def put(mini: Mini, name: str, arch: str = "sm_80") -> None:
         shutil.copy(KERNELS / arch / f"{name}{suffix}", mini.root / "k" / f"kernel{suffix}")
 
 
-@pytest.fixture
-def workspace(mini: Mini) -> Mini:
-    """Three ops and one kernel, stored as ``first``."""
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Mini:
+    """Three ops and one kernel, stored as ``first``; not to be changed."""
+    mini = make_mini(tmp_path_factory.mktemp("stored") / "workspace")
     mini.edit("gpuemu.toml", "\n[targets]\n", CONFIG)
     put(mini, "softmax")
     mini.command("baseline", "first")
     return mini
+
+
+@pytest.fixture
+def workspace(stored: Mini, tmp_path: Path) -> Mini:
+    """The stored workspace, to be changed by one test."""
+    shutil.copytree(stored.root, tmp_path / "workspace", copy_function=shutil.copy2)
+    return Mini(tmp_path / "workspace")
 
 
 def diff(mini: Mini, *arguments: str, code: int | None = 0) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def test_a_dry_run_runs_nothing(mini: Mini) -> None:
     assert "0 tasks may run, 19 current" in mini.command("run", "--dry-run").stdout
 
 
-def test_explain_names_what_changed(mini: Mini) -> None:
-    mini.run()
+def test_explain_names_what_changed(checked_mini: Mini) -> None:
+    mini = checked_mini
     current = mini.command("explain", "op:scale:float32").stdout
     assert "op:scale:float32 is current" in current
     assert "reads scripts/common.py" in current
@@ -113,8 +113,8 @@ def test_list_and_graph(mini: Mini) -> None:
     assert '"op:scale:float32" -> "compare:scale:float32";' in dot
 
 
-def test_clean_forgets_and_clean_cache_forgets_all(mini: Mini) -> None:
-    mini.run()
+def test_clean_forgets_and_clean_cache_forgets_all(checked_mini: Mini) -> None:
+    mini = checked_mini
     assert "forgot 5 tasks" in mini.command("clean", "scale").stdout
     report = mini.run()
     assert report["tasks"]["restored"] == 3
@@ -124,9 +124,9 @@ def test_clean_forgets_and_clean_cache_forgets_all(mini: Mini) -> None:
 
 
 def test_status_version_and_no_workspace(
-    mini: Mini, tmp_path_factory: pytest.TempPathFactory
+    checked_mini: Mini, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    mini.run()
+    mini = checked_mini
     status = json.loads(mini.command("status", "--format", "json").stdout)
     assert status["tasks"] == {"total": 19, "current": 19, "stale": 0, "skipped": 0}
     assert status["verdicts"] == {"passed": 4}
