@@ -153,6 +153,18 @@ def test_the_pytest_plugin_judges_by_the_ops_reference(right: KernelWorkspace) -
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_the_documented_command_builds_the_documented_file(tmp_path: Path) -> None:
+    repository = Path(__file__).resolve().parents[2]
+    for name in ("softmax.cu", "softmax_ref.py", "gpuemu.toml"):
+        text = (repository / "tests/data/docs/emulator" / name).read_text()
+        (tmp_path / name).write_text(text)
+    page = (repository / "docs/emulator.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("nvcc "))
+    subprocess.run(command.split(), cwd=tmp_path, check=True)
+    done = KernelWorkspace(tmp_path).flow("run")
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_comment_costs_one_build_and_no_command_runs_the_op_again(right: KernelWorkspace) -> None:
     assert right.flow("run").returncode == 0
     source = right.source(SOURCE)

@@ -173,3 +173,50 @@ PRINTING = """
   ret;
 }
 """
+
+SEVERAL = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry twice(.param .u64 x, .param .u64 y, .param .u32 n)
+{
+  .reg .pred %p<2>; .reg .b32 %r<3>; .reg .f32 %f<3>; .reg .b64 %rd<4>;
+  ld.param.u64 %rd1, [x]; ld.param.u64 %rd2, [y]; ld.param.u32 %r1, [n];
+  mov.u32 %r2, %tid.x;
+  setp.ge.u32 %p1, %r2, %r1;
+  @%p1 ret;
+  mul.wide.u32 %rd3, %r2, 4;
+  add.s64 %rd1, %rd1, %rd3;
+  add.s64 %rd2, %rd2, %rd3;
+  ld.global.f32 %f1, [%rd1];
+  add.rn.f32 %f2, %f1, %f1;
+  st.global.f32 [%rd2], %f2;
+  ret;
+}
+"""
+SEVERAL_CONFIG = """
+[[ops]]
+name = "fourfold"
+op = { kind = "ptx", file = "k.ptx", launches = [ { entry = "twice", grid = [1], block = [64], args = ["x", "half", { i32 = "N" }] }, { entry = "twice", grid = [1], block = [64], args = ["half", "out", { i32 = "N + 0" }] } ], outputs = { out = ["N"] }, scratch = { half = { bytes = "4*N", init = "none" } } }
+reference = "ref.py:fourfold"
+strategies = ["normal"]
+cases = 3
+schema = { dims = { N = [5, 60] }, inputs = { x = ["N"] }, output = ["N"] }
+"""  # noqa: E501
+
+
+def test_several_launches_of_one_op(tmp_path: Path) -> None:
+    made = KernelWorkspace(tmp_path)
+    made.source("gpuemu.toml").write_text(SEVERAL_CONFIG)
+    made.source("k.ptx").write_text(SEVERAL)
+    made.source("ref.py").write_text("def fourfold(x):\n    return 4 * x\n")
+    assert made.flow("run").returncode == 0
+    score = made.json("mutate", "fourfold", "--format", "json")["kernel"]
+    assert "stride-changed at PTX line 12" in {killed["name"] for killed in score["killed"]}
+    made.edit("gpuemu.toml", '"N + 0"', '"N + 1"')
+    failure = made.json("run", "--format", "json")["failures"][0]
+    assert failure["kind"].startswith("OutOfBounds")
+    assert "half[" in failure["message"], "the second launch is the one that reads too far"
+    made.edit("k.ptx", "add.rn.f32", "add.rn.f32x9")
+    done = made.flow("run")
+    assert done.returncode == 3 and "emulator-unsupported" in done.stdout
