@@ -16,9 +16,9 @@ from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
 from gpuemu_flow.judging.case_evaluator import (
     SESSIONS_PER_EVALUATOR,
     CaseEvaluator,
-    Subject,
     open_evaluator,
 )
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.planted import RECORD

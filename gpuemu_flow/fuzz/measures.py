@@ -14,12 +14,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    Prepared,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
@@ -38,6 +34,7 @@ from gpuemu_flow.numerics.trivial import (
 )
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
 
 
@@ -75,7 +72,7 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
         subject.schema,
         seed=subject.seed,
         dtype=subject.subject.dtype,
-        count=count or int(workspace.graph.tasks[name].params["count"]),
+        count=count or params_of(GenerateParams, workspace.graph.tasks[name].params).count,
         strategies=subject.strategies,
         layouts=subject.layouts,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
@@ -77,6 +78,8 @@ class Program:
         Absolute paths of files that it may read and not change.
     forbidden_function : str
         Of the program's own file: a function that it must not call.
+    sandbox : Sandbox or None
+        What the kernel keeps its processes from; None: nothing.
     """
 
     kind: str
@@ -101,6 +104,7 @@ class Program:
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     forbidden_function: str = ""
+    sandbox: Sandbox | None = None
 
     def patience(self, nbytes: int) -> float:
         """Seconds for a case whose inputs have so many bytes."""
@@ -117,7 +121,9 @@ class Program:
     def from_json(cls, data: Mapping[str, Json]) -> Program:
         """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
-        return cls(**{**data, **tuples})
+        fence = data.get("sandbox")
+        sandbox = None if fence is None else Sandbox.from_json(fence)
+        return cls(**{**data, **tuples, "sandbox": sandbox})
 
 
 @dataclass(frozen=True)
