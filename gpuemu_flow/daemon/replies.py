@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.errors import ConfigError, FlowError, UsageError
+from gpuemu_flow.errors import ConfigError, FlowError, Problem, UsageError
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -64,12 +64,13 @@ def flow_error_reply(error: FlowError) -> dict[str, Json]:
         code = "ConfigError"
     elif code is None:
         code = "InvalidRequest" if isinstance(error, UsageError) else "InternalError"
-    text = "\n".join(_sentence(p.message, p.hint) for p in error.problems)
+    text = "\n".join(_sentence(problem) for problem in error.problems)
     return {**error_reply(code, text), "slug": error.slug}
 
 
-def _sentence(message: str, hint: str) -> str:
-    return f"{message}; {hint}" if hint else message
+def _sentence(problem: Problem) -> str:
+    place = f"{problem.file}:{problem.line}: " if problem.line else ""
+    return f"{place}{problem.message}{f'; {problem.hint}' if problem.hint else ''}"
 
 
 def validation_result(

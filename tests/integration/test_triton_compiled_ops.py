@@ -68,11 +68,15 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuemu_flow", "run", "--format", "json"], cwd=folder,
-        capture_output=True, text=True, check=False,
+def flow(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuemu_flow", *words], cwd=folder, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
+
+
+def run(folder: Path, *words: str) -> dict[str, Any]:
+    done = flow(folder, *(words or ("run",)), "--format", "json")
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     return dict(json.loads(done.stdout))
 
@@ -88,3 +92,77 @@ def test_it_passes_is_current_and_a_bug_is_found_at_its_line(workspace: Path) ->
     line = next(n for n, t in enumerate(text.splitlines(), 1) if "cols <= n" in t)
     place = failure["findings"][0]["place"]
     assert (place["file"], place["line"]) == ("k.py", line)
+
+
+def test_bugs_are_planted_in_the_ptx_that_triton_made(workspace: Path) -> None:
+    found = run(workspace, "mutate", "softmax")["kernel"]
+    names = {killed["name"] for killed in found["killed"]}
+    assert any(name.startswith("sum-for-maximum at ") for name in names) or any(
+        name.startswith(("mask-off-by-one at k.py:", "stride-changed at k.py:")) for name in names
+    ), found
+    assert all(killed["cases"] for killed in found["killed"])
+
+
+def test_other_commands_take_it_as_every_op(workspace: Path) -> None:
+    source = workspace / "k.py"
+    source.write_text(KERNEL.replace("e / tl.sum(e, 0), mask=cols < n)", "e, mask=cols < n)"))
+    fuzzed = flow(workspace, "fuzz", "softmax", "-n", "3")
+    assert fuzzed.returncode == 1 and "3 failed" in fuzzed.stdout, fuzzed.stdout + fuzzed.stderr
+    (first, *_) = run(workspace, "failures")["failures"]
+    again = flow(workspace, "reproduce", str(first["id"]))
+    assert again.returncode == 1 and "still fails" in again.stdout
+    small = flow(workspace, "minimize", str(first["id"]))
+    assert small.returncode == 0 and "minimized" in small.stdout, small.stdout + small.stderr
+    source.write_text(KERNEL)
+    assert flow(workspace, "reproduce", str(first["id"])).returncode == 0
+
+
+STEPS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def top_kernel(x, top, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + cols, mask=cols < n, other=-float("inf"))
+    tl.store(top + row, tl.max(v, 0))
+
+
+@triton.autotune([triton.Config({"BLOCK": 1 << 17}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def scale_kernel(x, by, out, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    cols = tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + cols, mask=cols < n)
+    tl.device_print("column", cols)
+    tl.store(out + row * n + cols, v * tl.load(by + row), mask=cols < n)
+
+
+def softmax(x):
+    x = x.contiguous()
+    rows, n = x.shape
+    top = torch.empty(rows, device=x.device)
+    top_kernel[(rows,)](x, top, n, BLOCK=128)
+    e = torch.exp(x - top[:, None])  # the host goes on with torch between two launches
+    by = 1 / e.sum(1)
+    out = torch.empty_like(e)
+    scale_kernel[lambda chosen: (rows,)](e, by, out, n)
+    return out if WRONG is None else out * WRONG
+
+
+WRONG = None
+"""
+
+
+def test_several_kernels_with_torch_between_them_and_one_tuned(workspace: Path) -> None:
+    source = workspace / "k.py"
+    source.write_text(STEPS)
+    assert [r["verdict"] for r in run(workspace)["results"]] == ["passed"]
+    source.write_text(STEPS.replace("WRONG = None", "WRONG = 1.1"))
+    (failure, *_) = run(workspace)["failures"]
+    assert failure["kind"] == "ToleranceExceeded"
+    (said,) = [note for note in failure["notes"] if note.startswith("printf:")]
+    assert "column" in said, "what a kernel prints stands with the case"
