@@ -187,7 +187,7 @@ class TaskStates:
         self._cache.state.put(f"task:{spec.name}", record.to_json())
 
     def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
-        """Record of `spec` what `record` returned of a task with another name."""
+        """Store the record of a task that had another name as that of `spec`."""
         self._files.record(self.manifest(spec.target), record.digest)
         self._cache.state.put(f"task:{spec.name}", record.to_json())
 
