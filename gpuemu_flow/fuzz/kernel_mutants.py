@@ -115,6 +115,9 @@ def _try_triton(
     """Try bugs in the PTX that Triton makes; it compiles once, as one worker runs them all."""
     (folder / RECORD).mkdir()
     program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
+    if program.sandbox is not None:
+        writable = (*program.sandbox.writable, str(folder))
+        program = replace(program, sandbox=replace(program.sandbox, writable=writable))
     with open_evaluator(pool, replace(subject, op=program), cancel) as evaluator:
         passing = _passing(evaluator, cases)
         found.untold += len(cases) - len(passing)
