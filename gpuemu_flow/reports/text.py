@@ -6,13 +6,16 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
 from gpuemu_flow.runners.sandbox.spec import shown_level
 from gpuemu_flow.types import CheckResult, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.findings import Violation
 
 _COLORS = {
     Verdict.PASSED: "32",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.judging.summary import WORST
 from gpuemu_flow.results.changes import KernelChange, ResultChange
@@ -103,6 +102,9 @@ class ReportBuilder:
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
         """Return the result of one lint and its problems, or None when it never ended."""
+        # What describes kernels is loaded only where there is one.
+        from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
+
         try:
             manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
         except StoreError:

@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.results.changes import KernelChange, ResultChange
 from gpuemu_flow.types import Case, CheckResult, Verdict
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.kernel_record import KernelRecord
 
 SCHEMA_VERSION = 1
 
