@@ -15,7 +15,7 @@ from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.types import Json
 
-FORMAT = 8
+FORMAT = 9
 
 
 @dataclass(frozen=True)

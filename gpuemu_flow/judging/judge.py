@@ -122,7 +122,7 @@ class Judge:
         self._policy = Policy(
             nan_policy=settings.nan_policy,
             inf_policy=settings.inf_policy,
-            invariants=tuple(settings.invariants),
+            invariants=settings.invariants,
             shape_preserved_input=settings.shape_preserved_input,
         )
 
