@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
@@ -19,6 +20,8 @@ from gpuemu_flow.engine.sources import Closure, SourceIndex
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
+from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -107,6 +110,13 @@ class Compiler:
         self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
         self.sources = SourceIndex(config.root)
+        wanted = config.sandbox
+        self.fence = Fence(
+            wanted.mode,
+            config.root,
+            tuple(map(str, wanted.writable)),
+            str(user_cache_folder(os.environ) / "kernels"),
+        )
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -188,6 +198,7 @@ class Compiler:
                 settings={"schema": generate.schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)
+            fence: dict[str, Any] = {"sandbox": self.fence.key()}
             ran, expected = (
                 self._spec(
                     stage,
@@ -199,12 +210,15 @@ class Compiler:
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
                         **self._interpreter(),
+                        **extra,
                     ),
-                    settings=self._program(op, ref, kept_from, builds[ref.kernel]),
+                    settings=self._program(
+                        op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
+                    ),
                 )
-                for stage, kind, ref, kept_from in (
-                    (stages.OP, OpParams, program, self._off_limits(program, op.reference)),
-                    (stages.REFERENCE, ReferenceParams, op.reference, NOTHING),
+                for stage, kind, ref, kept_from, extra in (
+                    (stages.OP, OpParams, program, self._off_limits(program, op.reference), fence),
+                    (stages.REFERENCE, ReferenceParams, op.reference, NOTHING, {}),
                 )
             )
             judged = self._spec(
@@ -319,7 +333,13 @@ class Compiler:
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
 
     def _program(
-        self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
+        self,
+        op: OpConfig,
+        ref: ProgramRef,
+        kept_from: OffLimits,
+        code: TaskSpec | None,
+        *,
+        fenced: bool,
     ) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
@@ -329,7 +349,9 @@ class Compiler:
         path = str(ref.path) if has_file else executable
         if code is not None:
             path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
-        if ref.kind in EMULATED:
+        emulated = ref.kind in EMULATED
+        sandbox = self.fence.around(kept_from, path, emulated=emulated) if fenced else None
+        if emulated:
             kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
@@ -351,6 +373,7 @@ class Compiler:
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
             deterministic=op.deterministic,
+            sandbox=sandbox,
             **kept_from,
         ).to_json()
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
 
-VERSION = 1
+VERSION = 2
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
-RERUNS = 8
+RERUNS = 12
 """Evaluations of the reference on other inputs for each case of the budget."""
 
 MOST_OPS = 8

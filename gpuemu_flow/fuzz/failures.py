@@ -33,7 +33,7 @@ from gpuemu_flow.store.failures import (
     inputs_dropped_problem,
 )
 from gpuemu_flow.tasks.base import resolved
-from gpuemu_flow.types import BAD, Case, CheckResult, Json, canonical_dtype
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict, canonical_dtype
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -60,6 +60,13 @@ class Reproduction:
     def still_fails(self) -> bool:
         """Tell whether it fails as before, or in another way."""
         return self.result.verdict in BAD
+
+    @property
+    def exit_code(self) -> int:
+        """1 while it fails, 0 once it passes, 4 where there is no verdict on it."""
+        if self.still_fails:
+            return 1
+        return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
 class FailureLog:
@@ -133,14 +140,13 @@ def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
 
 def list_failures(
     workspace: Workspace, op: str | None = None, limit: int | None = None
-) -> list[dict[str, Json]]:
-    """Recorded failures as commands print them, newest first."""
+) -> tuple[FailureRecord, ...]:
+    """List recorded failures, newest first."""
     if op is not None and op not in op_names(workspace):
         known = {record.op for record in FailureStore(workspace.cache)}
         if op not in known:
             select_ops(workspace, [op])
-    records = FailureStore(workspace.cache).list(op, limit)
-    return [record.to_public_json() for record in records]
+    return FailureStore(workspace.cache).list(op, limit)
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:

@@ -51,7 +51,10 @@ class Mutation:
     cases : int
         Those with a finite value to compare.
     kernel : MutationScore or None
-        Of bugs planted in the op's own PTX; None where it is no compiled kernel.
+        Of bugs planted in the op's own PTX; None where it is no compiled kernel, or where no case
+        passes as the kernel is.
+    kernel_untold : int
+        Cases that do not pass as the kernel is: they say nothing of bugs in it.
     """
 
     op: str
@@ -59,6 +62,7 @@ class Mutation:
     trivial: TrivialReport
     cases: int
     kernel: MutationScore | None = None
+    kernel_untold: int = 0
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
@@ -120,9 +124,11 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
                 results += _mutant_results(prepared, evaluator)
                 trivial += _trivial_results(prepared, previous)
                 previous = prepared.expected
-    planted, found = try_kernel_mutants(workspace, op, tried, cancel)
-    kernel = mutation_score(found, planted) if planted else None
-    return Mutation(op, mutation_score(results), assess(trivial), count, kernel)
+    found = try_kernel_mutants(workspace, op, tried, cancel)
+    planted = list(found.planted.values())
+    kernel = mutation_score(found.results, planted) if planted else None
+    untold = found.untold
+    return Mutation(op, mutation_score(results), assess(trivial), count, kernel, untold)
 
 
 def _mutant_results(prepared: Prepared, evaluator: CaseEvaluator) -> Iterator[MutantResult]:

@@ -27,7 +27,7 @@ from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, Prepare
 from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.judging.verdicts import with_violations, without_outputs
+from gpuemu_flow.judging.verdicts import with_printed, with_violations, without_outputs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
@@ -153,7 +153,9 @@ class CaseEvaluator:
             return []
         self._learn(judge_request)
         return [
-            None if result is None else with_violations(result, called.violations)
+            None
+            if result is None
+            else with_printed(with_violations(result, called.violations), called.printed)
             for result, called in zip(judge_request.results, work.done, strict=False)
         ]
 
@@ -203,7 +205,8 @@ class CaseEvaluator:
         if early is not None:
             return early
         self._learn(judge_request)
-        return with_violations(_only(judge_request), outcome.violations)
+        result = with_violations(_only(judge_request), outcome.violations)
+        return with_printed(result, outcome.printed)
 
     def _without_comparison(
         self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None

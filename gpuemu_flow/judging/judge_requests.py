@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.judging.checks import PLAIN
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.runners.answers import MALFORMED
 from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
@@ -148,6 +149,7 @@ class Evaluation:
             "method": "evaluate",
             "index": 0,
             "shadow": self._shadow,
+            "single": any(isinstance(array, Single) for array in self._inputs.values()),
             "rounding": self._rounding,
         }
         return _post(worker_client, message, self._setup, self._inputs)

@@ -22,6 +22,7 @@ from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.reference_dtypes import dtypes_to_try, expected_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.single import single, staying_single
 from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
@@ -78,13 +79,22 @@ class JudgeService:
         if method == "prepare":
             return self._prepare(payload, context)
         if method == "evaluate":
-            inputs = _copies(context.own, payload["slots"])
-            rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
-            outputs = context.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
-            return _to_json(context.own.write(outputs))
+            return self._evaluate(payload, context)
         if method == "expected":
             return self._give_expected(context, bring=bool(payload["bring"]))
         return self._judge_all(payload, context)
+
+    def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Run the reference, or its shadow, on the inputs that were sent."""
+        inputs = _copies(context.own, payload["slots"])
+        rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
+        shadow = bool(payload["shadow"])
+        if not payload["single"]:
+            outputs = context.evaluate(inputs, shadow=shadow, rounding=rounding)
+        else:
+            with staying_single():
+                outputs = context.evaluate(single(inputs), shadow=shadow, rounding=rounding)
+        return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Make or take the inputs; where they lie for the op when it is to have them."""

@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.judging.judge import Judge, judge_case
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.judging.verdicts import comparison_failed, with_violations, without_outputs
+from gpuemu_flow.judging.verdicts import (
+    comparison_failed,
+    with_printed,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import Program, RunError, error_from_json
@@ -49,7 +54,8 @@ class StoredCase:
     def verdict(self, compared: CheckResult) -> CheckResult:
         """The verdict, once the outputs are compared: what the runner saw counts, too."""
         violations = [failure_from_json(violation) for violation in self.op["violations"]]
-        return with_violations(compared, violations)
+        result = with_violations(compared, violations)
+        return with_printed(result, str(self.op.get("printed", "")))
 
     def to_json(self) -> dict[str, Json]:
         """As `judge_batch` reads it."""

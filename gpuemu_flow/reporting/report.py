@@ -15,10 +15,10 @@ from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reporting.submissions import submitted_results
+from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
-    ReportBuilder,
     RunReport,
     TaskCounts,
 )
@@ -98,7 +98,7 @@ def build_report(
     for spec in selected:
         record = states.record(spec.name)
         if record is not None:
-            records[spec.name] = record["values"]
+            records[spec.name] = record.values
     relocate = Relocator(workspace)
     builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records, relocate)
     results: list[OpResult] = []

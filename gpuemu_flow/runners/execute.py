@@ -53,11 +53,12 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Executed:
-    """Outputs of the judged call, what the checks found, and the call's seconds."""
+    """Outputs of the judged call, what the checks found, its seconds, and what kernels printed."""
 
     outputs: dict[str, np.ndarray]
     violations: tuple[Failure, ...]
     seconds: float
+    printed: str = ""
 
 
 def make_inputs(
@@ -225,6 +226,7 @@ class Executor:
             seconds = self._watch.seconds
             violations = buffers.violations(self._mutates(checks)) if watched else []
             violations += self._runner.violations()
+            printed = getattr(self._runner, "printed", "")
             if checks.repeat:
                 outputs = {name: array.copy() for name, array in outputs.items()}
                 buffers.restore()
@@ -237,7 +239,7 @@ class Executor:
         finally:
             if filled:
                 malloc.perturb(_NO_FILL)
-        return Executed(outputs, tuple(violations), seconds)
+        return Executed(outputs, tuple(violations), seconds, printed)
 
     def _mutates(self, checks: Checks) -> tuple[str, ...]:
         return self._program.mutates if checks.inputs_unchanged else self._program.input_names

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.types import Json
@@ -199,10 +199,15 @@ class Interrupted(Exception):  # noqa: N818 - an event, not an error
     """The run was cancelled while this action was at work."""
 
 
+def _cache_of(manifest: Path) -> PrivateFolder:
+    """Return the cache folder of a manifest, which lies at ``tasks/STAGE/NAME.json`` in it."""
+    return PrivateFolder(manifest.parents[2])
+
+
 def write_manifest(path: Path, content: Json) -> str:
     """Write a stage's target; its digest."""
     data = canonical(content) + b"\n"
-    write_atomic(path, data)
+    _cache_of(path).write(path, data)
     return digest_bytes(data)
 
 
@@ -215,7 +220,7 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
         ``cache-manifest`` when it is absent or not what `stage` writes.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_cache_of(path).read(path))
         if isinstance(content, dict) and content.get("stage") == stage:
             return content
         reason = "is not a manifest of that stage"

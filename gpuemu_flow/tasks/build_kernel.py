@@ -8,7 +8,6 @@ that gives the same bytes again lets the lint stand.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.assemble import assemble, disassemble
@@ -79,11 +77,11 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     is shown until the source is mended, and the other kernels go on.
     """
     params = params_of(BuildParams, spec.params)
-    with tempfile.TemporaryDirectory(dir=context.cache.staging, prefix="build-") as folder:
-        built = _MAKERS[params.kind](spec, context, Path(folder))
+    with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
+        built = _MAKERS[params.kind](spec, context, folder)
         if built.cubin is not None and not built.cubin_name:
             built.cubin = without_line_table(built.cubin)
-        _list_instructions(spec, context, Path(folder), built)
+        _list_instructions(spec, context, folder, built)
     built.problems += [
         replace(Problem(**problem), warning=True) for problem in spec.settings["tool_problems"]
     ]
@@ -107,9 +105,9 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
     """Copy an artifact into the cache; its digest, where it lies, and what to call it."""
     if data is None:
-        path.unlink(missing_ok=True)
+        context.cache.files.remove(path)
         return None
-    write_atomic(path, data)
+    context.cache.files.write(path, data)
     stored = path.relative_to(context.cache.folder).as_posix()
     shown = path.relative_to(context.root) if path.is_relative_to(context.root) else path
     return {"digest": digest_bytes(data), "path": stored, "name": name or shown.as_posix()}
@@ -127,7 +125,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
         return None
     path: Path = context.cache.folder / entry["path"]
     try:
-        data = path.read_bytes()
+        data = context.cache.files.read(path)
     except OSError as error:
         reason = error.strerror or str(error)
     else:

@@ -82,11 +82,22 @@ class ProgramParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class OpParams(ProgramParams):
-    """An op under test: which inputs it may change, and whether equal calls give equal bits."""
+    """An op under test.
+
+    Attributes
+    ----------
+    mutates : list of str
+        Inputs that it may change.
+    deterministic : bool
+        Equal calls give equal bits.
+    sandbox : JSON
+        What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
+    """
 
     STAGE = stages.OP
     mutates: list[str]
     deterministic: bool
+    sandbox: Mapping[str, Json]
 
 
 @dataclass(frozen=True, kw_only=True)

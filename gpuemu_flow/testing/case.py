@@ -159,7 +159,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         if self.result.verdict is Verdict.PASSED:
             return self.result
         if self.result.verdict is Verdict.INCONCLUSIVE:
-            pytest.skip(f"inconclusive: {'; '.join(self.result.notes)}")
+            pytest.skip(f"inconclusive: {'; '.join(self.result.all_notes)}")
         self._record()
         raise ValidationError(self.explain(), self.result)
 
@@ -218,7 +218,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 lines.append(f"    {place}: {values}")
         if len(failures) > SHOWN_FAILURES:
             lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
-        lines += [f"  {note}" for note in (self.result.notes if self.result is not None else ())]
+        lines += [
+            f"  {note}" for note in (self.result.all_notes if self.result is not None else ())
+        ]
         lines += self.how_to_see_it_again()
         return "\n".join(lines)
 
