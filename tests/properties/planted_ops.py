@@ -147,7 +147,7 @@ def planted_ops(count: int, seed: int) -> list[PlantedOp]:
     faults = _in_turns([*VALUE_FAULTS, *WATCHED_FAULTS], draw)
     of_references = _in_turns(list(REFERENCE_FAULTS), draw)
     return [
-        planted_op(n, next(faults), next(of_references) if n % 2 else "none", draw)
+        planted_op(n, next(faults), next(of_references) if n % 5 < 3 else "none", draw)
         for n in range(count)
     ]
 
