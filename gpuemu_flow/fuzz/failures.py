@@ -234,8 +234,9 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
     UsageError
         ``failure-not-runnable``: the outputs came from a process of the user's own.
     """
-    provenance = record.provenance or {}
-    if provenance.get("op", {}).get("kind") == SUBMITTED:
+    provenance = record.provenance if isinstance(record.provenance, Mapping) else {}
+    op = provenance.get("op")
+    if isinstance(op, Mapping) and op.get("kind") == SUBMITTED:
         raise _not_runnable(record)
     schema = None
     if record.op in op_names(workspace) and record.dtype in dtypes_of(workspace, record.op):
@@ -243,7 +244,12 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         schema = found.schema
         if _first(workspace, record).source != "daemon":
             return found.subject, schema
-    recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
+    try:
+        recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        message = f"the record of failure {record.id} does not say how {record.op} was run"
+        hint = "`run` and `fuzz` record its failures anew"
+        raise UsageError(Problem("failure-not-runnable", message, hint)) from None
     now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
     return now, schema
 

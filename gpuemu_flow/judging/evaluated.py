@@ -25,7 +25,7 @@ class EvaluatedCase:
     case : Case
     result : CheckResult
     actual : mapping of str to ndarray
-        Views that are valid until the next trial; empty where the op gave no outputs.
+        Views that are valid until the next case; empty where the op gave no outputs.
     """
 
     case: Case

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -25,11 +24,8 @@ from gpuemu_flow.numerics.envelope import (
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
-from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.runners.jobs import Evaluator
-from gpuemu_flow.store.blobs import SUFFIX
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance, Verdict
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -126,7 +122,7 @@ class Judge:
         self._policy = Policy(
             nan_policy=settings.nan_policy,
             inf_policy=settings.inf_policy,
-            invariants=tuple(settings.invariants),
+            invariants=settings.invariants,
             shape_preserved_input=settings.shape_preserved_input,
         )
 
@@ -316,29 +312,3 @@ def judge_case(
     except BaseException as error:  # the reference may raise anything
         text = f"{type(error).__name__}: {error}"
         return comparison_failed(RunError("reference-failed", text))
-
-
-def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
-    """Judge a batch of cases whose outputs lie in the blob store.
-
-    Parameters
-    ----------
-    payload : JSON
-        ``blobs`` (folder), ``compare``, ``expected_dtypes``, ``samples``, ``cases`` (each with
-        ``case``, ``op`` and ``reference`` records).
-    evaluator : Evaluator
-    """
-    samples = [Case.from_json(case) for case in payload["samples"]]
-    settings = CompareParams.from_json(payload["compare"])
-    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator)
-    folder = Path(payload["blobs"])
-    results = []
-    for item in payload["cases"]:
-        case = Case.from_json(item["case"])
-        actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
-        results.append(judge_case(judge, case, actual, expected).to_json())
-    return results
-
-
-def _outputs(folder: Path, digest: str) -> dict[str, NDArray[Any]]:
-    return blobs.read(folder / digest[:2] / (digest + SUFFIX))

@@ -36,7 +36,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass
 class _Item:
-    """One case at hand, and what the reference gave or raised; see `questions.PreparedBatch`."""
+    """One case at hand, and what the reference gave or raised; see `PreparedBatch`."""
 
     case: Case
     inputs: Arrays
@@ -54,7 +54,7 @@ class JudgeService:
     Parameters
     ----------
     setup : mapping
-        See `questions.Setup`. Facts that are given need not be found out again.
+        See `judge_requests.Setup`. Facts that are given need not be found out again.
     """
 
     def __init__(self, setup: Mapping[str, Json]) -> None:

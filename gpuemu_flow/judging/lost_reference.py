@@ -28,13 +28,37 @@ def ask_expected(
     request : JudgeRequest
         With the outputs, if the attempt is good and `bring` is True.
     """
-    while True:
-        request = JudgeRequest(setup, about, method="expected")
-        request.bring = bring
-        attempt = reference.ask(request)
-        if not (attempt.ended and setup.widens and about.widens):
-            return attempt, request
+    attempt, request = _ask(reference, setup, about, bring=bring)
+    if not attempt.ended:
+        return attempt, request
+    attempt, request = _ask(reference, setup, about, bring=False)
+    if attempt.ended and setup.widens and about.widens:
         about.widens = False
+        attempt, request = _ask(reference, setup, about, bring=False)
+    if not bring or not attempt.outcome.ok:
+        return attempt, request
+    request.bring = True
+    return _with_probe_or_without(reference, setup, request), request
+
+
+def _ask(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    request = JudgeRequest(setup, about, method="expected")
+    request.bring = bring
+    return reference.ask(request), request
+
+
+def _with_probe_or_without(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest
+) -> Attempt:
+    """Ask what needs the dtypes of the outputs; again where looking for them ends the process."""
+    attempt = reference.ask(request)
+    if attempt.ended and setup.probes:
+        setup.probes = False
+        attempt = reference.ask(request)
+        setup.probes = attempt.ended  # then it was not the probe
+    return attempt
 
 
 def judge_in_steps(
@@ -61,10 +85,6 @@ def judge_in_steps(
     early = without_outputs(attempt.outcome.error, op)
     if early is not None:
         return early
-    attempt = reference.ask(request)
-    if attempt.ended and setup.probes:
-        setup.probes = False
-        attempt = reference.ask(request)
-        setup.probes = attempt.ended  # then it was not the probe
+    attempt = _with_probe_or_without(reference, setup, request)
     error = attempt.outcome.error
     return None if error is None else comparison_failed(error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from gpuemu_flow.types import PRECISIONS, Json
 
@@ -21,9 +21,9 @@ class CompareParams:
     precision : str
         One of `types.PRECISIONS`.
     nan_policy, inf_policy : str
-    invariants : sequence of str
+    invariants : tuple of str
     shape_preserved_input : str or None
-    mutates : sequence of str
+    mutates : tuple of str
         Inputs that the op may change.
     deterministic : bool
     reference_dtype : str or None
@@ -35,9 +35,9 @@ class CompareParams:
     precision: str = PRECISIONS[0]
     nan_policy: str = "match"
     inf_policy: str = "match"
-    invariants: Sequence[str] = ()
+    invariants: tuple[str, ...] = ()
     shape_preserved_input: str | None = None
-    mutates: Sequence[str] = ()
+    mutates: tuple[str, ...] = ()
     deterministic: bool = True
     reference_dtype: str | None = None
 
@@ -50,4 +50,5 @@ class CompareParams:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
         """Rebuild from `to_json`'s form; TypeError when it is not that."""
-        return cls(**data)
+        given = cls(**data)
+        return replace(given, invariants=tuple(given.invariants), mutates=tuple(given.mutates))

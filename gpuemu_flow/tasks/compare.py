@@ -10,19 +10,12 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpuemu_flow.errors import CancelledRunError
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.stored import StoredCase, StoredJudge
 from gpuemu_flow.judging.summary import summarise
-from gpuemu_flow.judging.verdicts import (
-    comparison_failed,
-    with_printed,
-    with_violations,
-    without_outputs,
-)
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import RunError, error_from_json
-from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -39,19 +32,16 @@ from gpuemu_flow.tasks.base import (
 )
 from gpuemu_flow.tasks.generate import read_cases, read_samples
 from gpuemu_flow.tasks.outputs import heal_missing
+from gpuemu_flow.tasks.params import params_of
 from gpuemu_flow.types import (
     Case,
     CheckResult,
     Json,
     Verdict,
-    failure_from_json,
 )
 
 STAGE = stages.COMPARE
 VERSION = stages.VERSIONS[STAGE]
-WORKER = "gpuemu_flow.judging.judge:judge_batch"
-EVALUATIONS = 20
-OVERHEAD_SECONDS = 300.0
 BATCH = 32  # cases per message to a worker: enough to hide the round trip, few enough to see move
 
 
@@ -86,29 +76,33 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     )
     results: dict[int, CheckResult] = {}
     parts: dict[int, list[Json]] = {}
-    todo: list[dict[str, Json]] = []
-    for case, op, reference in pairs:
-        early = without_outputs(_error_of(reference), _error_of(op))
+    todo: list[StoredCase] = []
+    for stored in pairs:
+        index = stored.case.index
+        early = stored.without_outputs()
         if early is not None:
-            results[case.index] = early
+            results[index] = early
             continue
-        parts[case.index] = about = [case.identity(), op, reference]
+        parts[index] = about = [stored.case.identity(), stored.op, stored.reference]
         known = inputs.find(functools.partial(_known, context.cache, about))
         if known is not None:
-            results[case.index] = known
+            results[index] = known
         else:
-            todo.append({"case": case.to_json(), "op": op, "reference": reference})
+            todo.append(stored)
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
+    program = program_of(spec.settings["reference"])
+    judge = StoredJudge(
+        context.pool,
+        program,
+        params_of(CompareParams, spec.params),
+        expected_dtypes,
+        samples,
+        context.cache.blobs.folder,
+        context.cancel,
+        lambda seen: inputs.learn("reference", seen, program.env),
+    )
     _judge(
-        spec,
-        context,
-        todo,
-        cases=cases,
-        samples=samples,
-        expected_dtypes=expected_dtypes,
-        parts=parts,
-        inputs=inputs,
-        results=results,
+        spec, context, judge, todo, total=len(cases), parts=parts, inputs=inputs, results=results
     )
     verdicts = [(case, results[case.index]) for case in cases]
     summary = summarise(verdicts)
@@ -134,14 +128,10 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
 
 def _pairs(
     cases: Sequence[Case], ops: Sequence[Json], references: Sequence[Json]
-) -> list[tuple[Case, dict[str, Any], dict[str, Any]]]:
+) -> list[StoredCase]:
     by_index = {record["index"]: record for record in ops}
     expected = {record["index"]: record for record in references}
-    return [(case, by_index[case.index], expected[case.index]) for case in cases]
-
-
-def _error_of(record: Mapping[str, Json]) -> RunError | None:
-    return None if record["ok"] else error_from_json(record["error"])
+    return [StoredCase(case, by_index[case.index], expected[case.index]) for case in cases]
 
 
 def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
@@ -162,66 +152,29 @@ def _known(cache: WorkspaceCache, about: list[Json], shared: str) -> CheckResult
 def _judge(
     spec: TaskSpec,
     context: StageContext,
-    todo: Sequence[dict[str, Json]],
+    judge: StoredJudge,
+    todo: Sequence[StoredCase],
     *,
-    cases: Sequence[Case],
-    samples: Sequence[Case],
-    expected_dtypes: Mapping[str, Json],
+    total: int,
     parts: Mapping[int, list[Json]],
     inputs: SeenInputs,
     results: dict[int, CheckResult],
 ) -> None:
-    """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
-    common = {
-        "samples": [case.to_json() for case in samples],
-        "blobs": str(context.cache.blobs.folder),
-        "compare": spec.params.to_json(),
-        "expected_dtypes": expected_dtypes,
-    }
+    """Have the cases judged, batch by batch, and keep each verdict as it comes."""
     fresh = 0
     for start in range(0, len(todo), BATCH):
         if context.cancel.is_set():
             raise Interrupted
         batch = heal_missing(spec, context, todo[start : start + BATCH])
-        answers = _ask(spec, context, common, batch, inputs)
+        try:
+            judged = judge.judge(batch)
+        except CancelledRunError:
+            raise Interrupted from None
         shared = inputs.key() if context.unchanged() else None
-        for item, judged in zip(batch, answers, strict=True):
-            index = item["case"]["index"]
-            violations = [failure_from_json(v) for v in item["op"]["violations"]]
-            result = with_violations(judged, violations)
-            result = with_printed(result, str(item["op"].get("printed", "")))
+        for stored, result in zip(batch, judged, strict=True):
+            index = stored.case.index
             if result.verdict is not Verdict.ERROR and shared is not None:
                 context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
             results[index] = result
         fresh += len(batch)
-        context.on_progress(Progress(spec.name, len(results), len(cases), fresh))
-
-
-def _ask(
-    spec: TaskSpec,
-    context: StageContext,
-    common: Mapping[str, Json],
-    batch: Sequence[dict[str, Json]],
-    inputs: SeenInputs,
-) -> list[CheckResult]:
-    """Verdicts of a worker; a batch whose worker fails is asked again case by case."""
-    program = program_of(spec.settings["reference"])
-    # The envelope evaluates the reference some 16 times per case.
-    largest = max(Case.from_json(item["case"]).nbytes for item in batch)
-    seconds = OVERHEAD_SECONDS + len(batch) * EVALUATIONS * program.patience(largest)
-    try:
-        answers = context.pool.call(
-            program,
-            WORKER,
-            {**common, "cases": list(batch)},
-            seconds=seconds,
-            cancel=context.cancel,
-            on_observed=lambda seen: inputs.learn("reference", seen, program.env),
-        )
-        return [CheckResult.from_json(answer) for answer in answers]
-    except CancelledRunError:
-        raise Interrupted from None
-    except JobFailedError as failed:
-        if len(batch) > 1:
-            return [r for item in batch for r in _ask(spec, context, common, [item], inputs)]
-        return [comparison_failed(failed.error)]
+        context.on_progress(Progress(spec.name, len(results), total, fresh))

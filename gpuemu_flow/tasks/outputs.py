@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
+from gpuemu_flow.judging.stored import StoredCase
 from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.execute import outcome_record
-from gpuemu_flow.types import Case, Json
+from gpuemu_flow.types import Json
 
 
 def heal_missing(
-    spec: TaskSpec, context: StageContext, batch: Sequence[dict[str, Json]]
-) -> list[dict[str, Json]]:
+    spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
+) -> list[StoredCase]:
     """`batch` with every blob present and verified.
 
     A blob that was collected, deleted or damaged is made again by running its program on its
@@ -24,18 +26,26 @@ def heal_missing(
     Interrupted
         When the run was cancelled.
     """
-    healed = [dict(item) for item in batch]
+    healed = {stored.case.index: stored for stored in batch}
     for role in ("op", "reference"):
-        lost = [i for i in healed if context.cache.blobs.read(i[role]["blob"]) is None]
+        lost = [
+            stored
+            for stored in healed.values()
+            if context.cache.blobs.read(getattr(stored, role)["blob"]) is None
+        ]
         if lost:
-            _run_again(role, spec.settings[role], context, lost)
-    return healed
+            healed.update(_run_again(role, spec.settings[role], context, lost))
+    return list(healed.values())
 
 
 def _run_again(
-    role: str, maker: Mapping[str, Json], context: StageContext, lost: Sequence[dict[str, Json]]
-) -> None:
-    requests = [Request(Case.from_json(item["case"]), item[role]["input_dtype"]) for item in lost]
+    role: str, maker: Mapping[str, Json], context: StageContext, lost: Sequence[StoredCase]
+) -> dict[int, StoredCase]:
+    records = [getattr(stored, role) for stored in lost]
+    requests = [
+        Request(stored.case, record["input_dtype"])
+        for stored, record in zip(lost, records, strict=True)
+    ]
     outcomes = context.pool.run(
         program_of(maker),
         requests,
@@ -46,6 +56,11 @@ def _run_again(
     )
     if len(outcomes) != len(lost):
         raise Interrupted
-    for item, request, outcome in zip(lost, requests, outcomes, strict=True):
-        again = outcome_record(request, outcome)
-        item[role] = {**again, "violations": item[role]["violations"] or again["violations"]}
+    found = {}
+    for stored, old, request, outcome in zip(lost, records, requests, outcomes, strict=True):
+        new = outcome_record(request, outcome)
+        new["violations"] = old["violations"] or new["violations"]
+        found[stored.case.index] = (
+            replace(stored, op=new) if role == "op" else replace(stored, reference=new)
+        )
+    return found

@@ -6,12 +6,15 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mini_workspace import Mini
 
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import UsageError
+from gpuemu_flow.fuzz.failures import subject_for
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.store.failures import FailureStore
@@ -137,3 +140,21 @@ def test_after_an_edit_of_the_op_its_cases_are_judged_again(mini: Mini) -> None:
     assert len(again.failures) > 10
     mini.edit("scripts/scale.py", "* 3.0625", "* 3")
     assert fuzzed(mini, "scale", FuzzOptions(iterations=20)).cached == 20
+
+
+@pytest.mark.parametrize("lacking", ["compare", "reference", "op"])
+def test_a_record_that_does_not_say_how_the_op_was_run_is_refused(mini: Mini, lacking: str) -> None:
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    mini.command("fuzz", "scale", "-n", "1", "--no-confirm", code=1)
+    text = (mini.root / "gpuemu.toml").read_text()
+    mini.write("gpuemu.toml", text.replace('"scale"', '"scaled"'))
+    workspace = Workspace(mini.root, environ=mini.environment())
+    (record,) = FailureStore(workspace.cache)
+    subject, _ = subject_for(workspace, record)
+    assert subject.name == "scale"
+    for damaged in ({"junk": 1}, [], None):
+        changed = replace(record, provenance={**record.provenance, lacking: damaged})
+        with pytest.raises(UsageError) as refused:
+            subject_for(workspace, changed)
+        assert refused.value.slug == "failure-not-runnable"
+    workspace.cache.close()

@@ -15,6 +15,7 @@ from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
 from gpuemu_flow.judging.evaluated import BatchSize
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
 
 REFERENCE = "def reference(x): return x * 2"
@@ -205,3 +206,51 @@ def test_a_reference_that_hangs_while_the_op_still_runs(ws: Workspace) -> None:
         found = opened.judge(make_case(0)).result
     assert found.verdict is Verdict.ERROR
     assert "op-timeout" in found.failures[0].message
+
+
+REFUSALS = {
+    "raises": "raise ValueError('no')",
+    "exits": "raise SystemExit(3)",
+    "ends its process": "import os; os._exit(3)",
+    "hangs": "import time; time.sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("refused", ["float64", "float32"])
+@pytest.mark.parametrize("deed", REFUSALS)
+def test_a_reference_may_refuse_one_of_two_dtypes_in_any_way(
+    ws: Workspace, deed: str, refused: str
+) -> None:
+    """In the end it has given outputs, or the dtypes of its outputs are taken from the case."""
+    reference = f"""
+    def reference(x):
+        if x.dtype == '{refused}':
+            {REFUSALS[deed]}
+        return x * 2
+    """
+    with evaluator(ws, "def op(x): return x * 2", reference, timeout=2) as opened:
+        found = [opened.judge(make_case(0)).result, *together(opened, cases(2))]
+        prepared = opened.prepare(make_case(0))
+    assert {result.verdict for result in found} == {Verdict.PASSED}
+    assert prepared.dtypes == {"result": "float32"}
+
+
+def test_an_error_of_the_reference_comes_before_the_ops(ws: Workspace) -> None:
+    with evaluator(ws, "def op(x): raise ValueError", "def reference(x): raise KeyError") as opened:
+        found = [
+            opened.judge(make_case(0)).result,
+            opened.judge_error(make_case(0), RunError("op-exception", "ValueError")),
+            opened.judge_outputs(make_case(0), materialise(make_case(0)), {"result": np.zeros(1)}),
+        ]
+    assert {result.failures[0].kind for result in found} == {FailureKind.REFERENCE}
+
+
+def test_bytes_that_are_no_bool_are_the_ops_fault(ws: Workspace) -> None:
+    op = "import numpy as np\ndef op(x): return np.full(x.shape, 2, np.uint8).view(bool)"
+    with evaluator(ws, op, "def reference(x): return x > 0") as opened:
+        case = make_case(0)
+        given = {"result": np.full(case.inputs[0].shape, 2, np.uint8).view(bool)}
+        found = [opened.judge(case).result, opened.judge_outputs(case, materialise(case), given)]
+    for result in found:
+        assert result.failures[0].why == "op-output-junk"
+        assert result.verdict is Verdict.ERROR

@@ -98,6 +98,8 @@ class PlantedOp:
     name, dtype, fault, reference_fault : str
     watched : bool
         The fault shows only to who runs the op.
+    script : bool
+        The op reads its inputs from standard input, and prints its outputs.
     op, reference, table : str
         Texts of the two files and of the table.
     """
@@ -107,6 +109,7 @@ class PlantedOp:
     fault: str
     reference_fault: str
     watched: bool
+    script: bool
     op: str
     reference: str
     table: str
@@ -118,13 +121,33 @@ class PlantedOp:
 _HEAD = "import numpy as np\n\nOWN = {own!r}\nSEEN = []\nMEMORY = {{}}\n\n\n"
 
 
+_SCRIPT = """
+
+import base64, json, sys
+
+def read(tensor):
+    data = base64.b64decode(tensor["data"])
+    return np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"]).copy()
+
+def tensor(array):
+    array = np.ascontiguousarray(array)
+    data = base64.b64encode(array.tobytes()).decode()
+    return {{"shape": list(array.shape), "dtype": str(array.dtype), "data": data}}
+
+inputs = json.load(sys.stdin)["inputs"]
+outputs = op(*(read(inputs[name]) for name in {names}))
+outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+print(json.dumps({{"outputs": dict(zip({outputs}, map(tensor, outputs)))}}))
+"""
+
+
 def planted_ops(count: int, seed: int) -> list[PlantedOp]:
     """Draw ops whose faults take turns, so that few ops have one of each."""
     draw = random.Random(seed)
     faults = _in_turns([*VALUE_FAULTS, *WATCHED_FAULTS], draw)
     of_references = _in_turns(list(REFERENCE_FAULTS), draw)
     return [
-        planted_op(n, next(faults), next(of_references) if n % 2 else "none", draw)
+        planted_op(n, next(faults), next(of_references) if n % 5 < 3 else "none", draw)
         for n in range(count)
     ]
 
@@ -140,6 +163,7 @@ def planted_op(number: int, fault: str, reference_fault: str, draw: random.Rando
     inputs = draw.choice(("one", "one", "two"))
     dtype = draw.choice(DTYPES)
     expression = draw.choice(EXPRESSIONS[inputs])
+    script = number % 8 == 5 and dtype != "bfloat16"
     watched = fault in WATCHED_FAULTS
     code = WATCHED_FAULTS[fault] if watched else VALUE_FAULTS[fault]
     arguments = "x, w" if inputs == "two" else "x"
@@ -157,6 +181,10 @@ def planted_op(number: int, fault: str, reference_fault: str, draw: random.Rando
         body = "".join(f"    {line}\n" for line in lines if line)
         return _HEAD.format(own=own) + f"def {function}({arguments}):\n{body}"
 
+    op = text("op", code)
+    if script:
+        named = ["y", "b"] if several else ["output"]
+        op += _SCRIPT.format(names=["x", "w"] if inputs == "two" else ["x"], outputs=named)
     outputs = '{ y = ["M", "N"], b = ["M", "N"] }' if several else ""
     shaped = '{ x = ["M", "N"], w = ["M", "N"] }' if inputs == "two" else '{ x = ["M", "N"] }'
     names = '["x", "w"]' if inputs == "two" else '["x"]'
@@ -166,7 +194,7 @@ def planted_op(number: int, fault: str, reference_fault: str, draw: random.Rando
     table = [
         "[[ops]]",
         f'name = "{name}"',
-        f'op = "ops/{name}.py:op"',
+        f'op = "ops/{name}.py{"" if script else ":op"}"',
         f'reference = "refs/ref_{name}.py:reference"',
         f"input_names = {names}",
         f'dtypes = ["{dtype}"]',
@@ -184,7 +212,8 @@ def planted_op(number: int, fault: str, reference_fault: str, draw: random.Rando
         fault,
         reference_fault,
         watched,
-        text("op", code),
+        script,
+        op,
         text("reference", REFERENCE_FAULTS[reference_fault]),
         "\n".join(table) + "\n",
     )

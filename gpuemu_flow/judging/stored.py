@@ -1,0 +1,160 @@
+"""Judge cases whose outputs lie in the blob store: ``run``'s way, each of whose parts is cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.judging.judge import Judge, judge_case
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.verdicts import (
+    comparison_failed,
+    with_printed,
+    with_violations,
+    without_outputs,
+)
+from gpuemu_flow.observed import Observation
+from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import Program, RunError, error_from_json
+from gpuemu_flow.runners.attempt import JobFailedError
+from gpuemu_flow.runners.jobs import Evaluator
+from gpuemu_flow.runners.pool import Pool
+from gpuemu_flow.store.blobs import SUFFIX
+from gpuemu_flow.types import Case, CheckResult, Json, failure_from_json
+
+WORKER = "gpuemu_flow.judging.stored:judge_batch"
+EVALUATIONS = 20
+OVERHEAD_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class StoredCase:
+    """One case, and the records of what its two programs gave.
+
+    Attributes
+    ----------
+    case : Case
+    op, reference : mapping
+        `runners.api.Outcome` as JSON, as manifests hold it.
+    """
+
+    case: Case
+    op: Mapping[str, Json]
+    reference: Mapping[str, Json]
+
+    def without_outputs(self) -> CheckResult | None:
+        """The verdict where a program gave nothing; see `verdicts.without_outputs`."""
+        return without_outputs(_error_of(self.reference), _error_of(self.op))
+
+    def verdict(self, compared: CheckResult) -> CheckResult:
+        """The verdict, once the outputs are compared: what the runner saw counts, too."""
+        violations = [failure_from_json(violation) for violation in self.op["violations"]]
+        result = with_violations(compared, violations)
+        return with_printed(result, str(self.op.get("printed", "")))
+
+    def to_json(self) -> dict[str, Json]:
+        """As `judge_batch` reads it."""
+        return {"case": self.case.to_json(), "op": self.op, "reference": self.reference}
+
+
+def _error_of(record: Mapping[str, Json]) -> RunError | None:
+    return None if record["ok"] else error_from_json(record["error"])
+
+
+@dataclass(frozen=True)
+class StoredJudge:
+    """Judges the cases of one op and dtype, in workers that have the reference at hand.
+
+    Attributes
+    ----------
+    pool : Pool
+    reference : Program
+        The ``auto`` tolerance evaluates it anew.
+    compare : CompareParams
+    expected_dtypes : mapping of str to list of str
+    samples : sequence of Case
+    folder : Path
+        Of the blobs.
+    cancel : threading.Event
+    on_observed : callable
+        Told what the reference was seen to use.
+    """
+
+    pool: Pool
+    reference: Program
+    compare: CompareParams
+    expected_dtypes: Mapping[str, list[str]]
+    samples: Sequence[Case]
+    folder: Path
+    cancel: Event
+    on_observed: Callable[[Observation], None]
+
+    def judge(self, batch: Sequence[StoredCase]) -> list[CheckResult]:
+        """Judge cases; a batch whose worker fails is judged case by case.
+
+        Raises
+        ------
+        CancelledRunError
+        """
+        results = {stored.case.index: stored.without_outputs() for stored in batch}
+        there = [stored for stored in batch if results[stored.case.index] is None]
+        for stored, compared in zip(there, self._compare(there), strict=True):
+            results[stored.case.index] = stored.verdict(compared)
+        return [result for result in results.values() if result is not None]
+
+    def _compare(self, batch: Sequence[StoredCase]) -> list[CheckResult]:
+        if not batch:
+            return []
+        # The envelope evaluates the reference some 16 times per case.
+        patience = self.reference.patience(max(stored.case.nbytes for stored in batch))
+        try:
+            answers = self.pool.call(
+                self.reference,
+                WORKER,
+                {
+                    "samples": [case.to_json() for case in self.samples],
+                    "blobs": str(self.folder),
+                    "compare": self.compare.to_json(),
+                    "expected_dtypes": self.expected_dtypes,
+                    "cases": [stored.to_json() for stored in batch],
+                },
+                seconds=OVERHEAD_SECONDS + len(batch) * EVALUATIONS * patience,
+                cancel=self.cancel,
+                on_observed=self.on_observed,
+            )
+            return [CheckResult.from_json(answer) for answer in answers]
+        except JobFailedError as failed:
+            if len(batch) > 1:
+                return [result for stored in batch for result in self._compare([stored])]
+            return [comparison_failed(failed.error)]
+
+
+def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
+    """Judge a batch of cases whose outputs lie in the blob store.
+
+    Parameters
+    ----------
+    payload : JSON
+        ``blobs`` (folder), ``compare``, ``expected_dtypes``, ``samples``, ``cases`` (each with
+        ``case``, ``op`` and ``reference`` records).
+    evaluator : Evaluator
+    """
+    samples = [Case.from_json(case) for case in payload["samples"]]
+    settings = CompareParams.from_json(payload["compare"])
+    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator)
+    folder = Path(payload["blobs"])
+    results = []
+    for item in payload["cases"]:
+        case = Case.from_json(item["case"])
+        actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
+        results.append(judge_case(judge, case, actual, expected).to_json())
+    return results
+
+
+def _outputs(folder: Path, digest: str) -> dict[str, NDArray[Any]]:
+    return blobs.read(folder / digest[:2] / (digest + SUFFIX))
