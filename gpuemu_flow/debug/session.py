@@ -163,7 +163,7 @@ class Session:
             raise problems.bad_arguments(BY_WORD["list"].usage)
         records = self._records()
         shown = records[: int(rest[:9]) if rest else LISTED]
-        yield from (failure_text.failure_row(record.to_public_json()) for record in shown)
+        yield from (failure_text.failure_row(record) for record in shown)
         of = f" of {self.op}" if self.op else ""
         more = f", {len(shown)} shown" if len(shown) < len(records) else ""
         yield f"{plural(len(records), 'failure')}{of}{more}"

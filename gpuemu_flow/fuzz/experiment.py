@@ -191,8 +191,10 @@ class Experiment:
             if tried.failed is None:
                 continue
             fits = self._relater.observe(tried)
+            if tried.failed and fits is None:
+                continue
             if tried.failed:
-                failed, fitted = failed + 1, fitted + fits
+                failed, fitted = failed + 1, fitted + bool(fits)
             else:
                 passed += 1
             if not self._relater.left:

@@ -14,6 +14,7 @@ from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.perturb import widen
 from gpuemu_flow.numerics.relations import Observation, Relation, output_relations, predict
 from gpuemu_flow.numerics.relations_inputs import Ask, holds, input_relations
+from gpuemu_flow.numerics.relations_masks import KINDS, mask_holds, mask_relations
 from gpuemu_flow.types import Case
 
 PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
@@ -22,7 +23,7 @@ PLAIN = ("normal", "uniform", "integers", "small", "negative", "ties")
 FIRST = 3
 """Known failing cases that relations are looked for in."""
 
-OF_TILES = ("padded", "cut", "repeated")
+OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "tile-edge")
 """Relations whose formula is a tile: which one it is, other cases have to tell."""
 
 FORGIVEN = 8
@@ -35,10 +36,11 @@ LEAST, MOST = 12, 1 << 15
 """Elements that the inputs of such a case have together."""
 
 PREFERRED = (
-    "factor", "transposed", "reversed", "offset", "power", "row-term", "ignored", "scaled-input",
-    "swapped-inputs", "off-by-one", "shifted", "rolled", "reversed-input", "swapped-input", "cut",
-    "padded", "wrong-axis", "repeated", "repeated-input", "clamped", "eps", "row-stat", "half",
-    "rounded-input",
+    "factor", "transposed", "reversed", "offset", "power", "row-term", "unwritten", "ignored",
+    "scaled-input", "swapped-inputs", "off-by-one", "shifted", "rolled", "reversed-input",
+    "swapped-input", "cut", "short", "masked", "masked-tiles", "padded", "overread", "tile-edge",
+    "wrong-axis", "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps",
+    "row-stat", "half", "rounded-input", "place",
 )  # fmt: skip
 """Of relations that fit alike, the plainest one is named."""
 
@@ -79,6 +81,7 @@ class Relater:
         self._ask = ask
         self.left: set[Relation] | None = None
         self._seen = 0
+        self._begun = 0
         self._misses: dict[Relation, int] = {}
 
     @staticmethod
@@ -89,39 +92,60 @@ class Relater:
         return LEAST <= case.numel <= MOST and all(s.strategy in PLAIN for s in case.inputs)
 
     def candidates(self, failing: Sequence[Case]) -> list[Case]:
-        """Some failing cases to begin with: of different sizes, the smallest first."""
-        plain = sorted(filter(self.is_plain, failing), key=lambda c: (c.numel < 64, c.numel))
+        """Some failing cases to begin with, of different sizes: small ones, but none of size 1."""
+        plain = sorted(filter(self.is_plain, failing), key=_how_telling)
         chosen: list[Case] = []
         for case in plain:
             if all(case.dims != other.dims or not case.dims for other in chosen):
                 chosen.append(case)
         return chosen[:FIRST]
 
-    def observe(self, tried: Tried) -> bool:
-        """Drop the relations that a case contradicts; True when one fits it."""
+    def observe(self, tried: Tried) -> bool | None:
+        """Drop the relations that a case contradicts.
+
+        Returns
+        -------
+        bool or None
+            Whether one fits the case; None where none says anything of it.
+        """
         seen = self._observation(tried)
         if seen is None:
             return bool(self.left)
-        if not self.left and self._seen < FIRST - 1:
-            if tried.failed and seen.telling:
-                self._seen += 1
-                self.left = output_relations(seen) | input_relations(seen, self._ask)
-                self._misses = dict.fromkeys(self.left, 0)
-            return bool(self.left)
+        if not self.left:
+            return self._begin(seen) if tried.failed else False
         self._seen += 1
-        fitted = False
+        told = set()
         for relation in sorted(self.left or (), key=_rank):
             fits = self._fits(relation, seen, tried)
-            fitted |= fits
-            self._misses[relation] += not fits
+            told.add(fits)
+            self._misses[relation] += fits is False
         allowed = self._seen // FORGIVEN
         self.left = {r for r in self.left or () if self._misses[r] <= allowed + (self._seen < 4)}
-        return fitted
+        if not self.left and tried.failed and self._begin(seen):
+            return True  # what the cases before were explained by was chance
+        return True if True in told else False if False in told or not told else None
 
-    def _fits(self, relation: Relation, seen: Observation, tried: Tried) -> bool:
+    def _begin(self, seen: Observation) -> bool:
+        """Look for relations in a failing case; True when there are any."""
+        if self._begun >= FIRST - 1:
+            return False
+        found = mask_relations(seen, self._ask)
+        if seen.telling:
+            found |= output_relations(seen) | input_relations(seen, self._ask)
+        if seen.telling or found:
+            self._begun += 1
+            self._seen = 1
+            self.left, self._misses = found, dict.fromkeys(found, 0)
+        return bool(found)
+
+    def _fits(self, relation: Relation, seen: Observation, tried: Tried) -> bool | None:
+        if relation.kind in KINDS:
+            return mask_holds(relation, seen, self._ask)
         told = holds(relation, seen, self._ask)
         if told is not None:
             return told
+        if relation.kind == "cut" and dict(tried.case.dims).get(relation.subject, 0) < 2:
+            return None
         if _is_of_outputs(relation):
             return predict(relation, seen)
         # It says nothing of this case. Where swapped axes would have to be of one size, and others
@@ -162,6 +186,11 @@ def _floats(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]
     if not arrays or any(dtype_name(array.dtype) is None for array in arrays.values()):
         return None
     return {name: np.array(to_float64(array)) for name, array in arrays.items()}
+
+
+def _how_telling(case: Case) -> tuple[bool, bool, int]:
+    """Sort key: what is of size 1 hides what is done along it."""
+    return any(size == 1 for _, size in case.dims), case.numel < 64, case.numel
 
 
 def _is_of_outputs(relation: Relation) -> bool:

@@ -114,7 +114,7 @@ class Observation:
 
     def _wrong(self, name: str) -> BoolArray:
         relative = WRONG.get(self.dtypes[name], 0.0)
-        return ~_near(self.actual[name], self.expected[name], relative)
+        return ~is_near(self.actual[name], self.expected[name], relative)
 
     def usable(self) -> bool:
         """Tell whether its outputs can be compared with predictions."""
@@ -124,7 +124,8 @@ class Observation:
         )
 
 
-def _near(values: Float64Array, others: Float64Array, relative: float) -> BoolArray:
+def is_near(values: Float64Array, others: Float64Array, relative: float) -> BoolArray:
+    """Tell which values differ by no more than a relative error, or are alike in being NaN."""
     finite = np.abs(others[np.isfinite(others)])
     scale = float(np.median(finite)) if finite.size else 0.0
     with np.errstate(all="ignore"):
@@ -139,16 +140,16 @@ def agrees(seen: Observation, name: str, predicted: Float64Array, wrong: BoolArr
     if predicted.shape != actual.shape:
         return False
     if seen.passed:
-        return float(np.mean(_near(actual, predicted, ABOUT))) >= MOSTLY
+        return float(np.mean(is_near(actual, predicted, ABOUT))) >= MOSTLY
     relative = WRONG.get(seen.dtypes[name], 0.0)
-    near = _near(actual, predicted, 2.0 * relative)
-    about = near | _near(actual, predicted, max(ABOUT, relative))
+    near = is_near(actual, predicted, 2.0 * relative)
+    about = near | is_near(actual, predicted, max(ABOUT, relative))
     with np.errstate(all="ignore"):
         left = np.abs(actual - predicted) <= LEFT * np.abs(actual - expected)
     explained = about & (left | (actual == predicted) | ~np.isfinite(actual))
     if np.count_nonzero(explained & wrong) < NEARLY_ALL * np.count_nonzero(wrong):
         return False
-    others = near | _near(predicted, expected, 20.0 * relative)
+    others = near | is_near(predicted, expected, 20.0 * relative)
     return bool(np.count_nonzero(others & ~wrong) >= NEARLY_ALL * np.count_nonzero(~wrong))
 
 

@@ -1,5 +1,8 @@
 """What really is the cause of each planted bug, written before any cause was looked at.
 
+What relations of masks (`relations_masks`) say of four bugs was added when these came to be; it is
+what the bugs' own lines do.
+
 A statement is right when it names one of the causes that a bug's truth allows: the same subject,
 and for sizes the same set of them (at least nine tenths of those inside and of those outside).
 """
@@ -85,6 +88,8 @@ class Planted:
     truths: tuple[Truth, ...]
     together: tuple[Truth, ...] = field(default=())
     """All of these have to be named where a condition is (a bug that needs two things)."""
+    module: str = "bugs"
+    """The script that it is in."""
 
 
 LARGE = ("wide", "offset", "extremes", "negative", "special")
@@ -181,7 +186,7 @@ PLANTED = (
     Planted(
         "causal_attention_mask_late",
         "causal_attention",
-        (Relation(("mask",)), Dim("S", lambda n: n > 1)),
+        (Relation(("mask", "mask-shift"), ("S",)), Dim("S", lambda n: n > 1)),
     ),
     Planted(
         "causal_attention_small_mask", "causal_attention", (large("q", "k"), Relation(("mask",)))
@@ -207,7 +212,11 @@ PLANTED = (
         "argmax",
         (Value(("x",), ("negative",), ("negative", "special", "sparse", "offset"), ("negative",)),),
     ),
-    Planted("transpose_edge_rows", "transpose", (ragged("M", 8),)),
+    Planted(
+        "transpose_edge_rows",
+        "transpose",
+        (ragged("M", 8), Relation(("unwritten-tiles",), ("tail", "8", "axis 1"))),
+    ),
     Planted("transpose_square", "transpose", (Dims("M", "N"), Relation(("transposed",)))),
     Planted("gelu_tanh", "gelu", (Value(("x",), ("mid",)),)),
     Planted("gelu_low", "gelu", (Value(("x",), ("negative", "large"), LARGE, ("wide",)),)),
@@ -220,13 +229,19 @@ PLANTED = (
         "gather",
         (Relation(("rolled", "shifted"), ("1",)), Relation(("off-by-one",), ("rows",))),
     ),
-    Planted("gather_vectors_of_four", "gather", (ragged("D", 4),)),
+    Planted(
+        "gather_vectors_of_four",
+        "gather",
+        (ragged("D", 4), Relation(("unwritten-tiles",), ("tail", "4", "axis 1"))),
+    ),
     Planted("axpy_strides", "axpy", (Layout("y"),)),
     Planted("axpy_grid", "axpy", (above("N", 256),)),
     Planted("variance_unbiased", "variance", (Relation(("factor",), ("N/(N-1)",)),)),
     Planted("variance_root", "variance", (Relation(("power",), ("root",)),)),
     Planted("mean_padded", "mean", (ragged("N", 32), Relation(("factor",), ("32",)))),
-    Planted("mean_block", "mean", (above("N", 256),)),
+    Planted(
+        "mean_block", "mean", (above("N", 256), Relation(("masked-tiles",), ("N", "first 256")))
+    ),
     Planted("rowmax_nan_lost", "rowmax", (Value(("x",), ("nan",), ("special",), ("special",)),)),
     Planted(
         "rowmax_zero_padding",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tomli
+from truths import Planted
 
 HERE = Path(__file__).parent
 
@@ -79,17 +80,18 @@ SCHEMAS: dict[str, tuple[str, str, str]] = {
 SCHEMAS["rope"] = ("S = { min = 1, max = 140 }", *SCHEMAS["rope"][1:])
 
 
-def write(folder: Path, bugs: Sequence[tuple[str, str]]) -> None:
-    """Write the workspace: an op per (bug, op)."""
+def write(folder: Path, bugs: Sequence[Planted]) -> None:
+    """Write the workspace: an op per bug."""
     shutil.copytree(HERE / "scripts", folder / "scripts")
     # An op may not use its reference: the bugs are wrong versions of a copy.
     shutil.copy(folder / "scripts" / "ref.py", folder / "scripts" / "formulas.py")
     lines = ['[project]\nname = "causes"\nversion = "1"\n[validation]\ndtypes = ["float32"]']
-    for bug, op in bugs:
+    for planted in bugs:
+        bug, op = planted.bug, planted.op
         dims, inputs, output = SCHEMAS[op]
         names = json.dumps(input_names(inputs))
         lines.append(
-            f'[[ops]]\nname = "{bug}"\nop = "scripts/bugs.py:{bug}"\n'
+            f'[[ops]]\nname = "{bug}"\nop = "scripts/{planted.module}.py:{bug}"\n'
             f'reference = "scripts/ref.py:{op}"\ninput_names = {names}\n'
             f"[ops.schema]\ndims = {{ {dims} }}\ninputs = {{ {inputs} }}\noutput = {output}\n"
         )

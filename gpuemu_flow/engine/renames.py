@@ -1,0 +1,112 @@
+"""Ops that were given another name: their results are taken over, and nothing runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.observed_sets import ObservedSets
+from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.store.keys import canonical, digest_bytes
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec
+
+_NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stages.DIFF)
+"""Stages whose manifests do not hold what their subject is called."""
+
+
+def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
+    """Return the tasks of ops that nothing but the name tells from an op that is gone.
+
+    Returns
+    -------
+    dict of str to TaskSpec
+        Name of a task in `new`, and the task that it was, in topological order. Each op that is
+        gone is taken over at most once: a copy of an op that is still there is a new op.
+    """
+    before, after = _by_subject(old.tasks.values()), _by_subject(new.tasks.values())
+    gone = {name: _nameless(before[name]) for name in before.keys() - after.keys()}
+    found: dict[str, TaskSpec] = {}
+    for name in after:
+        shape = _nameless(after[name])
+        former = next((n for n in sorted(gone) if gone[n] == shape), None)
+        if name not in before and former is not None and shape:
+            del gone[former]
+            pairs = zip(after[name], before[former], strict=True)
+            found.update((spec.name, was) for spec, was in pairs)
+    return found
+
+
+def take_over(
+    renamed: Mapping[str, TaskSpec],
+    graph: Graph,
+    cache: WorkspaceCache,
+    states: TaskStates,
+    observed: ObservedSets,
+) -> None:
+    """Copy manifests and records from the tasks' former names.
+
+    Nothing is believed that would not be believed of the former task: whether a record still
+    holds is found out as for every task, by its key.
+
+    Parameters
+    ----------
+    renamed : mapping of str to TaskSpec
+        As `renamed_tasks` returns it.
+    graph : Graph
+        With the new names.
+    cache : WorkspaceCache
+        Of a run that holds the lock.
+    states : TaskStates
+    observed : ObservedSets
+        Told what the tasks were seen to use.
+    """
+    for name, former in renamed.items():
+        spec, record = graph.tasks[name], states.record(former.name)
+        own = states.record(name)
+        if own is not None and not states.reasons(spec, states.parts(spec)):
+            record = own  # the op had this name before, and nothing changed since
+        elif record is None or not _copy(cache, former, spec, record.digest):
+            continue
+        else:
+            states.restore(spec, record)
+        if record.inputs:
+            observed.record(name, record.discovered, record.observed)
+
+
+def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
+    found: dict[str, list[TaskSpec]] = {}
+    for spec in specs:
+        found.setdefault(spec.subject, []).append(spec)
+    return found
+
+
+def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
+    """Return the tasks of one op without its name; none where their manifests may hold it.
+
+    As bytes: a task that was read from a snapshot has lists where a new one has tuples.
+    """
+    specs = list(specs)
+    if any(spec.stage not in _NAMELESS for spec in specs):
+        return []
+    own = {spec.name for spec in specs}
+    found = []
+    for spec in specs:
+        inputs = (replace(i, task="", path="") if i.task in own else i for i in spec.inputs)
+        shown = replace(spec, name="", subject="", target="", inputs=tuple(inputs))
+        found.append(canonical(shown.to_json()))
+    return found
+
+
+def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
+    """Copy a manifest unless it is another than the one that was recorded."""
+    try:
+        data = cache.files.read(cache.folder / source.target)
+    except OSError:
+        return False
+    if digest_bytes(data) != digest:
+        return False
+    cache.files.write(cache.folder / target.target, data)
+    return True

@@ -1,0 +1,312 @@
+"""Relations of masks that are off by one, or at a tile's edge: what is lost, and what is too much.
+
+==================  ==============================================================================
+kind                what the op does
+==================  ==============================================================================
+``unwritten``       leaves the last (or first) index of an axis 0, or NaN
+``unwritten-tiles`` leaves what lies beyond whole tiles, or the last index of each tile, 0
+``short``           computes without the last (or first) index of a dim
+``masked``          takes the last index of a dim for 0
+``masked-tiles``    takes for 0 what lies beyond whole tiles of a dim, or beyond its first tile
+``overread``        counts one element more: the first of the next row
+``tile-edge``       leaves out the last index of each tile of a dim, or counts it twice
+``mask-shift``      lets each index of an input meet what belongs to the next, or previous, one
+``place``           goes wrong at the last (or first) index of an axis and nowhere else
+==================  ==============================================================================
+
+Elements of which a relation says nothing are *free*: what lies where an op should not have read,
+and what was never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.relations import (
+    FEWEST,
+    WRONG,
+    Observation,
+    Relation,
+    agrees,
+    is_near,
+)
+from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
+from gpuemu_flow.numerics.relations_places import Hypothesis, Make, Prediction, along, unwritten
+from gpuemu_flow.numerics.ulp import Float64Array
+
+KINDS = (
+    "unwritten", "unwritten-tiles", "short", "masked", "masked-tiles", "overread", "tile-edge",
+    "mask-shift", "place",
+)  # fmt: skip
+
+GIVES = "actual is what the reference gives"
+
+
+def mask_relations(seen: Observation, ask: Ask) -> set[Relation]:
+    """Every such relation that explains a failing case."""
+    found = set()
+    telling = seen.telling
+    for relation, make in _hypotheses(seen, new=True):
+        of_place = relation.kind in _OF_PLACES
+        if (telling or of_place) and _tell(seen, make(ask), fewest=1 if of_place else FEWEST):
+            found.add(relation)
+    return found
+
+
+def mask_holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
+    """Tell whether such a relation holds in a case; None where it says nothing of it."""
+    for each, make in _hypotheses(seen):
+        if each == relation:
+            return _tell(seen, make(ask))
+    return None if seen.passed else False
+
+
+_OF_PLACES = ("unwritten", "unwritten-tiles", "place")
+
+
+def _tell(seen: Observation, prediction: Prediction | None, fewest: int = 1) -> bool | None:
+    if prediction is None:
+        return False
+    with np.errstate(all="ignore"):
+        return _compared(seen, prediction, fewest)
+
+
+def _compared(seen: Observation, prediction: Prediction, fewest: int) -> bool | None:
+    told = 0
+    for name, actual in seen.actual.items():
+        predicted = prediction.outputs.get(name)
+        if predicted is None or predicted.shape != actual.shape:
+            return False
+        free = prediction.free.get(name, np.zeros(actual.shape, bool))
+        predicted = np.where(free, actual, predicted)
+        wrong = seen.wrong.get(name, np.zeros(actual.shape, bool)) & ~free
+        relative = 10.0 * WRONG.get(seen.dtypes[name], 0.0)
+        close = is_near(actual, predicted, relative)
+        if seen.passed:
+            # Nine tenths are too few here: all but one element of a row are right anyway.
+            close |= is_near(predicted, seen.expected[name], relative)
+            if not close.all():
+                return False
+            told += int(np.count_nonzero(~free))
+        else:
+            # Where the error is hardly larger than the op's own rounding, it tells nothing.
+            wrong &= ~(close & is_near(actual, seen.expected[name], relative))
+            if not agrees(seen, name, predicted, wrong):
+                return False
+            told += int(np.count_nonzero(wrong))
+    return True if told >= fewest else None
+
+
+def _hypotheses(seen: Observation, *, new: bool = False) -> Iterator[Hypothesis]:
+    """Make every hypothesis; of `new` ones, those that say something of this case."""
+    yield from unwritten(seen, new=new)
+    for dim, size in seen.dims.items():
+        places = [
+            (name, axis)
+            for name, array in seen.inputs.items()
+            for axis, each in enumerate(seen.axes.get(name, ()))
+            if each == dim and axis < array.ndim
+        ]
+        if places and size:
+            yield from _of_dim(seen, dim, size, places, new=new)
+
+
+# What is not read, or too much
+
+
+def _of_dim(
+    seen: Observation, dim: str, size: int, places: list[tuple[str, int]], *, new: bool
+) -> Iterator[Hypothesis]:
+    inside = any(dim in seen.axes.get(name, ()) for name in seen.expected)
+    named = all(name in seen.axes for name in seen.expected)
+    if new and size < 2:
+        return
+    index = np.arange(size)
+    shorter = [("first", index[1:])] if named else []
+    if inside:  # else it is a `cut`
+        shorter.append(("last", index[:-1]))
+    for word, kept in shorter:
+        relation = Relation("short", dim, word, f"{GIVES} for {dim} without its {word} element")
+        yield relation, _chosen(seen, dim, places, kept)
+    sentence = f"{GIVES} with 0 for the last element along {dim}"
+    yield Relation("masked", dim, "last", sentence), _blanked(seen, dim, places, index < size - 1)
+    yield from _overread(seen, dim, places, inside=inside)
+    if inside:
+        yield from _shifts(seen, dim, places)
+        return
+    if not named:
+        return
+    for tile in CUT_TILES:
+        if tile >= size:
+            continue
+        for words, end in (
+            (f"whole tiles of {tile}", size // tile * tile),
+            (f"first {tile}", tile),
+        ):
+            sentence = f"{GIVES} with 0 for the elements beyond the {words} along {dim}"
+            relation = Relation("masked-tiles", dim, words, sentence)
+            yield relation, _blanked(seen, dim, places, index < end)
+        edges = index % tile == tile - 1
+        sentence = f"{GIVES} for {dim} without the last element of each tile of {tile}"
+        relation = Relation("tile-edge", dim, f"{tile}, left out", sentence)
+        yield relation, _chosen(seen, dim, places, index[~edges])
+        sentence = f"{GIVES} with the last element of each tile of {tile} of {dim} counted twice"
+        relation = Relation("tile-edge", dim, f"{tile}, twice", sentence)
+        yield relation, _chosen(seen, dim, places, np.repeat(index, 1 + edges))
+
+
+def _chosen(
+    seen: Observation, dim: str, places: list[tuple[str, int]], kept: NDArray[np.int_]
+) -> Make:
+    """Ask with some indices of a dim only; the others are free in the outputs."""
+
+    def make(ask: Ask) -> Prediction | None:
+        free = _free(seen, dim, kept)
+        if not _leaves_something(seen, free):
+            return Prediction(seen.expected, free)
+        inputs = dict(seen.inputs)
+        for name, axis in places:
+            inputs[name] = np.take(inputs[name], kept, axis)
+        given = ask(inputs)
+        if given is None or given.keys() != seen.expected.keys():
+            return None
+        return Prediction({n: _placed(seen, n, dim, kept, a) for n, a in given.items()}, free)
+
+    return make
+
+
+def _placed(
+    seen: Observation, name: str, dim: str, kept: NDArray[np.int_], array: Float64Array
+) -> Float64Array:
+    """Put what was computed for some indices of a dim in their places."""
+    axes = [axis for axis, each in enumerate(seen.axes.get(name, ())) if each == dim]
+    for axis in axes:
+        if axis >= array.ndim or array.shape[axis] != kept.size:
+            return array
+        shape = [*array.shape]
+        shape[axis] = seen.expected[name].shape[axis]
+        whole = np.zeros(shape)
+        np.moveaxis(whole, axis, 0)[kept] = np.moveaxis(array, axis, 0)
+        array = whole
+    return array
+
+
+def _blanked(seen: Observation, dim: str, places: list[tuple[str, int]], kept: BoolArray) -> Make:
+    def make(ask: Ask) -> Prediction | None:
+        free = _free(seen, dim, np.flatnonzero(kept))
+        if not _leaves_something(seen, free):
+            return Prediction(seen.expected, free)
+        inputs = dict(seen.inputs)
+        for name, axis in places:
+            array = inputs[name]
+            if array.dtype.kind == "f":
+                inputs[name] = np.where(along(kept, axis, array.shape), array, 0.0)
+        given = ask(inputs)
+        return None if given is None else Prediction(given, free)
+
+    return make
+
+
+def _overread(
+    seen: Observation, dim: str, places: list[tuple[str, int]], *, inside: bool
+) -> Iterator[Hypothesis]:
+    """One element more of each row: in memory, the first of the next; of the last row, any."""
+    rows = [(n, axis) for n, axis in places if axis == seen.inputs[n].ndim - 1 >= 1]
+    if not rows:
+        return
+
+    def make(ask: Ask, factor: float = 1.0) -> Prediction | None:
+        free = {}
+        for name, array in seen.expected.items():
+            mask = np.zeros(array.shape, bool)
+            axes = seen.axes.get(name, ())
+            mask[tuple(slice(None) if each == dim else -1 for each in axes[: array.ndim])] = True
+            free[name] = mask
+        if not _leaves_something(seen, free):
+            return Prediction(seen.expected, free)
+        inputs: dict[str, Any] = dict(seen.inputs)
+        for name, axis in places:
+            array = inputs[name]
+            more = np.zeros_like(np.take(array, [0], axis))
+            if (name, axis) in rows:
+                heads = array.reshape(-1, array.shape[-1])[:, 0]
+                more = np.append(heads[1:], heads[-1:]).reshape(more.shape)
+            inputs[name] = np.concatenate([array, more], axis)
+        given = ask(inputs)
+        if given is None or given.keys() != seen.expected.keys():
+            return None
+        cut = {}
+        for name, array in given.items():
+            for axis, each in enumerate(seen.axes.get(name, ())):
+                if each == dim and axis < array.ndim:
+                    array = np.take(array, range(seen.dims[dim]), axis)  # noqa: PLW2901
+            cut[name] = factor * array
+        return Prediction(cut, free)
+
+    sentence = f"actual counts one element beyond the end of {dim}: the first of the next row"
+    yield Relation("overread", dim, "1", sentence), make
+    if not inside:  # a mean that divides by what it should have counted
+        size = seen.dims[dim]
+        yield (
+            Relation("overread", dim, "1, not divided by", sentence),
+            partial(make, factor=(size + 1) / size),
+        )
+
+
+def _shifts(seen: Observation, dim: str, places: list[tuple[str, int]]) -> Iterator[Hypothesis]:
+    """A comparison of two indices that is off by one, as that of a causal mask."""
+    if len({name for name, _ in places}) < 2:
+        return
+    for name, axis in places:
+        others = " and ".join(sorted({n for n, _ in places} - {name}))
+        for step, words in ((1, "next"), (-1, "previous")):
+            sentence = f"each index of {name} along {dim} meets the {words} one's {others}"
+            relation = Relation("mask-shift", name, f"{words}, {dim}", sentence)
+            yield relation, _shifted(seen, dim, name, axis, step)
+
+
+def _shifted(seen: Observation, dim: str, name: str, axis: int, step: int) -> Make:
+    def make(ask: Ask) -> Prediction | None:
+        kept = np.arange(seen.dims[dim])
+        free = _free(seen, dim, kept[:-1] if step > 0 else kept[1:])
+        if not _leaves_something(seen, free):
+            return Prediction(seen.expected, free)
+        given = ask({**seen.inputs, name: np.roll(seen.inputs[name], step, axis)})
+        if given is None or given.keys() != seen.expected.keys():
+            return None
+        back = {}
+        for out, array in given.items():
+            for place, each in enumerate(seen.axes.get(out, ())):
+                if each == dim and place < array.ndim:
+                    array = np.roll(array, -step, place)  # noqa: PLW2901
+            back[out] = array
+        return Prediction(back, free)
+
+    return make
+
+
+def _free(seen: Observation, dim: str, kept: NDArray[np.intp]) -> dict[str, BoolArray]:
+    """The elements of the outputs at indices of a dim that are not kept."""
+    found = {}
+    for name, array in seen.expected.items():
+        mask = np.zeros(array.shape, bool)
+        for axis, each in enumerate(seen.axes.get(name, ())):
+            if each == dim and axis < array.ndim:
+                there = np.ones(array.shape[axis], bool)
+                there[kept[kept < there.size]] = False
+                mask |= along(there, axis, array.shape)
+        found[name] = mask
+    return found
+
+
+def _leaves_something(seen: Observation, free: dict[str, BoolArray]) -> bool:
+    """Tell whether anything is to be explained that is not free, and the reference to be asked."""
+    if seen.passed:
+        return True
+    return any((wrong & ~free[name]).any() for name, wrong in seen.wrong.items())

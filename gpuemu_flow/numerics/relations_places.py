@@ -1,0 +1,106 @@
+"""Places of the outputs that are wrong by themselves: never written, or nothing else is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.relations import Floats, Observation, Relation
+from gpuemu_flow.numerics.relations_inputs import CUT_TILES, Ask
+
+FILLED = 0.5
+"""Share of a place that has to be wrong for the place to be what is wrong."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a relation makes of one case; `free` are the elements that it says nothing of."""
+
+    outputs: Floats
+    free: dict[str, BoolArray] = field(default_factory=dict)
+
+
+Make = Callable[[Ask], Prediction | None]
+Hypothesis = tuple[Relation, Make]
+
+
+def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
+    """Places of the outputs; of several outputs, those that share the shape of the first."""
+    names = list(seen.actual)
+    shape = seen.actual[names[0]].shape if names else ()
+    if any(seen.actual[name].shape != shape for name in names):
+        return
+    for axis, size in enumerate(shape):
+        index = np.arange(size)
+        where = _axis_words(seen, names[0], axis)
+        if new and size < 2:
+            continue
+        for word, chosen in (("last", index == size - 1), ("first", index == 0)):
+            mask = along(chosen, axis, shape)
+            yield from _left(seen, f"{word}, axis {axis}", f"the {word} index of {where}", mask)
+        for tile in CUT_TILES:
+            if new and tile >= size:
+                continue
+            rest, edge = index >= size // tile * tile, index % tile == tile - 1
+            if rest.any():
+                words = f"beyond the last whole tile of {tile} along {where}"
+                yield _zeros(seen, f"tail, {tile}, axis {axis}", words, along(rest, axis, shape))
+            words = f"at the last index of each tile of {tile} along {where}"
+            yield _zeros(seen, f"edge, {tile}, axis {axis}", words, along(edge, axis, shape))
+    if len(shape) > 1 and (not new or math.prod(shape) > 1):
+        mask = np.zeros(shape, bool)
+        mask[(-1,) * len(shape)] = True
+        yield from _left(seen, "last, in memory", "the last element", mask)
+
+
+def _left(seen: Observation, formula: str, where: str, mask: BoolArray) -> Iterator[Hypothesis]:
+    for shown, value in (("0", 0.0), ("NaN", np.nan)):
+        sentence = f"{where} of actual is {shown}, as if it were never written"
+        relation = Relation("unwritten", "", f"{formula}, {shown}", sentence)
+        yield relation, _filled(seen, mask, value)
+    sentence = f"{where} of actual is wrong, and nothing else"
+    yield Relation("place", "", formula, sentence), _wrong_there(seen, mask)
+
+
+def _zeros(seen: Observation, formula: str, where: str, mask: BoolArray) -> Hypothesis:
+    sentence = f"actual is 0 {where}, as if it were never written"
+    return Relation("unwritten-tiles", "", formula, sentence), _filled(seen, mask, 0.0)
+
+
+def _filled(seen: Observation, mask: BoolArray, value: float) -> Make:
+    def make(ask: Ask) -> Prediction:
+        del ask
+        return Prediction({n: np.where(mask, value, e) for n, e in seen.expected.items()})
+
+    return make
+
+
+def _wrong_there(seen: Observation, mask: BoolArray) -> Make:
+    def make(ask: Ask) -> Prediction | None:
+        del ask
+        wrong = [seen.wrong.get(name, np.zeros(mask.shape, bool)) for name in seen.actual]
+        if not seen.passed and any(
+            np.count_nonzero(each & mask) < FILLED * np.count_nonzero(mask) for each in wrong
+        ):
+            return None
+        if seen.passed:
+            return Prediction({n: np.where(mask, np.nan, e) for n, e in seen.expected.items()})
+        return Prediction({n: np.where(mask, seen.actual[n], e) for n, e in seen.expected.items()})
+
+    return make
+
+
+def along(chosen: BoolArray, axis: int, shape: tuple[int, ...]) -> BoolArray:
+    """Return a mask of a shape from one of the indices of an axis."""
+    sizes = [1] * len(shape)
+    sizes[axis] = -1
+    return np.broadcast_to(chosen.reshape(sizes), shape)
+
+
+def _axis_words(seen: Observation, name: str, axis: int) -> str:
+    dims = seen.axes.get(name, ())
+    return str(dims[axis]) if axis < len(dims) and isinstance(dims[axis], str) else f"axis {axis}"
