@@ -27,6 +27,9 @@ from gpuemu_flow.numerics.spread import HEADROOM, Spread
 GROWN = 2
 """How many times the twin is evaluated on magnitudes that have grown, beside |x| itself."""
 
+FEW_BITS = 2.0**-140
+"""Magnitude below which a float32 has at most nine bits: a product with 1.5 is rounded much."""
+
 NOISE = 64.0
 """Units of independent noise that a result must withstand to have a verdict at all."""
 
@@ -172,12 +175,16 @@ class _Session:
         for draw in range(2):
             self._add(self._evaluate(moved.keyed(draw)), ties_kept=True)
         self._add(self._evaluate(moved.scaled()))
-        flushed = moved.flushed()
-        if flushed is not None:
-            self._add_flushed(self._evaluate(flushed))
+        self._flush(moved.flushed())
+        self._flush(moved.flushed(FEW_BITS))
         self._take_magnitudes()
         if not self._narrow:
             self._add_noise(self._evaluate(moved.independent(3, NOISE)))
+
+    def _flush(self, inputs: Arrays | None) -> None:
+        """Fold in the result on inputs some of which are subnormal and count as 0."""
+        if inputs is not None:
+            self._add_flushed(self._evaluate(inputs))
 
     def _use_own_rounding(self) -> None:
         """Inputs of a reference that takes its narrow dtype alone move by that dtype's rounding."""
@@ -201,6 +208,7 @@ class _Session:
         for draw in range(AGAIN, AGAIN + 6):
             self._add(self._evaluate(moved.independent(draw)))
             self._add(self._evaluate(moved.keyed(draw)), ties_kept=True)
+            self._flush(moved.flushed_some(draw))
         for draw in range(2 * AGAIN, 2 * AGAIN + (0 if self._narrow else 8)):
             self._add_noise(self._evaluate(moved.independent(draw, NOISE)))
 

@@ -87,17 +87,37 @@ class Perturbation:
         """Multiply every element by ``1 + unit``."""
         return map_floats(self._inputs, lambda values: values * (1.0 + self._unit))
 
-    def flushed(self) -> Arrays | None:
-        """Return float32 subnormals replaced by zero; None when the inputs hold none."""
+    def flushed(self, below: float = FLOAT32_SMALLEST_NORMAL) -> Arrays | None:
+        """Replace float32 subnormals by zero; return None when the inputs hold none.
+
+        With a smaller bound only those `below` it: they have so few bits that even a product with
+        1.5 is another number, while a larger one beside them stays what it is.
+        """
+        return self._with_zeros(lambda sizes: sizes < below)
+
+    def flushed_some(self, draw: int) -> Arrays | None:
+        """Do as `flushed`, but let a coin decide for each subnormal value, in all inputs alike."""
+        key = np.uint64(self._rng.derive(f"auto/flushed/{draw}").gen_u64())
+
+        def chosen(sizes: Float64Array) -> NDArray[np.bool_]:
+            coins = (_mix(sizes.reshape(-1).view(np.uint64) ^ key) >> np.uint64(63)).astype(bool)
+            result: NDArray[np.bool_] = sizes < FLOAT32_SMALLEST_NORMAL
+            result &= coins.reshape(sizes.shape)
+            return result
+
+        return self._with_zeros(chosen)
+
+    def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
+        """Put zeros in place of what is chosen by its magnitude; return None where nothing changes."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:
             nonlocal found
-            subnormal = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
-            if not subnormal.any():
+            zeroed = chosen(np.abs(values)) & (values != 0.0)
+            if not zeroed.any():
                 return values
             found = True
-            return np.where(subnormal, 0.0, values)
+            return np.where(zeroed, 0.0, values)
 
         changed = map_floats(self._inputs, change)
         return changed if found else None

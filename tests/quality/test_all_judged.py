@@ -63,6 +63,25 @@ def test_the_shipped_workspace(pool: Pool, tmp_path: Path) -> None:
     assert list(without_verdict(pool, copy_workspace(tmp_path / "ops"))) == []
 
 
+def test_what_underflows_after_a_float64_scalar_is_allowed_for(pool: Pool, tmp_path: Path) -> None:
+    """A right attention once failed here, where a weight of 1e-52 meets a value of 1e18."""
+    folder = copy_workspace(tmp_path / "ops")
+    (item,) = [s for s in subjects(folder, "attention") if s.subject.dtype == "float32"]
+    cases = iterate_cases(
+        item.schema,
+        seed=20261103,
+        dtype="float32",
+        strategies=item.strategies,
+        layouts=item.layouts,
+    )
+    (case,) = islice(cases, 243, 244)
+    assert case.seed == 9278309166624420310
+    with open_evaluator(pool, item.subject) as evaluator:
+        result = evaluator.judge(case).result
+    assert result.verdict is Verdict.PASSED
+    assert result.stats.tolerance_used < 0.5, "0.83 before the reference stayed in float32"
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_templates(pool: Pool, tmp_path: Path, framework: str) -> None:
     pytest.importorskip(FRAMEWORKS[framework])

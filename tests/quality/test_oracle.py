@@ -47,7 +47,7 @@ def test_fuzzing_500_cases_kills_98_percent(
 def test_correct_variants_pass_a_default_run(tmp_path: Path) -> None:
     variants = [(c.id, c.op, partial(install, c)) for c in CONTROLS]
     found = search_all(tmp_path, variants)
-    alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+    alarms = {name: f.evaluated and f.evaluated.result for name, f in found.items() if f.killed}
     assert alarms == {}
 
 
@@ -56,5 +56,5 @@ def test_the_workspaces_ops_pass_on_other_seeds(tmp_path: Path) -> None:
     variants = [(op, op, lambda _: None) for op in ops]
     for seed in (1, 2):
         found = search_all(tmp_path, variants, fuzzed(60), seed=seed)
-        alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+        alarms = {name: f.evaluated and f.evaluated.result for name, f in found.items() if f.killed}
         assert alarms == {}

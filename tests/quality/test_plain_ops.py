@@ -49,5 +49,5 @@ def test_fuzzing_500_cases_kills_98_percent(
 def test_the_ops_themselves_pass(tmp_path: Path) -> None:
     variants = [(op, op, lambda _: None) for op in op_names(Workspace(PLAIN))]
     found = search_all(tmp_path, variants, fuzzed(100), seed=21, source=PLAIN)
-    alarms = {name: f.trial and f.trial.result for name, f in found.items() if f.killed}
+    alarms = {name: f.evaluated and f.evaluated.result for name, f in found.items() if f.killed}
     assert alarms == {}

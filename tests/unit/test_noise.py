@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS
 from gpuemu_flow.numerics.envelope import build_envelope, shadow_is_faithful
 from gpuemu_flow.numerics.noise import flushing, noisy
-from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.perturb import Arrays, Perturbation
 from gpuemu_flow.numerics.rng import SeededRng
 
 UNIT = 2.0**-23
@@ -199,6 +199,47 @@ def test_an_op_that_flushes_subnormal_intermediates_is_right() -> None:
     allowed = envelope.full("y").tolerance(expected["y"], slice(0, 2))
     assert allowed[0] >= expected["y"][0] > 2.0**-100, "0 is allowed where 2**-90 is expected"
     assert allowed[1] < 2.0**-17 * expected["y"][1]
+
+
+def test_an_op_that_rounds_a_subnormal_input_is_right() -> None:
+    """2**-149 times 1.5 is 2**-148 in float32; all flushed to 0, what remains cancels."""
+
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"y": 1.5 * (inputs["a"] @ inputs["b"])}
+
+    a = np.array([[2.0**-127, 2.0**-149, 2.0**-30]], np.float32)
+    b = np.array([[-(2.0**40), 0], [2.0**62 * (1 - 2.0**-5), 0], [0, 1]], np.float32)
+    expected = reference({"a": a.astype(np.float64), "b": b.astype(np.float64)})["y"]
+    right = (a * np.float32(1.5)) @ b
+    assert right[0, 0] > 0.0 > expected[0, 0]
+    envelope = build_envelope(
+        {"a": a, "b": b}, {"y": expected}, reference,
+        dtype="float32", seed=1, exact_op=False, weak=False,
+    )  # fmt: skip
+    for bound in (envelope.full("y"), envelope.thorough("y")):
+        allowed = bound.tolerance(expected.ravel(), slice(0, 2))
+        assert (np.abs(right - expected).ravel() <= allowed).all()
+        assert allowed[1] < 2.0**-46, "what no subnormal has a part in is judged as ever"
+
+
+def test_a_coin_decides_which_subnormals_are_flushed_together() -> None:
+    x = np.array([2.0**-149, 2.0**-130, 2.0**-130, 2.0**-127, 1.0, 0.0, -(2.0**-130)])
+    moved = Perturbation({"x": x, "i": np.arange(3)}, 1, UNIT)
+    seen = set()
+    for draw in range(40):
+        flushed = moved.flushed_some(draw)
+        if flushed is None:
+            continue
+        kept = flushed["x"] == x
+        np.testing.assert_array_equal(flushed["x"], np.where(kept, x, 0.0))
+        assert kept[4]
+        assert kept[1] == kept[2] == kept[6]
+        seen.add((bool(kept[0]), bool(kept[1]), bool(kept[3])))
+    assert len(seen) == 7, "each of the three or not, and never none of them"
+    assert Perturbation({"x": np.ones(3)}, 1, UNIT).flushed_some(0) is None
+    few = moved.flushed(2.0**-140)
+    assert few is not None
+    assert (few["x"] == x).tolist() == [False, *[True] * 6]
 
 
 def test_a_scalar_of_float64_does_not_widen_what_follows() -> None:
