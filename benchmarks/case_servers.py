@@ -30,20 +30,18 @@ from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.fuzz.fuzzing import checks_for
-from gpuemu_flow.judging.case_evaluator import (
-    PLAIN,
-    SESSIONS_PER_EVALUATOR,
-    Subject,
-    input_bytes,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.evaluated import input_bytes
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.runners import malloc
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.runners.codec import decode_response, encode_request
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import Case, CheckResult, Json, Tolerance, Verdict
+from gpuemu_flow.types import Case, CheckResult, Tolerance, Verdict
 
 TOLERANCE = Tolerance(*workspaces.SOFTMAX_TOLERANCE)
 OP, REFERENCE = "softmax", "softmax_reference"
@@ -215,14 +213,8 @@ def practice(setting: Setting) -> Iterator[Judge]:
 
 def evaluator(kind: str, *, auto: bool) -> Candidate:
     """Judging by `tasks.case_evaluator`, as ``fuzz`` does under the auto tolerance."""
-    compare_settings: dict[str, Json] = {
-        "tolerance": "auto" if auto else "explicit",
-        "tolerances": {} if auto else {"float32": {"atol": TOLERANCE.atol, "rtol": TOLERANCE.rtol}},
-        "nan_policy": "match",
-        "inf_policy": "match",
-        "invariants": [],
-        "shape_preserved_input": None,
-    }
+    explicit = {"float32": {"atol": TOLERANCE.atol, "rtol": TOLERANCE.rtol}}
+    compare_settings = CompareParams("auto", {}) if auto else CompareParams("table", explicit)
 
     def program(folder: Path, name: str) -> Program:
         suffix, function = ("_script", "") if kind == "script" else ("", name)

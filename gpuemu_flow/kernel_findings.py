@@ -41,6 +41,11 @@ class CodePlace:
     line: int = 0
     code: int = 0
 
+    @property
+    def is_inside(self) -> bool:
+        """Tell whether it is a line of a file of the workspace, which an editor can show."""
+        return bool(self.line and self.file) and not self.file.startswith(("/", "../"))
+
     def __str__(self) -> str:
         if self.line:
             return f"{self.file.rpartition('/')[2]}:{self.line}"

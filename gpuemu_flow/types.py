@@ -349,10 +349,15 @@ class CheckResult:
     failures : tuple of Failure
     stats : ErrorStats
     notes : tuple of str
+        Sentences of ours.
     empty : tuple of str
         Outputs without an element.
     weak : tuple of WeakOutput
         Outputs of which one value is expected, or zeros would pass.
+    stderr : str
+        The end of what a program wrote to standard error.
+    printed : str
+        What a kernel that was emulated printed.
 
     Raises
     ------
@@ -366,14 +371,22 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     weak: tuple[WeakOutput, ...] = ()
+    stderr: str = ""
+    printed: str = ""
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
         if self.verdict is Verdict.PASSED and not compared > 0:
             raise ValueError("passed with nothing compared")
 
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        """Return the notes and, as the last of them, what programs wrote: as JSON has them."""
+        written = (("printf", self.printed), ("stderr", self.stderr))
+        return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
+
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, non-finite numbers as the strings ``NaN``, ``Infinity``, ``-Infinity``."""
+        """Return plain JSON; `number_to_json` says how numbers that are not finite look."""
         return {
             "verdict": self.verdict.value,
             "failures": [failure_to_json(f) for f in self.failures],
@@ -381,9 +394,11 @@ class CheckResult:
                 name: number_to_json(v) if isinstance(v, float) and not math.isfinite(v) else v
                 for name, v in vars(self.stats).items()
             },
-            "notes": list(self.notes),
+            "notes": list(self.all_notes),
             "empty": list(self.empty),
             "weak": [weak_to_json(output) for output in self.weak],
+            **({"stderr": self.stderr} if self.stderr else {}),
+            **({"printed": self.printed} if self.printed else {}),
         }
 
     @classmethod
@@ -394,13 +409,18 @@ class CheckResult:
         }
         if stats.get("worst_index") is not None:
             stats["worst_index"] = tuple(stats["worst_index"])
+        stderr, printed = str(data.get("stderr", "")), str(data.get("printed", ""))
+        written = bool(stderr) + bool(printed)  # the last notes are these; see `all_notes`
+        own = data["notes"][: len(data["notes"]) - written]
         return cls(
             Verdict(data["verdict"]),
             tuple(failure_from_json(f) for f in data["failures"]),
             ErrorStats(**stats),
-            tuple(data["notes"]),
+            tuple(own),
             tuple(data.get("empty", ())),
             tuple(weak_from_json(output) for output in data.get("weak", ())),
+            stderr,
+            printed,
         )
 
 

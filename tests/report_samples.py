@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gpuemu_flow.artifacts.diff import Judgement, KernelDiff, MetricChange
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import KernelFigures, KernelRecord
+from gpuemu_flow.artifacts.occupancy import Occupancy
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import (
     CheckedCase,
     HistoryPoint,
@@ -17,6 +22,8 @@ from gpuemu_flow.results.document import (
 )
 from gpuemu_flow.results.model import KernelResult, OpResult, RunReport, TaskCounts
 from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.store.baselines import Baseline
+from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import (
     Case,
     CheckResult,
@@ -66,6 +73,7 @@ def failed(
     verdict: Verdict = Verdict.FAILED,
     used: float = 1234.5,
     notes: tuple[str, ...] = (),
+    stderr: str = "",
     **values: Any,
 ) -> CheckedCase:
     stats = ErrorStats(
@@ -73,7 +81,9 @@ def failed(
         worst_index=(1, 2), worst_expected=2.0, worst_actual=2.5,
     )  # fmt: skip
     failure = Failure(kind, message, "output", (1, 2), 2.0, 2.5)
-    return CheckedCase(op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes))
+    return CheckedCase(
+        op, case(seed, **values), CheckResult(verdict, (failure,), stats, notes, stderr=stderr)
+    )
 
 
 def results_of(cases: list[CheckedCase]) -> tuple[OpResult, ...]:
@@ -125,29 +135,30 @@ def report_of(cases: list[CheckedCase], **values: Any) -> Report:
 KERNEL = KernelResult(
     "softmax_kernel", "sm_80", Verdict.FAILED,
     entries=(
-        {
-            "name": "softmax_kernel", "file": "scripts/softmax.ptx", "arch": "sm_80",
-            "metric_source": "cubin",
-            "metrics": {
-                "registers": 40, "spill_instructions": 2, "spill_bytes": 16, "stack_bytes": 0,
-                "local_bytes": 16, "shared_bytes": 1024, "declared_registers": None,
-                "max_live": None, "instructions": 200, "families": {"fma": 10},
-                "occupancy": {
-                    "blocks": 8, "warps": 32, "fraction": 0.5, "limited_by": ["registers"],
-                    "threads": 128,
-                },
-            },
-            "violations": [
-                {
-                    "rule": "register-limit", "severity": "error",
-                    "message": "40 registers, the limit is 32", "file": "scripts/softmax.cu",
-                    "line": 12, "actual": 40, "limit": 32,
-                }
-            ],
-            "unchecked": [], "verdict": "failed",
-        },
+        KernelRecord(
+            "softmax_kernel", "scripts/softmax.ptx", "sm_80", "cubin",
+            KernelFigures(
+                registers=40, spill_instructions=2, spill_bytes=16, stack_bytes=0, local_bytes=16,
+                shared_bytes=1024, instructions=200, families={"fma": 10},
+                occupancy=Occupancy(8, 32, 0.5, ("registers",), 128),
+            ),
+            violations=(
+                Violation(
+                    "register-limit", "error", "40 registers, the limit is 32",
+                    "scripts/softmax.cu", 12, actual=40, limit=32,
+                ),
+            ),
+            verdict=Verdict.FAILED,
+        ),
     ),
 )  # fmt: skip
+
+
+def recorded(failure_id: str, **values: Any) -> FailureRecord:
+    """The stored record of some failing case; `values` replace its own."""
+    found = failed("softmax", 1, shape=(1, 1))
+    record = FailureRecord.of(found.op, found.case, found.result, source="minimize")
+    return replace(record, **{"id": failure_id, **values})
 
 
 def sample() -> Report:
@@ -158,7 +169,7 @@ def sample() -> Report:
         failed("softmax", 13, shape=(7, 9), used=2.0),
         failed(
             "silu", 14, "exit code 1", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR, used=0.0,
-            notes=("stderr:\nTraceback\nRuntimeError: no",),
+            stderr="Traceback\nRuntimeError: no",
         ),
         passed("silu", 15),
         failed("argmax", 16, "too close to call", verdict=Verdict.INCONCLUSIVE, used=0.0),
@@ -170,10 +181,7 @@ def sample() -> Report:
     run = replace(
         report.run, results=(*report.run.results, skipped), kernels=(KERNEL,), problems=(problem,)
     )
-    minimized = {
-        "id": "min1", "shapes": {"x": [1, 1]}, "message": "1 of 1", "kind": "ToleranceExceeded",
-        "reproduce": "gpuemu-flow reproduce min1",
-    }  # fmt: skip
+    minimized = recorded("min1", message="1 of 1")
     picture = Picture(
         output="output", shape=(2, 3), rows=("016", "230"), fold="2 downward, 3 to the right",
         scatter=((0, -14, 4, 0), (1, -2, 2, 2), (-80, -80, 1, 0), (80, 80, 1, 1)),
@@ -184,14 +192,15 @@ def sample() -> Report:
         HistoryPoint(1000.0 + n, "softmax", "float32", "passed" if n else "failed", 10.0**-n, 0.1)
         for n in range(4)
     )
-    diff = {
-        "kernel": "softmax_kernel", "name": "softmax_kernel", "arch": "sm_80", "status": "changed",
-        "changes": [
-            {"metric": "registers", "old": 32, "new": 40, "delta": 8, "percent": 25.0},
-            {"metric": "shared_bytes", "old": 2048, "new": 1024, "delta": -1024, "percent": -50.0},
-        ],
-        "judgements": [{"kind": "regression", "metric": "registers", "message": "32 -> 40"}],
-    }  # fmt: skip
+    diff = KernelDiff(
+        "softmax_kernel", "sm_80", "changed",
+        changes=(
+            MetricChange("registers", 32, 40),
+            MetricChange("shared_bytes", 2048, 1024),
+        ),
+        judgements=(Judgement("regression", "registers", "32 -> 40"),),
+    )  # fmt: skip
+    baseline = Baseline("v1", "2026-01-01T00:00:00.000000Z", "1.2.3", {})
     return replace(
         report,
         run=run,
@@ -202,10 +211,7 @@ def sample() -> Report:
         },
         pictures={("softmax", 12, "float32"): picture},
         history=history,
-        baseline={
-            "baseline": {"tag": "v1", "created": "2026-01-01T00:00:00.000000Z"},
-            "has_regressions": True, "kernels": [diff], "results": [],
-        },
+        baseline=BaselineDiff(baseline, [("softmax_kernel", diff)]),
         regressions=(
             Regression(
                 "softmax", "float32", what="verdict", old="passed", new="failed", baseline="v1"
@@ -230,18 +236,17 @@ def sample() -> Report:
 def hostile() -> Report:
     """Names, messages, notes and files that are attacks."""
     cases = [
-        failed(HOSTILE, 1, HOSTILE, notes=(f"stderr:\n{HOSTILE}",)),
+        failed(HOSTILE, 1, HOSTILE, stderr=HOSTILE),
         failed(HOSTILE, 1, HOSTILE, notes=(HOSTILE,)),  # the very same name again
         passed(HOSTILE, 2),
     ]
     problem = Problem("task-broke", HOSTILE, HOSTILE, HOSTILE, 3)
     report = report_of(cases, project=HOSTILE, mode=HOSTILE, regressions=(HOSTILE_REGRESSION,))
-    entry = {
-        **KERNEL.entries[0], "name": HOSTILE,
-        "violations": [
-            {**KERNEL.entries[0]["violations"][0], "message": HOSTILE, "file": HOSTILE}
-        ],
-    }  # fmt: skip
+    (entry,) = KERNEL.entries
+    (violation,) = entry.violations
+    entry = replace(
+        entry, name=HOSTILE, violations=(replace(violation, message=HOSTILE, file=HOSTILE),)
+    )
     kernels = (
         KernelResult(HOSTILE, "sm_80", Verdict.FAILED, entries=(entry,)),
         KernelResult(HOSTILE, HOSTILE, Verdict.ERROR, reason=HOSTILE),
@@ -265,11 +270,10 @@ def hostile() -> Report:
         pictures={(HOSTILE, 1, "float32"): Picture(note=HOSTILE, inputs={HOSTILE: HOSTILE})},
         tasks=(TaskState(HOSTILE, "op", HOSTILE, HOSTILE, "ran"),),
         recorded=(
-            {
-                "id": "x", "op": HOSTILE, "dtype": HOSTILE, "kind": HOSTILE, "shape": [1],
-                "seed": 1, "seed_str": "1", "source": HOSTILE, "time": HOSTILE, "max_abs": 0.0,
-                "message": HOSTILE, "reproduce": HOSTILE,
-            },
+            recorded(
+                "x", op=HOSTILE, dtype=HOSTILE, kind=HOSTILE, source=HOSTILE, time=HOSTILE,
+                message=HOSTILE,
+            ),
         ),
     )  # fmt: skip
 
@@ -277,6 +281,5 @@ def hostile() -> Report:
 def huge(ops: int = 5000, noise: int = 1_000_000) -> Report:
     """Many failing ops with hostile names, and one that wrote very much to standard error."""
     cases = [failed(f"{HOSTILE} {n}", n, f"{HOSTILE} {n}") for n in range(ops - 1)]
-    notes = (f"stderr:\n{CONTROLS}" + "x" * noise,)
-    cases.append(failed("noisy", 7, "y" * noise, notes=notes))
+    cases.append(failed("noisy", 7, "y" * noise, stderr=CONTROLS + "x" * noise))
     return report_of(cases)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import (
+    KernelFigures,
+    KernelRecord,
+    MachineMix,
+    UncheckedRule,
+)
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.rules import RULES, RULES_BY_ID
@@ -21,12 +27,7 @@ LINT_VERSION = 1
 """Part of the cache key: raise it when a rule changes its mind about the same view."""
 
 
-@dataclass(frozen=True)
-class UncheckedRule:
-    """A rule that had nothing to look at, and why."""
-
-    rule: str
-    reason: str
+_FIGURES = tuple(item.name for item in fields(KernelFigures) if item.name != "sass")
 
 
 @dataclass(frozen=True)
@@ -130,41 +131,30 @@ def unknown_rules(policy: Policy) -> list[Problem]:
     ]
 
 
-def _sass_json(metrics: KernelMetrics) -> dict[str, Any] | None:
-    """Machine instructions with the disassembler that listed them."""
+def _machine_mix(metrics: KernelMetrics) -> MachineMix | None:
+    """Count machine instructions by family; None where no disassembler listed them."""
     if metrics.sass_opcodes is None:
         return None
-    return {
-        "source": metrics.sass_tool,
-        "instructions": metrics.sass_instructions,
-        "families": count_sass_families(metrics.sass_opcodes),
-    }
+    families = count_sass_families(metrics.sass_opcodes)
+    return MachineMix(metrics.sass_tool, metrics.sass_instructions or 0, families)
+
+
+def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
+    """Bring the figures and the verdict of one kernel together."""
+    metrics = view.metrics
+    shown = {name: getattr(metrics, name) for name in _FIGURES}
+    return KernelRecord(
+        name=view.name,
+        file=view.file,
+        arch=view.arch,
+        metric_source=metrics.metric_source,
+        metrics=KernelFigures(**shown, sass=_machine_mix(metrics)),
+        violations=result.violations,
+        unchecked=result.unchecked,
+        verdict=result.verdict,
+    )
 
 
 def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
-    """One kernel of the JSON that ``lint`` and ``artifacts`` show."""
-    metrics = view.metrics
-    reached = metrics.occupancy
-    return {
-        "name": view.name,
-        "file": view.file,
-        "arch": view.arch,
-        "metric_source": metrics.metric_source,
-        "metrics": {
-            "registers": metrics.registers,
-            "spill_instructions": metrics.spill_instructions,
-            "spill_bytes": metrics.spill_bytes,
-            "stack_bytes": metrics.stack_bytes,
-            "local_bytes": metrics.local_bytes,
-            "shared_bytes": metrics.shared_bytes,
-            "declared_registers": metrics.declared_registers,
-            "max_live": metrics.max_live,
-            "instructions": metrics.instructions,
-            "occupancy": None if reached is None else reached.to_json(),
-            "families": dict(metrics.families),
-            "sass": _sass_json(metrics),
-        },
-        "violations": [violation.to_json() for violation in result.violations],
-        "unchecked": [{"rule": u.rule, "reason": u.reason} for u in result.unchecked],
-        "verdict": result.verdict.value,
-    }
+    """Return one kernel of the JSON that ``lint`` and ``artifacts`` show."""
+    return kernel_record(view, result).to_json()

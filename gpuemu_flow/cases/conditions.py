@@ -36,8 +36,8 @@ class Condition(NamedTuple):
     @property
     def sentence(self) -> str:
         """For people: ``N is not a multiple of 128``."""
-        sentence = _SENTENCES[self.kind].format(s=self.subject, v=self.value)
-        return sentence if self.subject else sentence.removesuffix(" of ")
+        of_subject = f" of {self.subject}" if self.subject else ""
+        return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON, with the sentence."""
@@ -51,9 +51,9 @@ class Condition(NamedTuple):
 
 _SENTENCES = {
     "dtype": "dtype {v}",
-    "layout": "layout {v} of {s}",
+    "layout": "layout {v}{of_s}",
     "not_layout": "{s} not {v}",
-    "strategy": "strategy {v} of {s}",
+    "strategy": "strategy {v}{of_s}",
     "shape_class": "shape class {v}",
     "size": "{s} is {v}",
     "above": "{s} above {v}",

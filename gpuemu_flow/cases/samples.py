@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuemu_flow.cases.op_schema import OpSchema
+from gpuemu_flow.cases.plan import plan_cases
 from gpuemu_flow.types import Case
 
 SAMPLED = 8  # cases among which `sample_cases` chooses
+
+
+def op_samples(
+    schema: OpSchema,
+    *,
+    seed: int,
+    dtype: str,
+    strategies: Sequence[str],
+    layouts: Sequence[str],
+) -> list[Case]:
+    """Plan the cases by which every command finds out an op's nature, however many it judges.
+
+    Parameters
+    ----------
+    schema : OpSchema
+    seed : int
+        That of the workspace, whatever seed a command was given: the nature must not depend on it.
+    dtype : str
+    strategies, layouts : sequence of str
+        The op's own.
+    """
+    cases = plan_cases(
+        schema, seed=seed, dtype=dtype, count=SAMPLED, strategies=strategies, layouts=layouts
+    )
+    return sample_cases(cases)
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:

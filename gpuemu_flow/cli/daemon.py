@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
 from gpuemu_flow.cli.options import format_option
-from gpuemu_flow.types import Json
 
 
 @click.group()
@@ -55,21 +52,6 @@ def _start_in_background() -> None:
         click.echo(f"a daemon serves {root} already (process {found.pid if found else '?'})")
 
 
-def daemon_line(found: Mapping[str, Json], version: str) -> str:
-    """A daemon in one line that an editor extension reads: version, ``running`` or not, uptime."""
-    if not found["running"]:
-        # The extension looks for the word that is avoided here.
-        start = "start one with `gpuemu-flow daemon start --background`"
-        return f"v{version} daemon stopped; {start}" if version else f"daemon stopped; {start}"
-    if not found["answers"]:
-        return f"daemon (process {found['pid']}) does not answer; see its log: {found['log']}"
-    since = datetime.fromtimestamp(found["started"], timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-    return (
-        f"v{found['version']} daemon running, uptime {found['uptime_secs']}s, since {since} UTC, "
-        f"process {found['pid']}, {found['requests']} requests, socket {found['socket']}"
-    )
-
-
 @daemon.command()
 def stop() -> None:
     """End the workspace's daemon in good order; its results are kept."""
@@ -95,16 +77,17 @@ def status(output_format: str) -> None:
     from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
-    found = describe(_root(), os.environ)
+    root = _root()
+    found = describe(root, os.environ)
     if output_format == "json":
-        click.echo(json_writer.dumps(found))
+        click.echo(json_writer.dumps({"schema_version": 1, "root": str(root), **found.to_json()}))
     else:
-        click.echo(daemon_line(found, ""))
-        if found["answers"]:
-            click.echo(f"socket {found['socket']}\nlog {found['log']}")
-        if found.get("config_error"):
-            click.echo(f"its configuration is out of date: {found['config_error']}")
-    if not found["answers"]:
+        click.echo(found.line(""))
+        if found.answers:
+            click.echo(f"socket {found.socket}\nlog {found.log}")
+        if found.config_error:
+            click.echo(f"its configuration is out of date: {found.config_error}")
+    if not found.answers:
         raise SystemExit(3)
 
 

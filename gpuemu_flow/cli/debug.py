@@ -23,7 +23,7 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
 
     They come from the terminal or from standard input; nothing is evaluated. With --seed and
     without --repl, all of one failure is shown and the command ends: exit code 1 while it still
-    fails, 0 once mended.
+    fails, 0 once mended, 4 where there is no verdict on it.
     """
     from gpuemu_flow.debug.repl import Pipe, Terminal, line_editing, run_repl  # noqa: PLC0415
     from gpuemu_flow.debug.session import Session  # noqa: PLC0415
@@ -39,7 +39,7 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
                 click.echo(line)
             if command == "step all" and not session.has_outputs:
                 break
-        raise SystemExit(1 if session.still_fails else 0)
+        raise SystemExit(session.exit_code)
     typed = sys.stdin.isatty()
     if typed:
         of = f" of {op}" if op else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
@@ -43,9 +41,8 @@ def diff(
         click.echo(json_writer.dumps(found.to_json()))
     else:
         title = f"against {baseline.tag} of {baseline.created[:19].replace('T', ' ')} UTC"
-        results = [asdict(result) for result in found.results]
         style = text.Style(wants_color())
-        click.echo(lint_text.render_diff(found.kernels, results, style, title=title))
+        click.echo(lint_text.render_diff(found.kernels, found.results, style, title=title))
         for problem in report.problems:
             click.echo(text.printable(str(problem)), err=True)
     gate = fail_on_regression

@@ -16,11 +16,12 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import explain_tasks  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     workspace = Workspace(overrides=Overrides(seed=seed))
     found = explain_tasks(workspace, words)
     if output_format == "json":
-        click.echo(json_writer.dumps({"schema_version": 1, "tasks": found}))
+        tasks = [task.to_json() for task in found]
+        click.echo(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
     else:
-        click.echo(text.render_explanations(found, text.Style(wants_color())))
+        click.echo(workspace_text.render_explanations(found, text.Style(wants_color())))

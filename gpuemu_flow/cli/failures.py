@@ -32,7 +32,8 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     workspace = Workspace()
     found = list_failures(workspace, op, limit)
     if output_format == "json":
-        click.echo(json_writer.dumps({"schema_version": 1, "failures": found}))
+        public = [record.to_public_json() for record in found]
+        click.echo(json_writer.dumps({"schema_version": 1, "failures": public}))
     elif not found:
         click.echo("no failures are recorded")
     else:

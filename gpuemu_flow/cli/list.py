@@ -15,10 +15,10 @@ def list_tasks(words: tuple[str, ...], with_status: bool, output_format: str) ->
     """List tasks, groups and targets."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import list_workspace  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     found = list_workspace(Workspace(), words, with_status=with_status)
     if output_format == "json":
-        click.echo(json_writer.dumps({"schema_version": 1, **found}))
+        click.echo(json_writer.dumps({"schema_version": 1, **found.to_json()}))
     else:
-        click.echo(text.render_list(found, text.Style(wants_color())))
+        click.echo(workspace_text.render_list(found, text.Style(wants_color())))

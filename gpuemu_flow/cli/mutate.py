@@ -33,6 +33,7 @@ def mutate(op: str, output_format: str) -> None:
             **found.score.to_json(),
             "trivial": found.trivial.to_json(),
             **({} if found.kernel is None else {"kernel": found.kernel.to_json()}),
+            **({"kernel_untold": found.kernel_untold} if found.kernel_untold else {}),
         }
         click.echo(json_writer.dumps(shown))
     else:

@@ -28,7 +28,7 @@ def reproduce(
 
     With --op a case need not be recorded here: it follows from its seed, and from --case where the
     run that printed it had options or a seed of its own. Exit code 1 while it still fails, 0 once
-    mended, 2 when there is no such case.
+    mended, 4 where there is no verdict on it, 2 when there is no such case.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
@@ -53,4 +53,5 @@ def reproduce(
         style = text.Style(wants_color())
         shown = (failure_text.render_reproduction(r, style, verbose=verbose) for r in found)
         click.echo("\n\n".join(shown))
-    raise SystemExit(1 if any(r.still_fails for r in found) else 0)
+    codes = {r.exit_code for r in found}
+    raise SystemExit(next((code for code in (1, 4) if code in codes), 0))

@@ -54,7 +54,7 @@ def run(
     from gpuemu_flow.fuzz.failures import record_run  # noqa: PLC0415
     from gpuemu_flow.reporting import history  # noqa: PLC0415
     from gpuemu_flow.reporting.report import run_and_report  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
     from gpuemu_flow.results.model import STANDING  # noqa: PLC0415
 
     options = session.RunOptions(
@@ -75,7 +75,9 @@ def run(
             click.echo(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
         else:
             click.echo(
-                text.render_plan(plan.ordered_status(), plan.reasons, style, explain=explain),
+                workspace_text.render_plan(
+                    plan.ordered_status(), plan.reasons, style, explain=explain
+                ),
                 err=output_format == "json",
             )
         if dry_run:

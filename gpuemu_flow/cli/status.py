@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
-from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.daemon.state import DaemonState
 
 
 @click.command(short_help="Show the workspace, its results, cache and daemon.")
@@ -16,29 +19,32 @@ from gpuemu_flow.types import Json
 def status(output_format: str) -> None:
     """Show the workspace, its tasks by state, its last verdicts, its cache and its daemon."""
     from gpuemu_flow import __version__  # noqa: PLC0415
-    from gpuemu_flow.cli.daemon import daemon_line  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.inspect import workspace_status  # noqa: PLC0415
-    from gpuemu_flow.reports import json_writer, text  # noqa: PLC0415
+    from gpuemu_flow.reports import json_writer, text, workspace_text  # noqa: PLC0415
 
     workspace = Workspace()
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
     if output_format == "json":
-        click.echo(json_writer.dumps({"version": __version__, **found, "daemon": daemon}))
+        click.echo(
+            json_writer.dumps(
+                {"version": __version__, **found.to_json(), "daemon": daemon.to_json()}
+            )
+        )
     else:
-        click.echo(daemon_line(daemon, __version__))
-        click.echo(text.render_status(found, text.Style(wants_color())))
+        click.echo(daemon.line(__version__))
+        click.echo(workspace_text.render_status(found, text.Style(wants_color())))
 
 
-def _daemon(root: Path) -> dict[str, Json]:
-    """Return what `daemon.control.describe` says; without loading the transport when none lives."""
+def _daemon(root: Path) -> DaemonState:
+    """Describe the daemon, without loading the transport when none lives."""
     from gpuemu_flow.daemon.place import find_place, holder  # noqa: PLC0415
+    from gpuemu_flow.daemon.state import DaemonState  # noqa: PLC0415
 
     place = find_place(root, os.environ)
     if place is None or holder(place.lock) is None:
-        return {"running": False, "answers": False}
+        return DaemonState()
     from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
 
-    found = describe(root, os.environ)
-    return {name: value for name, value in found.items() if name not in ("schema_version", "root")}
+    return describe(root, os.environ)

@@ -121,6 +121,7 @@ another target. Unknown members and circles are errors.
 | `GPUEMU_CONFIG` | the project's file |
 | `GPUEMU_SOCKET` | socket of the daemon, over `daemon.socket_path` |
 | `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | log level: `trace`, `debug`, `info`, `warn`, `error` |
+| `GPUEMU_CACHE_LINK` | `1`: the cache folder may be a link |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | any non-empty value: no colour |
 | `XDG_CONFIG_HOME`, `HOME` | where the user's files are |
 """

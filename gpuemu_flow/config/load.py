@@ -234,6 +234,11 @@ class _Assembly:
                 self.workspace(("storage", "db_path")),
                 self.out_of(("storage",)),
             ),
+            sandbox=parse_sections.sandbox(
+                self.section("sandbox"),
+                self.workspace(("sandbox", "writable")),
+                self.out_of(("sandbox", "writable")),
+            ),
             environment=env,
             files=self.files(ops_parser.modules.consulted),
             warnings=tuple(p for s in self.sources for p in s.out.collected() if p.warning),

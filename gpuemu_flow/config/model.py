@@ -126,6 +126,22 @@ class Execution:
 
 
 @dataclass(frozen=True)
+class SandboxConfig:
+    """``[sandbox]``.
+
+    Attributes
+    ----------
+    mode : str
+        ``off``, ``auto`` or ``require``.
+    writable : tuple of Path
+        Absolute.
+    """
+
+    mode: str = "auto"
+    writable: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
 class Cache:
     """``[cache]``; bytes, and the folder (None: ``.gpuemu-cache`` in the root)."""
 
@@ -203,6 +219,7 @@ class Config:
     execution: Execution
     daemon: Daemon
     storage: Storage
+    sandbox: SandboxConfig = SandboxConfig()
     environment: Environment = Environment()
     warnings: tuple[Problem, ...] = ()
 

@@ -164,6 +164,13 @@ def program(written: str, base: Path, home: Path) -> str:
     return str(base / written) if "/" in written else written
 
 
+def sandbox(table: Table, workspace: Workspace, out: Reporter) -> model.SandboxConfig:
+    values = tables.SANDBOX.values(table)
+    where = ("sandbox", "writable")
+    found = [workspace.resolve(path, where, out) for path in values["writable"]]
+    return model.SandboxConfig(values["mode"], tuple(path for path in found if path is not None))
+
+
 def cache(table: Table, workspace: Workspace, out: Reporter) -> model.Cache:
     values = tables.CACHE.values(table)
     folder = values["dir"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from gpuemu_flow.types import Json
 
 MAX_BYTES = 4 << 20
 
-_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\s*$")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -142,15 +140,11 @@ def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
 
 def _syntax_problem(error: tomli.TOMLDecodeError, text: str, out: Reporter) -> None:
     """Report where tomli stopped; at the end of the text, what was left open says more."""
-    message = str(error)
-    place = _PLACE.search(message)
-    line, hint = 0, ""
-    if place:
-        message = message[: place.start()]
-        line = int(place[1]) if place[1] else text.rstrip().count("\n") + 1
-        hint = f"column {place[2]}" if place[2] else ""
-        if not place[1] and out.positions.unclosed:
+    line, hint = error.lineno, f"column {error.colno}"
+    if error.pos >= len(text):
+        line, hint = text.rstrip().count("\n") + 1, ""
+        if out.positions.unclosed:
             line = out.positions.unclosed
             hint = "what is opened here is never closed"
-    message = message.removesuffix(".")
+    message = error.msg.removesuffix(".")
     out.problem_at("config-syntax", line, f"not valid TOML: {shortened(message)}", hint)

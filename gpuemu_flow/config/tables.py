@@ -298,6 +298,28 @@ EXECUTION = Section(
     "a table",
 )
 
+SANDBOX = Section(
+    (
+        Key(
+            "mode",
+            Choice(("off", "auto", "require")),
+            "`auto`: as much as the system has; `require`: exit code 3 where it lacks a part; "
+            "`off`: nothing.",
+            "auto",
+            ours=True,
+        ),
+        Key(
+            "writable",
+            ListOf(PATH, 0, 1000),
+            "Files and folders of the workspace that ops may write, beside a scratch folder; a "
+            "folder that is missing is made.",
+            [],
+            ours=True,
+        ),
+    ),
+    "a table",
+)
+
 DAEMON = Section(
     (
         Key(
@@ -341,6 +363,7 @@ FILE = Section(
             ours=True,
         ),
         Key("execution", EXECUTION, "How programs are run."),
+        Key("sandbox", SANDBOX, "What the system keeps ops from; see [security](security.md)."),
         Key("cache", CACHE, "The cache of the workspace."),
         Key("daemon", DAEMON, "The daemon."),
         Key("storage", STORAGE, "The daemon's results."),

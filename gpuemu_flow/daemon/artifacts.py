@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from gpuemu_flow.artifacts.lint import Linter, LintResult
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.lint import Linter
 from gpuemu_flow.artifacts.measure import Artifact, measure
 from gpuemu_flow.artifacts.metrics import KernelMetrics, Launch
 from gpuemu_flow.artifacts.policy import Policy
@@ -18,14 +20,11 @@ from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.engine.compile_kernels import kernel_policy
 from gpuemu_flow.errors import UsageError, did_you_mean
 from gpuemu_flow.reporting import client_baselines
+from gpuemu_flow.store.artifacts import COUNTS, ArtifactMetrics, OwnFigures
 from gpuemu_flow.store.baselines import BaselineStore
-from gpuemu_flow.types import Json
+from gpuemu_flow.types import Json, Verdict
 
 MAX_U32 = (1 << 32) - 1
-_COUNTS = (
-    "register_count", "spill_count", "local_memory_bytes", "shared_memory_bytes",
-    "instruction_count",
-)  # fmt: skip
 _DELTAS = {
     "register_delta": "register_count",
     "spill_delta": "spill_count",
@@ -61,8 +60,8 @@ def lint_kernel(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
     for view, shown in _chosen(found.kernels, name):
         linted = Linter(_policy(config, shown)).lint(view)
         metrics = _metrics(shown, view.metrics)
-        keep_metrics(service, metrics)
-        results.append(_lint_result(shown, linted, metrics))
+        service.artifacts.put(metrics)
+        results.append(_lint_result(metrics, linted.verdict, linted.violations))
     return {
         "type": "LintResults",
         "results": results,
@@ -98,80 +97,58 @@ def _policy(config: Config, name: str) -> Policy:
     return kernel_policy(config.policies, kernel)
 
 
-def _metrics(name: str, metrics: KernelMetrics) -> dict[str, Json]:
-    """``ArtifactMetrics``: the protocol's counts of the text, and beside them our own figures."""
+def _metrics(name: str, metrics: KernelMetrics) -> ArtifactMetrics:
+    """Give the protocol's counts of the text, and beside them our own figures."""
     spills = sum(count for opcode, count in metrics.opcodes.items() if opcode.startswith(_SPILLS))
-    return {
-        "kernel_name": name,
-        "register_count": metrics.declared_registers or 0,
-        "spill_count": spills,
-        "local_memory_bytes": metrics.local_bytes or 0,
-        "shared_memory_bytes": metrics.shared_bytes or 0,
-        "instruction_count": metrics.instructions or 0,
-        "patterns_found": sorted(metrics.opcodes),
-        "source": "Ptx",
-        "timestamp": int(time.time()),
-        "ptx_content": None,
-        "registers": metrics.registers,
-        "metric_source": metrics.metric_source,
-        "max_live": metrics.max_live,
-    }
+    return ArtifactMetrics(
+        kernel_name=name,
+        register_count=metrics.declared_registers or 0,
+        spill_count=spills,
+        local_memory_bytes=metrics.local_bytes or 0,
+        shared_memory_bytes=metrics.shared_bytes or 0,
+        instruction_count=metrics.instructions or 0,
+        patterns_found=tuple(sorted(metrics.opcodes)),
+        source="Ptx",
+        timestamp=int(time.time()),
+        own=OwnFigures(metrics.registers, metrics.metric_source, metrics.max_live),
+    )
 
 
-def _lint_result(name: str, linted: LintResult, metrics: Mapping[str, Json]) -> dict[str, Json]:
-    counted = [violation for violation in linted.violations if not violation.allowed]
+def _lint_result(
+    metrics: ArtifactMetrics, verdict: Verdict, violations: Iterable[Violation]
+) -> dict[str, Json]:
+    violations = tuple(violations)
     return {
-        "kernel_name": name,
-        "passed": linted.verdict.value == "passed",
-        "metrics": dict(metrics),
+        "kernel_name": metrics.kernel_name,
+        "passed": verdict is Verdict.PASSED,
+        "metrics": metrics.to_json(),
         "violations": [
             _violation(violation.rule, violation.message, violation.actual, violation.limit)
-            for violation in counted
-            if violation.severity == "error"
+            for violation in violations
+            if violation.severity == "error" and not violation.allowed
         ],
-        "findings": [violation.to_json() for violation in linted.violations],
-        "timestamp": int(time.time()),
+        "findings": [violation.to_json() for violation in violations],
+        "timestamp": metrics.timestamp,
     }
 
 
-def lint_of_run(record: Mapping[str, Json]) -> dict[str, Json] | None:
-    """A kernel of a run's report as ``LintResult``; None when there was nothing to lint."""
-    figures = record["metrics"]
-    if figures is None:
-        return None
-    metrics: dict[str, Json] = {
-        "kernel_name": record["name"],
-        "register_count": _u32(figures["declared_registers"] or figures["registers"]) or 0,
-        "spill_count": _u32(figures["spill_instructions"]) or 0,
-        "local_memory_bytes": _u32(figures["local_bytes"]) or 0,
-        "shared_memory_bytes": _u32(figures["shared_bytes"]) or 0,
-        "instruction_count": _u32(figures["instructions"]) or 0,
-        "patterns_found": sorted(figures["families"]),
-        "source": "Ptx",
-        "timestamp": int(time.time()),
-        "ptx_content": None,
-        "registers": figures["registers"],
-        "metric_source": record["metric_source"],
-        "max_live": figures["max_live"],
-    }
-    counted = [found for found in record["violations"] if "allowed" not in found]
-    return {
-        "kernel_name": record["name"],
-        "passed": record["verdict"] == "passed",
-        "metrics": metrics,
-        "violations": [
-            _violation(found["rule"], found["message"], found["actual"], found["limit"])
-            for found in counted
-            if found["severity"] == "error"
-        ],
-        "findings": list(record["violations"]),
-        "timestamp": metrics["timestamp"],
-    }
-
-
-def keep_metrics(service: Service, metrics: Mapping[str, Json]) -> None:
-    """The latest metrics of a kernel, for `get_artifact` and baselines."""
-    service.artifacts.put(metrics["kernel_name"], metrics)
+def lint_of_run(service: Service, record: KernelRecord) -> dict[str, Json]:
+    """Store the figures of a kernel of a run's report, and give it as ``LintResult``."""
+    figures = record.metrics
+    metrics = ArtifactMetrics(
+        kernel_name=record.name,
+        register_count=_u32(figures.declared_registers or figures.registers) or 0,
+        spill_count=_u32(figures.spill_instructions) or 0,
+        local_memory_bytes=_u32(figures.local_bytes) or 0,
+        shared_memory_bytes=_u32(figures.shared_bytes) or 0,
+        instruction_count=_u32(figures.instructions) or 0,
+        patterns_found=tuple(sorted(figures.families)),
+        source="Ptx",
+        timestamp=int(time.time()),
+        own=OwnFigures(figures.registers, record.metric_source, figures.max_live),
+    )
+    service.artifacts.put(metrics)
+    return _lint_result(metrics, record.verdict, record.violations)
 
 
 def _violation(
@@ -196,12 +173,10 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     name = metrics.get("kernel_name")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
         raise invalid("metrics.kernel_name must be a name")
-    kept: dict[str, Json] = {"kernel_name": name, "ptx_content": None}
-    for key in _COUNTS:
-        value = metrics.get(key)
+    counts: dict[str, Json] = {key: metrics.get(key) for key in COUNTS}
+    for key, value in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_U32:
             raise invalid(f"metrics.{key} must be an integer between 0 and {MAX_U32}")
-        kept[key] = value
     patterns = metrics.get("patterns_found", [])
     if not isinstance(patterns, list) or not all(isinstance(p, str) for p in patterns):
         raise invalid("metrics.patterns_found must be an array of strings")
@@ -211,8 +186,15 @@ def store_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
     stamp = metrics.get("timestamp", int(time.time()))
     if not isinstance(stamp, int) or isinstance(stamp, bool):
         raise invalid("metrics.timestamp must be an integer")
-    kept |= {"patterns_found": patterns, "source": source, "timestamp": stamp}
-    keep_metrics(service, kept)
+    service.artifacts.put(
+        ArtifactMetrics(
+            kernel_name=name,
+            **counts,
+            patterns_found=tuple(patterns),
+            source=source,
+            timestamp=stamp,
+        )
+    )
     return {"type": "Ok"}
 
 
@@ -224,12 +206,13 @@ def get_artifact(service: Service, fields: Fields, _job: Job) -> dict[str, Json]
         known = tuple(service.artifacts.everything())
         text = f"no metrics of a kernel {name!r}; {did_you_mean(name, known)}"
         raise RequestError("ArtifactNotFound", text.rstrip("; "))
-    return {"type": "ArtifactMetricsResult", **metrics}
+    return {"type": "ArtifactMetricsResult", **metrics.to_json()}
 
 
 def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
     """``ListArtifacts``: the latest metrics of every kernel."""
-    return {"type": "ArtifactList", "artifacts": list(service.artifacts.everything().values())}
+    every = service.artifacts.everything().values()
+    return {"type": "ArtifactList", "artifacts": [metrics.to_json() for metrics in every]}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
@@ -270,15 +253,15 @@ def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
     }
 
 
-def _diff(name: str, then: Mapping[str, Json] | None, now: Mapping[str, Json]) -> dict[str, Json]:
+def _diff(name: str, then: ArtifactMetrics | None, now: ArtifactMetrics) -> dict[str, Json]:
     deltas = {
-        delta: 0 if then is None else int(now[count]) - int(then[count])
+        delta: 0 if then is None else getattr(now, count) - getattr(then, count)
         for delta, count in _DELTAS.items()
     }
     return {
         "kernel_name": name,
-        "baseline": None if then is None else dict(then),
-        "current": dict(now),
+        "baseline": None if then is None else then.to_json(),
+        "current": now.to_json(),
         **deltas,
         "is_regression": any(deltas[delta] > 0 for delta in _GATED),
     }

@@ -8,16 +8,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping
 
-from gpuemu_flow.daemon.artifacts import diff_summary, keep_metrics, lint_of_run
+from gpuemu_flow.daemon.artifacts import diff_summary, lint_of_run
+from gpuemu_flow.daemon.ci_report import CiReport
 from gpuemu_flow.daemon.fields import Fields
 from gpuemu_flow.daemon.jobs import Job
-from gpuemu_flow.daemon.replies import LARGEST, RequestError
+from gpuemu_flow.daemon.replies import RequestError
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.store.baselines import BaselineStore
-from gpuemu_flow.types import Json, number_from_json
+from gpuemu_flow.types import Json
 
 SLICE_SECONDS = 0.1
 GRACE_SECONDS = 5.0
@@ -33,12 +32,9 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
     if tag is not None and diff_summary(service, tag) is None:
         BaselineStore(service.cache).get(tag)  # an unknown one is an error before the work
     report = _run(service, job, jobs, quick=quick)
-    linted = [lint for record in report["kernels"] if (lint := lint_of_run(record)) is not None]
-    for lint in linted:
-        keep_metrics(service, lint["metrics"])
     summary = {
-        **_summary(report),
-        "lint_results": linted,
+        **report.summary(),
+        "lint_results": [lint_of_run(service, kernel) for kernel in report.kernels],
         "artifact_diffs": None if tag is None else diff_summary(service, tag),
     }
     service.cache.state.put("wire:ci-summary", summary)
@@ -53,7 +49,7 @@ def get_ci_summary(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
     return {"type": "CiRunComplete", **summary}
 
 
-def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> Mapping[str, Json]:
+def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> CiReport:
     workspace = service.configured().workspace
     arguments = [sys.executable, "-m", "gpuemu_flow", "ci", "--format", "json"]
     arguments += ["--quick"] if quick else []
@@ -83,14 +79,11 @@ def _run(service: Service, job: Job, jobs: int, *, quick: bool) -> Mapping[str, 
         out.seek(0)
         complaints.seek(0)
         try:
-            report = json.loads(out.read())
-        except ValueError:
+            return CiReport.from_json(json.loads(out.read()))
+        except (KeyError, TypeError, ValueError):
             text = complaints.read()[-2000:].decode("utf-8", "replace").strip()
             code = "ConfigError" if process.returncode == 2 else "InternalError"
             raise RequestError(code, text or "the run gave no report") from None
-    if not isinstance(report, dict):
-        raise RequestError("InternalError", "the run gave no report")
-    return report
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -102,44 +95,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _summary(report: Mapping[str, Json]) -> dict[str, Json]:
-    counted = ("total_tests", "passed", "skipped", "inconclusive", "duration_ms")
-    return {
-        **{name: report[name] for name in counted},
-        "failed": report["failed"] + report["errors"],
-        "timestamp": int(time.time()),
-        "validation_results": [_failure(f) for f in report["failures"]],
-    }
-
-
-def _failure(failure: Mapping[str, Json]) -> dict[str, Json]:
-    """One failing case of a run as ``ValidationResult``."""
-    texts = failure["messages"] or [failure["verdict"]]
-    return {
-        "passed": False,
-        "seed": failure["seed"],
-        "op_name": failure["op"],
-        "max_diff": _finite(failure["max_abs"]),
-        "max_rel_diff": _finite(failure["max_rel"]),
-        "failures": [
-            {
-                "kind": failure["kind"],
-                "message": text,
-                "index": None,
-                "expected": None,
-                "actual": None,
-            }
-            for text in texts
-        ],
-        "timestamp": int(time.time()),
-        "duration_ms": 0,
-        "repro_info": None,
-        "verdict": failure["verdict"],
-    }
-
-
-def _finite(value: Json) -> float:
-    number = float(number_from_json(value))
-    return number if -LARGEST <= number <= LARGEST else LARGEST

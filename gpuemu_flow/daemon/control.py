@@ -14,6 +14,7 @@ from pathlib import Path
 import pynng
 
 from gpuemu_flow.daemon.place import Place, find_place, holder
+from gpuemu_flow.daemon.state import DaemonState
 from gpuemu_flow.errors import Problem, RunnerError, UsageError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire.address import read_info
@@ -63,35 +64,20 @@ def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
     raise RunnerError(Problem("daemon-not-stopped", f"process {found.pid} does not end"))
 
 
-def describe(root: Path, environ: Mapping[str, str]) -> dict[str, Json]:
-    """State of the workspace's daemon.
-
-    Returns
-    -------
-    dict
-        ``running``, ``answers``, ``root``, and of a living one ``pid``, ``socket``, ``log``,
-        ``started`` (Unix time in s),
-        ``version``, ``uptime_secs``, ``requests``, ``in_progress``.
-    """
-    out: dict[str, Json] = {
-        "schema_version": 1, "running": False, "answers": False, "root": str(root),
-    }  # fmt: skip
+def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
+    """Look for the workspace's daemon and ask it how it does."""
     found = running(root, environ)
     if found is None:
-        return out
+        return DaemonState()
     info = read_info(root, environ) or {}
-    out |= {
-        "running": True,
-        "pid": found.pid,
-        "socket": info.get("socket", str(found.place.socket)),
-        "log": str(found.place.log),
-        "started": info.get("started", 0.0),
-    }
-    pong = _ping(out["socket"])
-    if pong is not None:
-        out |= {name: value for name, value in pong.items() if name not in ("type", "workspace")}
-        out["answers"] = True
-    return out
+    socket = str(info.get("socket", found.place.socket))
+    return DaemonState(
+        pid=found.pid,
+        socket=socket,
+        log=str(found.place.log),
+        started=float(info.get("started", 0.0)),
+        pong=_ping(socket),
+    )
 
 
 def _ping(socket_path: str) -> dict[str, Json] | None:

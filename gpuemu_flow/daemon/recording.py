@@ -39,10 +39,7 @@ def record_failure(
         result,
         source="daemon",
         provenance={
-            "op": programs.op.to_json(),
-            "reference": programs.reference.to_json(),
-            "reference_dtype": programs.reference_dtype,
-            "compare": dict(programs.compare),
+            **programs.to_json(),
             "fuzz_config": fuzz_config,
             "output_shapes": {name: list(shape) for name, shape in output_shapes.items()},
         },

@@ -111,7 +111,7 @@ def validation_result(
         "tolerance_used": number_to_json(stats.tolerance_used),
         "unjudged": stats.unjudged,
         "compared": Elements.of(result).to_json(),
-        "notes": list(result.notes),
+        "notes": list(result.all_notes),
     }
     if nonfinite:
         out["nonfinite"] = nonfinite
@@ -128,7 +128,7 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
     """The failures; something readable too where there is none and the case did not pass."""
     if result.failures or result.verdict is Verdict.PASSED:
         return result.failures
-    text = "; ".join(result.notes) or "no element has a verdict"
+    text = "; ".join(result.all_notes) or "no element has a verdict"
     return [Failure(FailureKind.TOLERANCE, f"{result.verdict.value}: {text}")]
 
 

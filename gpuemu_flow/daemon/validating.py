@@ -137,7 +137,7 @@ def refuse_broken_reference(result: CheckResult) -> None:
     """RequestError ``ReferenceScriptFailed`` when there is nothing to compare with."""
     first = result.failures[0] if result.failures else None
     if first is not None and first.kind is FailureKind.REFERENCE:
-        raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.notes]))
+        raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.all_notes]))
 
 
 def _raised(fields: Fields) -> CheckResult | None:

@@ -79,7 +79,7 @@ def _compare(record: FailureRecord, steps: Steps) -> Iterator[str]:
         yield f"{failure.kind.value}:"
         yield from (f"  {line}" for line in printable(failure.message).splitlines())
     if result.verdict is not Verdict.PASSED:
-        yield from (line for note in result.notes for line in note_lines(note))
+        yield from note_lines(result)
 
 
 _TELL = {"generate": _generate, "op": _op, "reference": _reference, "compare": _compare}

@@ -84,9 +84,9 @@ class Session:
         return f"{printable(chosen.op)} {chosen.seed}> " if chosen else "gpuemu-flow> "
 
     @property
-    def still_fails(self) -> bool:
-        """Tell whether the selected failure was run and did not pass."""
-        return self._found is not None and self._found.still_fails
+    def exit_code(self) -> int:
+        """Of `Reproduction` where the selected failure was run; 4 where it was not."""
+        return 4 if self._found is None else self._found.exit_code
 
     @property
     def has_outputs(self) -> bool:
@@ -163,7 +163,7 @@ class Session:
             raise problems.bad_arguments(BY_WORD["list"].usage)
         records = self._records()
         shown = records[: int(rest[:9]) if rest else LISTED]
-        yield from (failure_text.failure_row(record.to_public_json()) for record in shown)
+        yield from (failure_text.failure_row(record) for record in shown)
         of = f" of {self.op}" if self.op else ""
         more = f", {len(shown)} shown" if len(shown) < len(records) else ""
         yield f"{plural(len(records), 'failure')}{of}{more}"

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpuemu_flow.artifacts.ptx.opcode import Destination
-from gpuemu_flow.emulator.ir import Group, Inverted, Memory, Operand, Program, Register, Step
+from gpuemu_flow.emulator.ir import (
+    Group,
+    Inverted,
+    Memory,
+    Operand,
+    Program,
+    Register,
+    Step,
+    TensorPlace,
+)
 
 ENDS_THREADS = frozenset({"ret", "exit", "trap"})
 
@@ -37,6 +46,11 @@ def is_barrier(step: Step) -> bool:
     return base in ("bar", "barrier") and "warp" not in segments and "cluster" not in segments
 
 
+def is_unaligned(step: Step) -> bool:
+    """Tell whether threads may come to a barrier by different instructions."""
+    return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
+
+
 def _ends_block(step: Step) -> bool:
     return step.opcode.is_branch or step.opcode.base in ENDS_THREADS or is_barrier(step)
 
@@ -51,6 +65,8 @@ def registers_in(operand: Operand) -> tuple[int, ...]:
         return registers_in(operand.base)
     if isinstance(operand, Group):
         return tuple(n for item in operand.items for n in registers_in(item))
+    if isinstance(operand, TensorPlace):
+        return tuple(n for o in (operand.map, *operand.coordinates) for n in registers_in(o))
     return ()
 
 

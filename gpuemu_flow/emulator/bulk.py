@@ -6,46 +6,62 @@ that a missing wait shows as a read of what was there before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuemu_flow.emulator.asynchronous import MANY
-from gpuemu_flow.emulator.atomics import AtomicForm
-from gpuemu_flow.emulator.lanes import Lanes
+from gpuemu_flow.emulator.atomics import AtomicForm, combiner
 from gpuemu_flow.emulator.mbarriers import Mbarriers
 from gpuemu_flow.emulator.memory import GLOBAL_BASE, UNALLOCATED, UNINITIALISED, WRITTEN
-from gpuemu_flow.emulator.types import Array
+from gpuemu_flow.emulator.tensor_maps import TensorMap
+from gpuemu_flow.emulator.types import DTYPES, Array
 
 _COME = AtomicForm("mbarrier.arrive", "b64")
 _ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class _Bulk:
+class BulkCopy:
     """One thread's copy.
 
     Attributes
     ----------
     lane : int
         Flat number of the thread.
-    shared, other : int
-        Offset into the batch's shared memory, offset into the arena.
-    size : int
+    near : int array
+        Offset into the batch's shared memory of each byte.
+    far : int array
+        Offset into the arena of each byte; -1 for one that has no place there.
     into_shared : bool
     barrier : int
         Offset of the barrier object in the block's shared memory; -1 for a group.
     group, step : int
+    tensor : TensorMap or None
+        The map of a copy of a tensor's box.
+    combine : AtomicForm or None
+        What is done with what lies in global memory; None for a copy.
     """
 
     lane: int
-    shared: int
-    other: int
-    size: int
+    near: Array
+    far: Array
     into_shared: bool
     barrier: int
     group: int
     step: int
+    tensor: TensorMap | None = None
+    combine: AtomicForm | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the bytes in shared memory."""
+        return len(self.near)
+
+    @property
+    def verb(self) -> str:
+        """Return what is done to global memory."""
+        return "reads" if self.into_shared else "writes"
 
 
 class Bulk(Mbarriers):
@@ -54,93 +70,117 @@ class Bulk(Mbarriers):
     def begin(self, block_ids: Array) -> None:
         """Set up a batch without copies under way."""
         super().begin(block_ids)
-        self._bulk: list[_Bulk] = []
+        self._bulk: list[BulkCopy] = []
         self._bulk_group: Array = np.zeros(self.full.shape, np.int64)
 
     def start_bulk(
         self, shared: Array, other: Array, size: Array, barrier: Array | None,
-        into_shared: bool, mask: Array | None, step: int,
+        into_shared: bool, combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
         """Start copies; addresses of shared memory are offsets into that of the block."""
         active = self.spread(self.live if mask is None else mask)
-        base = self.spread(self.shared_base).reshape(-1)
         rows = [self.spread(x).reshape(-1) for x in (shared, other, size)]
-        objects = None if barrier is None else self.spread(barrier).reshape(-1)
-        groups = self._bulk_group.reshape(-1)
         for lane in np.flatnonzero(active).tolist():
             near, far, count = (int(row[lane]) for row in rows)
-            copy = _Bulk(
-                lane, near + int(base[lane]), (far - GLOBAL_BASE) & 0xFFFFFFFFFFFFFFFF, count,
-                into_shared, -1 if objects is None else int(objects[lane]),
-                int(groups[lane]), step,
-            )  # fmt: skip
-            if self._may_copy(copy, near):
-                self._bulk.append(copy)
-                self._note_read(copy)
+            copy = self.new_copy(lane, into_shared, barrier, step)
+            start = (far - GLOBAL_BASE) & 0xFFFFFFFFFFFFFFFF
+            if (near | start | count) % _ALIGNMENT:
+                self.blame(copy, "misaligned", f"copies {count:,} bytes: addresses and size must "
+                           f"be multiples of {_ALIGNMENT}")  # fmt: skip
+            elif self.is_shared_memory(copy, near, count):
+                start = min(start, len(self.launch.arena.data))  # which nobody may access
+                row = np.arange(count, dtype=np.int64)
+                base = near + lane // self.width * self.shared_stride
+                copy = replace(copy, near=base + row, far=start + row, combine=combine)
+                self.take_copy(copy)
 
-    def _note_read(self, copy: _Bulk) -> None:
-        """Let a copy out of shared memory race with writes that no barrier orders before it."""
-        if self.shared_races is not None and not copy.into_shared:
-            only = np.zeros(self.full.shape, bool)
-            only.reshape(-1)[copy.lane] = True
-            lanes = Lanes(np.array([copy.shared], np.uint64), only, ())
-            self.shared_races.access(lanes, None, copy.size, copy.step, write=False, strong=False)
+    def new_copy(
+        self, lane: int, into_shared: bool, barrier: Array | None, step: int
+    ) -> BulkCopy:  # fmt: skip
+        """Make a copy of nothing by a thread, in its group or for its barrier object."""
+        there = -1 if barrier is None else int(self.spread(barrier).reshape(-1)[lane])
+        group, nothing = int(self._bulk_group.reshape(-1)[lane]), np.zeros(0, np.int64)
+        return BulkCopy(lane, nothing, nothing, into_shared, there, group, step)
 
-    def _may_copy(self, copy: _Bulk, near: int) -> bool:
-        lanes = np.array([copy.lane])
+    def take_copy(self, copy: BulkCopy) -> None:
+        """Take a copy that is to be delivered, unless it may not be made."""
+        if self._may_reach(copy):
+            self._bulk.append(copy)
+            if self.shared_races is not None:
+                self.shared_races.access_by(
+                    copy.lane, copy.near, copy.step, write=copy.into_shared
+                )  # fmt: skip
 
-        def find(check: str, rule: str, message: str) -> None:
-            said = f"{message}, by {self.who(copy.lane)}"
-            self.report_lanes(check, rule, lanes, copy.step, lambda _: said)
+    def blame(self, copy: BulkCopy, rule: str, message: str, check: str = "mem") -> None:
+        """Report what is wrong with a copy."""
+        said = f"{message}, by {self.who(copy.lane)}"
+        self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 
-        if (near | copy.other | copy.size) % _ALIGNMENT:
-            find("mem", "misaligned", f"copies {copy.size:,} bytes: addresses and size must be "
-                   f"multiples of {_ALIGNMENT}")  # fmt: skip
-            return False
+    def is_shared_memory(self, copy: BulkCopy, near: int, size: int) -> bool:
+        """Tell whether bytes lie in the block's shared memory; report it where they do not."""
         valid = self.shared_valid
-        if near + copy.size > self.shared_limit or (
-            valid is not None and not valid[near : near + copy.size].all()
-        ):
+        outside = near + size > self.shared_limit
+        if not outside and valid is not None:
+            outside = not valid[near : near + size].all()
+        if outside:
             verb = "writes" if copy.into_shared else "reads"
-            find("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes of shared memory at "
-                   f"{self.describe_shared(near)}")  # fmt: skip
+            self.blame(copy, "out-of-bounds", f"{verb} {size:,} bytes of shared memory at "
+                       f"{self.describe_shared(near)}")  # fmt: skip
+        return not outside
+
+    def _may_reach(self, copy: BulkCopy) -> bool:
+        """Tell whether a copy may access its bytes of global memory."""
+        arena, far = self.launch.arena, copy.far[copy.far >= 0]
+        if not far.size:
+            return True
+        inside = far < len(arena.shadow)
+        shadow = arena.shadow[np.where(inside, far, 0)]
+        lost = far[~inside | (shadow == UNALLOCATED)]
+        if lost.size:
+            where = self._describe_global(int(lost[0]), "out-of-bounds")
+            self.blame(copy, "out-of-bounds", f"{copy.verb} {far.size:,} bytes, some at {where}")
             return False
-        arena = self.launch.arena
-        end = copy.other + copy.size
-        shadow = arena.shadow[copy.other : end] if end <= len(arena.shadow) else None
-        verb = "reads" if copy.into_shared else "writes"
-        if shadow is None or (shadow == UNALLOCATED).any():
-            where = self._describe_global(copy.other, "out-of-bounds")
-            find("mem", "out-of-bounds", f"{verb} {copy.size:,} bytes at {where}")
+        if not copy.into_shared and (shadow == 3).any():
+            at = int(far[shadow == 3][0])
+            self.blame(copy, "read-only", f"writes {arena.describe(at)}, which is constant")
             return False
-        if not copy.into_shared and not (shadow != 3).all():
-            find("mem", "read-only", f"writes {arena.describe(copy.other)}, which is constant")
-            return False
-        if copy.into_shared and self.check_init and (shadow == UNINITIALISED).any():
-            at = copy.other + int(np.flatnonzero(shadow == UNINITIALISED)[0])
-            find("init", "never-written", f"reads {arena.describe(at)}, which nobody wrote")
+        unwritten = far[shadow == UNINITIALISED]
+        if (copy.into_shared or copy.combine) and self.check_init and unwritten.size:
+            where = arena.describe(int(unwritten[0]))
+            self.blame(copy, "never-written", f"reads {where}, which nobody wrote", "init")
         return True
 
-    def _deliver_bulk(self, copy: _Bulk) -> None:
-        data = self.launch.arena.data
-        near, far = slice(copy.shared, copy.shared + copy.size), slice(
-            copy.other, copy.other + copy.size
-        )  # fmt: skip
+    def _deliver_bulk(self, copy: BulkCopy) -> None:
+        data, near = self.launch.arena.data, copy.near
+        there = copy.far >= 0
         if copy.into_shared:
-            self.shared[near] = data[far]
+            self.shared[near[there]] = data[copy.far[there]]
+            if copy.tensor is not None:
+                self._finish_tensor(copy, copy.tensor, there)
             if self.check_init:
                 self.shared_written[near] = 1
             return
+        near, far = near[there], copy.far[there]
         if self.check_init:
             missing = np.flatnonzero(self.shared_written[near] == 0)
             if missing.size:
-                where = self._name_private(copy.shared + int(missing[0]), "shared", 1)
-                said = f"reads {where}, which nobody wrote, by {self.who(copy.lane)}"
-                self.report_lanes(
-                    "init", "never-written", np.array([copy.lane]), copy.step, lambda _: said
-                )
+                where = self._name_private(int(near[missing[0]]), "shared", 1)
+                self.blame(copy, "never-written", f"reads {where}, which nobody wrote", "init")
             self.launch.arena.shadow[far] = WRITTEN
-        data[far] = self.shared[near]
+        given = self.shared[near]
+        if copy.combine is not None:
+            kind = DTYPES[copy.combine.type_name]
+            old, value = data[far].view(kind), given.view(kind)
+            with np.errstate(all="ignore"):
+                given = copy.combine.combine(old, value, value).view(np.uint8)
+        data[far] = given
+
+    def _finish_tensor(self, copy: BulkCopy, tensor: TensorMap, there: Array) -> None:
+        """Fill what lies outside of the tensor, and flush subnormal numbers where asked."""
+        outside = copy.near[~there].reshape(-1, tensor.item)
+        self.shared[outside] = np.frombuffer(tensor.filling, np.uint8)
+        rows = copy.near[there].reshape(-1, tensor.item)
+        self.shared[rows] = tensor.as_loaded(self.shared[rows])
 
     def deliver_for(self, waited: Array) -> None:
         """Deliver what comes with an arrival at some barrier objects."""
@@ -178,3 +218,10 @@ class Bulk(Mbarriers):
             else:
                 left.append(copy)
         self._bulk = left
+
+
+def reduction(operation: str, type_name: str) -> AtomicForm | None:
+    """Make the reduction of a bulk copy; None for one that is not known."""
+    known = combiner(operation, type_name) is not None
+    known &= operation == "add" or "f" not in type_name
+    return AtomicForm(operation, type_name) if known else None

@@ -119,18 +119,20 @@ class Bytes(State):
 
     def symbol(self, number: int, displacement: int) -> Array:
         """Give the address of a module variable."""
-        moved = displacement & 0xFFFFFFFFFFFFFFFF
         places = [c.symbols[number] for c in self.launch.cases]
-        if places:
-            return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
-        return np.full((1, 1), self.launch.symbols[number] + displacement, np.uint64)
+        return self._moved(places, self.launch.symbols[number], displacement)
 
     def parameter_address(self, offset: int) -> Array:
         """Give the address of a parameter."""
-        places = [c.parameter_address + offset for c in self.launch.cases]
+        places = [c.parameter_address for c in self.launch.cases]
+        return self._moved(places, self.launch.parameter_address, offset)
+
+    def _moved(self, places: list[int], only: int, displacement: int) -> Array:
+        """Give an address, of each case or the only one, with a displacement that may wrap."""
+        moved = displacement & 0xFFFFFFFFFFFFFFFF
         if places:
-            return self._by_case(np.array(places, np.uint64))
-        return np.full((1, 1), self.launch.parameter_address + offset, np.uint64)
+            return self._by_case(np.array(places, np.uint64)) + np.uint64(moved)
+        return np.full((1, 1), (only + moved) & 0xFFFFFFFFFFFFFFFF, np.uint64)
 
     def _lanes(self, offsets: Array, mask: Array | None, *, whole: bool) -> Lanes:
         if mask is None or (offsets.size == 1 and not whole):

@@ -113,7 +113,7 @@ def check_program(program: Program) -> None:
         reason = why_not(step)
         if reason:
             raise unsupported(
-                f"{program.name}: {step.text[:80]!r} cannot be run: {reason}",
+                f"{program.name}: {step.text!r} cannot be run: {reason}",
                 fix_of(step.opcode),
                 source.file,
                 source.line_of(step.offset),

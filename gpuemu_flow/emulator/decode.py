@@ -73,6 +73,7 @@ class _Frame:
         self.body = body
         self.symbols = symbols
         self.registers: dict[tuple[int, str], Register] = {}
+        self.operands: dict[tuple[int, str], Operand] = {}
         self.starts: list[int] = []
         self.pending: list[tuple[int, tuple[int, ...]]] = []
         self.returns: list[int] = []
@@ -317,6 +318,11 @@ class _Decoder:
         return len(self._program.steps) - 1
 
     def _operand(self, text: str, instruction: Instruction, frame: _Frame) -> Operand:
+        key = (instruction.scope, text)
+        known = frame.operands.get(key)
+        if known is not None:
+            return known
+
         def lookup(name: str) -> Register | Symbol | None:
             return self._lookup(name, instruction.scope, frame)
 
@@ -328,6 +334,7 @@ class _Decoder:
                 fix_of(instruction.opcode),
                 instruction.offset,
             )
+        frame.operands[key] = operand
         return operand
 
     def _branch(

@@ -17,6 +17,12 @@ from gpuemu_flow.emulator.types import Array, is_float
 _PAIRS = frozenset({"e4m3x2", "e5m2x2"})
 
 
+def _canonical_half(x: Array) -> Array:
+    """Narrow to f16, NaN as the one pattern that the ISA names."""
+    nan = np.array(0x7FFF, np.uint16).view(np.float16)
+    return np.where(np.isnan(x), nan, x.astype(np.float16))
+
+
 def _convert_fp8(to: str, source: str, words: frozenset[str]) -> Form | None:
     """Build the conversions of pairs of 8-bit floats; the first operand is the upper one."""
     if to == "f16x2" and source in _PAIRS:
@@ -24,7 +30,7 @@ def _convert_fp8(to: str, source: str, words: frozenset[str]) -> Form | None:
 
         def widen(x: Array) -> Array:
             halves = [(x & np.uint16(255)).astype(np.uint8), (x >> np.uint16(8)).astype(np.uint8)]
-            low, high = (small_floats.unpack_fp8(h, kind).astype(np.float16) for h in halves)
+            low, high = (_canonical_half(small_floats.unpack_fp8(h, kind)) for h in halves)
             return packed.pack(low, high)
 
         return Form(widen, (source,), to, "cvt") if "relu" not in words else None

@@ -60,6 +60,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """``[map, {x, y}]``: a tensor map's address and coordinates in its tensor."""
+
+    map: Memory
+    coordinates: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Inverted:
     """``!p``: a predicate operand that is read negated."""
 
@@ -71,7 +79,7 @@ class Sink:
     """``_``: a result that nobody wants."""
 
 
-Operand = Register | Immediate | Special | Symbol | Group | Memory | Inverted | Sink
+Operand = Register | Immediate | Special | Symbol | Group | Memory | TensorPlace | Inverted | Sink
 
 
 @dataclass(frozen=True, slots=True)

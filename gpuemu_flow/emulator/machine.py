@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier
+from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier, is_unaligned
 from gpuemu_flow.emulator.ir import Program
 from gpuemu_flow.emulator.mbarriers import StuckError
 from gpuemu_flow.emulator.printing import Printing
@@ -281,7 +281,9 @@ class _Schedule:
         if len(np.unique(steps[released])) == 1:
             return
         low = np.where(released, steps, np.iinfo(np.int32).max).min(axis=1)
-        other = released & (steps != low[:, None]) & waiting.plain
+        # barrier.sync without .aligned is there for warps that go different ways.
+        free = [i for i, s in enumerate(self._steps) if is_unaligned(s)]
+        other = released & (steps != low[:, None]) & waiting.plain & ~np.isin(steps, free)
         for step in np.unique(steps[other]).tolist():
             chosen = other & (steps == step)
             row = int(np.flatnonzero(chosen.any(axis=1))[0])

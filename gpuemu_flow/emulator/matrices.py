@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuemu_flow.emulator.bulk import Bulk
 from gpuemu_flow.emulator.semantics.convert import bfloat_to_f32
 from gpuemu_flow.emulator.semantics.small_floats import unpack_fp8
+from gpuemu_flow.emulator.tensor_copies import TensorCopies
 from gpuemu_flow.emulator.types import WARP, Array
 
 _LANES = np.arange(WARP)
@@ -160,7 +160,7 @@ def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
     return np.matmul(a, b) + c
 
 
-class Matrices(Bulk):
+class Matrices(TensorCopies):
     """Matrix operations of one batch."""
 
     def matrix_multiply(

@@ -10,11 +10,12 @@ _FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"),
      "textures and surfaces cannot be run: read plain memory with ld.global"),
     (("cp.async.bulk.tensor", "cp.reduce.async.bulk", "cp.async.bulk.prefetch", "tensormap"),
-     "tensor maps (TMA) cannot be run: copy without descriptors, or compile for sm_80"),
-    (("tcgen05", "clusterlaunchcontrol"), "compile for sm_90 or older"),
+     "tiled copies by tensor maps (TMA) can be run: see docs/emulator.md for the forms"),
+    (("tcgen05",), "compile for sm_90 or older"),
     (("mma.sp", "wgmma.mma_async.sp", "mma.sync.aligned.kind"),
      "sparse and scaled products cannot be run: use the dense mma"),
-    (("mapa", "getctarank", "multimem"), "clusters cannot be run: compile without them"),
+    (("mapa", "getctarank", "multimem", "st.async", "red.async", "clusterlaunchcontrol"),
+     "clusters cannot be run: compile without them"),
     (("bar", "barrier"), "put the barrier outside of the branch, without a predicate"),
 )  # fmt: skip
 """Beginnings of opcodes, and what to do."""

@@ -18,6 +18,7 @@ from gpuemu_flow.emulator.ir import (
     Sink,
     Special,
     Symbol,
+    TensorPlace,
 )
 
 SPECIAL_REGISTERS = frozenset(
@@ -79,7 +80,13 @@ def _group(parts: tuple[str, ...], lookup: Lookup) -> Group | None:
     return Group(tuple(items)) if items else None
 
 
-def _memory(text: str, lookup: Lookup) -> Memory | None:
+def _memory(text: str, lookup: Lookup) -> Memory | TensorPlace | None:
+    parts = split_operands(text[1:-1]) if "{" in text and text.endswith("]") else ()
+    if len(parts) == 2:
+        place, corner = _memory(f"[{parts[0]}]", lookup), decode_operand(parts[1], lookup)
+        if isinstance(place, Memory) and isinstance(corner, Group):
+            return TensorPlace(place, corner.items)
+        return None
     address = parse_address(text)
     if address is None or not text.endswith("]"):
         return None

@@ -108,6 +108,11 @@ class LoggedRaces(SharedRaces):
         self.make_exact()
         super().learn(places, lanes)
 
+    def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
+        """Record what a copy that one thread started does to bytes."""
+        self.make_exact()
+        super().access_by(lane, places, step, write=write)
+
     def settle(self) -> None:
         """Look at the interval that ends here."""
         log, wrote = self._log, self._wrote

@@ -97,8 +97,13 @@ class SharedRaces:
         words = list(values)
         if good is not None:
             me, offsets, words = me[good], offsets[good], [w[good] for w in words]
-        if not me.size:
-            return
+        if me.size:
+            self._access(me, offsets, size, step, write, strong=strong, words=words)
+
+    def _access(
+        self, me: Array, offsets: Array, size: int, step: int, write: bool, *, strong: bool,
+        words: list[Array],
+    ) -> None:  # fmt: skip
         row, warp = self._row[me], self._warp[me]
         now = self._clock[row, warp, warp]
         width = words[0].dtype.itemsize if words else size
@@ -113,6 +118,12 @@ class SharedRaces:
                     self._collisions(cells, me, words[k // width], step, offsets)
             else:
                 self._record_read(cells, me, row, warp, now, step, strong)
+
+    def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
+        """Record what a copy that one thread started does to bytes, by their offsets."""
+        places = np.unique(places // self._grain) * self._grain
+        me = np.full(places.size, lane)
+        self._access(me, places, self._grain, step, write, strong=False, words=[])
 
     def _record_read(
         self, cells: Array, me: Array, row: Array, warp: Array, now: Array, step: int, strong: bool

@@ -22,6 +22,7 @@ from gpuemu_flow.emulator.ir import (
     Program,
     Register,
     Step,
+    TensorPlace,
 )
 from gpuemu_flow.emulator.rewriting import like, rewritten
 
@@ -98,7 +99,7 @@ class _Watch:
         base = step.opcode.base
         wanted: dict[int, str] = {}
         for operand in step.operands:
-            if isinstance(operand, Memory):
+            if isinstance(operand, (Memory, TensorPlace)):
                 wanted.update(dict.fromkeys(registers_in(operand), "as an address"))
             elif base in _STORES:
                 values = operand.items if isinstance(operand, Group) else (operand,)

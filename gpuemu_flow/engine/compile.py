@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
@@ -16,11 +17,21 @@ from gpuemu_flow.engine.discovery import links_of
 from gpuemu_flow.engine.graph import STAGES, Graph, Skip
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import Closure, SourceIndex
+from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners.api import EMULATED, Program
 from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
+from gpuemu_flow.runners.sandbox.fence import Fence
+from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import generate, stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.tasks.params import (
+    DiffParams,
+    GenerateParams,
+    OpParams,
+    ReferenceParams,
+    StageParams,
+)
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -99,6 +110,13 @@ class Compiler:
         self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
         self.sources = SourceIndex(config.root)
+        wanted = config.sandbox
+        self.fence = Fence(
+            wanted.mode,
+            config.root,
+            tuple(map(str, wanted.writable)),
+            str(user_cache_folder(os.environ) / "kernels"),
+        )
         self._tasks: dict[str, TaskSpec] = {}
         self._skips: list[Skip] = []
         self.kernel_basis: KernelBasis | None = None
@@ -171,10 +189,16 @@ class Compiler:
                 stages.GENERATE,
                 op.name,
                 dtype,
-                params={**parts["cases"], "seed": self._seed, "dtype": dtype},
+                params=GenerateParams(
+                    **parts["cases"],
+                    seed=self._seed,
+                    samples_seed=self._config.validation.seed,
+                    dtype=dtype,
+                ),
                 settings={"schema": generate.schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)
+            fence: dict[str, Any] = {"sandbox": self.fence.key()}
             ran, expected = (
                 self._spec(
                     stage,
@@ -182,16 +206,19 @@ class Compiler:
                     dtype,
                     files=self._program_files(op, ref),
                     inputs=(cases, *_reads_code(builds[ref.kernel])),
-                    params={
+                    params=kind(
                         **parts[stage],
                         **self._what_it_computes(parts["program"]),
                         **self._interpreter(),
-                    },
-                    settings=self._program(op, ref, kept_from, builds[ref.kernel]),
+                        **extra,
+                    ),
+                    settings=self._program(
+                        op, ref, kept_from, builds[ref.kernel], fenced=stage == stages.OP
+                    ),
                 )
-                for stage, ref, kept_from in (
-                    (stages.OP, program, self._off_limits(program, op.reference)),
-                    (stages.REFERENCE, op.reference, NOTHING),
+                for stage, kind, ref, kept_from, extra in (
+                    (stages.OP, OpParams, program, self._off_limits(program, op.reference), fence),
+                    (stages.REFERENCE, ReferenceParams, op.reference, NOTHING, {}),
                 )
             )
             judged = self._spec(
@@ -206,7 +233,7 @@ class Compiler:
                     _reads(stages.REFERENCE, expected),
                     *_reads_code(builds[op.reference.kernel]),
                 ),
-                params=parts["compare"],
+                params=CompareParams.from_json(parts["compare"]),
                 settings={"op": ran.settings, "reference": expected.settings},
             )
             for spec in (made, ran, expected, judged):
@@ -219,7 +246,7 @@ class Compiler:
                 op.name,
                 "",
                 inputs=tuple(compared),
-                params={"regression_threshold": threshold},
+                params=DiffParams(regression_threshold=threshold),
             )
         )
 
@@ -253,7 +280,7 @@ class Compiler:
         op: str,
         dtype: str,
         *,
-        params: Json,
+        params: StageParams,
         settings: Json = None,
         files: Closure = Closure((), ()),  # noqa: B008 - immutable
         inputs: tuple[TaskInput, ...] = (),
@@ -306,7 +333,13 @@ class Compiler:
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)
 
     def _program(
-        self, op: OpConfig, ref: ProgramRef, kept_from: OffLimits, code: TaskSpec | None
+        self,
+        op: OpConfig,
+        ref: ProgramRef,
+        kept_from: OffLimits,
+        code: TaskSpec | None,
+        *,
+        fenced: bool,
     ) -> dict[str, Json]:
         """The program as the runners take it; its limits and absolute paths are in no key."""
         executable, *arguments = ref.argv or ("",)
@@ -316,7 +349,9 @@ class Compiler:
         path = str(ref.path) if has_file else executable
         if code is not None:
             path = str((self._cache.folder / code.inputs[0].path).with_suffix(".ptx"))
-        if ref.kind in EMULATED:
+        emulated = ref.kind in EMULATED
+        sandbox = self.fence.around(kept_from, path, emulated=emulated) if fenced else None
+        if emulated:
             kept_from = NOTHING  # nothing of the user's runs in that process
             arguments.append(json.dumps({t.name: t.dims for t in op.schema.inputs}))
         return Program(
@@ -338,6 +373,7 @@ class Compiler:
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
             deterministic=op.deterministic,
+            sandbox=sandbox,
             **kept_from,
         ).to_json()
 

@@ -22,6 +22,14 @@ from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
+from gpuemu_flow.tasks.params import (
+    BuildParams,
+    CodeParams,
+    KernelDiffParams,
+    LintParams,
+    StageParams,
+    params_of,
+)
 from gpuemu_flow.types import Json
 
 DEFAULT_ARCH = "sm_80"
@@ -70,7 +78,7 @@ class KernelTasks:
         """
         for spec in self.tasks:
             if spec.stage == stages.CODE and spec.subject == kernel:
-                own = spec.params["arch"]
+                own = params_of(CodeParams, spec.params).arch
                 if not own or arch in ("", own):
                     return spec
         return None
@@ -223,7 +231,7 @@ class _KernelCompiler:
             kernel,
             name=f"{name}:kernel" if kernel.name in self._op_names else name,
             inputs=tuple(linted),
-            params={"forbidden": list(policy.forbidden_instructions)},
+            params=KernelDiffParams(forbidden=list(policy.forbidden_instructions)),
         )
         self._take(diff, name, stages.DIFF)
 
@@ -242,21 +250,21 @@ class _KernelCompiler:
         ptx, cubin = (
             None if p is None else relative(p, self._root) for p in self._given_paths(kernel)
         )
-        params: dict[str, Json] = {
-            "kind": kind,
-            "arch": arch,
-            "source": None if kernel.source is None else relative(kernel.source, self._root),
-            "ptx": ptx,
-            "cubin": cubin,
-            "tools": [[tool.name, tool.version] for tool in tools],
-            "unusable": [problem.file for problem in self._chain.problems],
-            "flags": list(kernel.build.flags),
-        }
+        params = BuildParams(
+            kind=kind,
+            arch=arch,
+            source=None if kernel.source is None else relative(kernel.source, self._root),
+            ptx=ptx,
+            cubin=cubin,
+            tools=[[tool.name, tool.version] for tool in tools],
+            unusable=[problem.file for problem in self._chain.problems],
+            flags=list(kernel.build.flags),
+        )
         if kind == COMMAND:
-            params["command"] = list(kernel.build.command)
+            params = replace(params, command=list(kernel.build.command))
         if kind == TRITON and kernel.triton is not None:
             triton = kernel.triton
-            params["triton"] = {
+            compiled = {
                 "path": relative(triton.path, self._root),
                 "kernel": triton.kernel,
                 "signature": dict(triton.signature),
@@ -264,7 +272,8 @@ class _KernelCompiler:
                 "num_warps": triton.num_warps,
                 "num_stages": triton.num_stages,
             }
-            params["triton_version"] = triton_version(self._python)
+            version = triton_version(self._python)
+            params = replace(params, triton=compiled, triton_version=version)
         if kind == CUDA and kernel.source is not None:
             self._note_includes(kernel.source, kernel.build.flags)
         return self._spec(
@@ -333,7 +342,7 @@ class _KernelCompiler:
             kernel,
             arch=arch,
             inputs=(TaskInput(stages.BUILD, build.name, build.target),),
-            params={"arch": arch},
+            params=CodeParams(arch=arch),
         )
 
     def _lint(self, kernel: KernelConfig, build: TaskSpec, arch: str) -> TaskSpec:
@@ -345,14 +354,14 @@ class _KernelCompiler:
             kernel,
             arch=arch,
             inputs=(TaskInput(stages.BUILD, build.name, build.target),),
-            params={
-                "entry": kernel.name,
-                "arch": arch,
-                "policy": policy.to_json(),
-                "threads": kernel.threads_per_block or 0,
-                "dynamic_shared_bytes": kernel.dynamic_shared_memory,
-                "versions": [VIEW_VERSION, LINT_VERSION],
-            },
+            params=LintParams(
+                entry=kernel.name,
+                arch=arch,
+                policy=policy.to_json(),
+                threads=kernel.threads_per_block or 0,
+                dynamic_shared_bytes=kernel.dynamic_shared_memory,
+                versions=[VIEW_VERSION, LINT_VERSION],
+            ),
         )
 
     def _spec(
@@ -360,7 +369,7 @@ class _KernelCompiler:
         stage: str,
         kernel: KernelConfig,
         *,
-        params: Json,
+        params: StageParams,
         name: str = "",
         arch: str = "",
         settings: Json = None,

@@ -59,7 +59,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
     def get_values(self, task_name: str) -> dict[str, Json]:
         """Values saved with a task."""
         record = self._states.record(task_name)
-        return dict(record["values"]) if record else {}
+        return dict(record.values) if record else {}
 
     def close(self) -> None:
         """Everything is already on disk."""

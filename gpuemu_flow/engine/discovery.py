@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuemu_flow.engine import own_code
-from gpuemu_flow.engine.distributions import Distributions
+from gpuemu_flow.engine.distributions import Distributions, Looked
 from gpuemu_flow.engine.files import ABSENT, FileTable
 from gpuemu_flow.engine.plan import look_of, variable_digest
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
+from gpuemu_flow.store.private_files import PrivateFolder
 
 _STDLIB = re.compile(r"(.*/lib(?:64)?/python3\.\d+t?)(?:/(?!site-packages/|dist-packages/).*|$)")
 _PYC = re.compile(r"(.*)/__pycache__/([^/]+?)\.[^/.]+(?:\.opt-\d)?\.pyc")
@@ -80,6 +80,7 @@ class Discovery:
         packages: set[str] = set()
         pythons: set[str] = set()
         linked: dict[str, bool] = {}
+        looked = Looked()
         for path in map(_source_of, seen.files):
             if self._is_ours(path):
                 continue
@@ -89,7 +90,7 @@ class Discovery:
             if stdlib:
                 pythons.add(self._encode(stdlib))
                 continue
-            owner = self._distributions.owner(path)
+            owner = self._distributions.owner(path, looked)
             if owner is not None:
                 packages.add(f"{self._encode(owner[0])}|{owner[1]}")
             else:
@@ -242,11 +243,9 @@ class Discovery:
         if self._staging is None:
             return 0
         probe = self._staging / f"now-{os.getpid()}-{next(_numbers)}"
-        with disk_errors(probe):
-            self._staging.mkdir(parents=True, exist_ok=True)
-            with probe.open("wb") as file:
-                time_ns = os.fstat(file.fileno()).st_mtime_ns
-            probe.unlink(missing_ok=True)
+        files = PrivateFolder(self._staging.parent)
+        time_ns = files.touch(probe)
+        files.remove(probe)
         return time_ns
 
     def path(self, member: str) -> str:

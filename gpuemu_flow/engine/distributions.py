@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.engine.files import Stamp, stamp_of
@@ -17,6 +18,14 @@ def normal_name(name: str) -> str:
     return _SEPARATORS.sub("-", name).lower()
 
 
+@dataclass
+class Looked:
+    """What one look at many files found, so that it looks at no folder twice."""
+
+    sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    records: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
 class Distributions:
     """Finds distributions in any folder that holds ``*.dist-info/RECORD``.
 
@@ -28,21 +37,42 @@ class Distributions:
         self._sites: dict[str, tuple[Stamp | None, dict[str, list[str]]]] = {}
         self._records: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
 
-    def owner(self, path: str) -> tuple[str, str] | None:
-        """Return the site folder and normal name of the distribution that lists a file."""
-        folder = os.path.dirname(path)  # noqa: PTH120 - for every module of a program
-        while len(folder) > 1:
-            names = self._site(folder)
+    def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
+        """Return the site folder and normal name of the distribution that lists a file.
+
+        Parameters
+        ----------
+        path : str
+        looked : Looked, optional
+            Shared by calls for which each folder and RECORD file may be looked at once.
+        """
+        looked = Looked() if looked is None else looked
+        folder, slash, _ = path.rpartition("/")
+        while slash and folder:
+            names = looked.sites.get(folder)
+            if names is None:
+                names = looked.sites[folder] = self._site(folder)
             if names:
                 relative = path[len(folder) + 1 :]
                 top = normal_name(relative.partition("/")[0].partition(".")[0])
                 # Most are named as what they install; the others are looked through.
-                for name in sorted(names, key=lambda n: n != top):
-                    if any(relative in self._files(record) for record in names[name]):
+                if top in names and self._lists(names[top], relative, looked):
+                    return folder, top
+                for name, records in names.items():
+                    if name != top and self._lists(records, relative, looked):
                         return folder, name
                 return None
-            folder = os.path.dirname(folder)  # noqa: PTH120
+            folder, slash, _ = folder.rpartition("/")
         return None
+
+    def _lists(self, records: list[str], relative: str, looked: Looked) -> bool:
+        for record in records:
+            files = looked.records.get(record)
+            if files is None:
+                files = looked.records[record] = self._files(record)
+            if relative in files:
+                return True
+        return False
 
     def records(self, site: str, name: str) -> list[str]:
         """Return the RECORD files of a distribution in a site folder; none when it is gone."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
+
 ABSENT = ""
+NO_TARGETS = "\0"  # no path begins so
 _BLOCK = 1 << 20
 
 Stamp = tuple[int, int, int, int]
@@ -42,9 +46,24 @@ class FileTable:
 
     def __post_init__(self) -> None:
         self._prefix = str(self.root)
+        self._targets = NO_TARGETS
+        self._checked: set[Path] = set()
+
+    def expect_targets(self, prefix: str) -> None:
+        """Treat the paths that begin so as files that tasks wrote into the cache.
+
+        A link is no such file, and neither is one that is larger than any target.
+        """
+        self._targets = prefix
 
     def digest(self, path: str) -> str:
-        """sha256 of a file's content, `ABSENT` when it does not exist or is no file."""
+        """sha256 of a file's content, `ABSENT` when it does not exist or is no file.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry`` where a folder of the cache is a link.
+        """
         full = os.path.join(self._prefix, path)  # noqa: PTH118 - thousands of times per look
         stamp = stamp_of(full)
         if stamp is None:
@@ -53,12 +72,21 @@ class FileTable:
         known = self.entries.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        digest = _digest_file(full)
+        if path.startswith(self._targets):
+            self._check_folder(Path(full).parent)
+            digest = _digest_file(full, os.O_NOFOLLOW, LARGEST)
+        else:
+            digest = _digest_file(full)
         if digest is None:
             self.entries.pop(path, None)
             return ABSENT
         self.entries[path] = (stamp, digest)
         return digest
+
+    def _check_folder(self, folder: Path) -> None:
+        if folder not in self._checked:
+            PrivateFolder(folder.parents[1]).check(folder)  # a target lies at tasks/STAGE/NAME
+            self._checked.add(folder)
 
     def record(self, path: str, digest: str) -> None:
         """Remember a digest that the writer of the file computed."""
@@ -77,14 +105,15 @@ class FileTable:
         return changed
 
 
-def _digest_file(path: str) -> str | None:
-    """The sha256 of a regular file however large it is; None where there is none to be read."""
+def _digest_file(path: str, flags: int = 0, limit: float = math.inf) -> str | None:
+    """Return the sha256 of a regular file; None where there is none of at most `limit` bytes."""
     found = hashlib.sha256()
     try:
         # A pipe that somebody put there must not be waited for.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
         with open(descriptor, "rb", buffering=0) as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit:
                 return None
             while block := file.read(_BLOCK):
                 found.update(block)

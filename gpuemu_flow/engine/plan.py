@@ -7,6 +7,7 @@ and ``sys`` are used here. It can only ever say "nothing changed"; any doubt mea
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from gpuemu_flow import __version__
@@ -193,8 +194,7 @@ def render(
 def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
     """The summary to print when the plan holds and nothing changed since; None in any doubt."""
     try:
-        with open(plan_path, "rb") as file:  # noqa: PTH123 - pathlib is an import too many here
-            head, _, body = file.read().partition(b"\n")
+        head, _, body = _read(plan_path).partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
             return None
         sections = body.decode().split("\f")
@@ -210,11 +210,27 @@ def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
     return summary
 
 
+def _read(plan_path: str) -> bytes:
+    """Read the plan, unless a link, a pipe or a device lies in its place or its folder's.
+
+    Raises
+    ------
+    OSError
+        There is none, or it is none of ours.
+    """
+    if stat.S_ISLNK(os.lstat(os.path.dirname(plan_path)).st_mode):  # noqa: PTH120 - hot
+        raise OSError("a link to the cache is looked at by the full program")
+    descriptor = os.open(plan_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - pathlib is an import too many here
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a file")
+        return file.read()
+
+
 def is_damaged(plan_path: str) -> bool:
     """Tell whether there is a plan whose bytes are not those that were written."""
     try:
-        with open(plan_path, "rb") as file:  # noqa: PTH123 - as above
-            head, _, body = file.read().partition(b"\n")
+        head, _, body = _read(plan_path).partition(b"\n")
     except OSError:
         return False
     return head != f"{FORMAT} {_checksum(body)}".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -62,6 +63,8 @@ class Relocator:
 
         def now(place: CodePlace) -> CodePlace:
             file, line = lines.get(plain.line(place.code), (place.file, place.line))
+            if file.startswith("/"):
+                file = os.path.normpath(file)  # nvcc leaves .. in it
             return replace(place, file=file.removeprefix(self._root), line=line)
 
         return Failure.of_kernel(failure.kind, failure.finding.moved(now))

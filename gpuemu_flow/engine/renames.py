@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
-from gpuemu_flow.engine.states import TaskStates, inputs_of
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -70,12 +68,12 @@ def take_over(
         own = states.record(name)
         if own is not None and not states.reasons(spec, states.parts(spec)):
             record = own  # the op had this name before, and nothing changed since
-        elif record is None or not _copy(cache.folder, former, spec, record["digest"]):
+        elif record is None or not _copy(cache, former, spec, record.digest):
             continue
         else:
             states.restore(spec, record)
-        if record["inputs"]:
-            observed.record(name, inputs_of(record), record["parts"]["observed"])
+        if record.inputs:
+            observed.record(name, record.discovered, record.observed)
 
 
 def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:
@@ -102,13 +100,13 @@ def _nameless(specs: Iterable[TaskSpec]) -> list[bytes]:
     return found
 
 
-def _copy(folder: Path, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
+def _copy(cache: WorkspaceCache, source: TaskSpec, target: TaskSpec, digest: str) -> bool:
     """Copy a manifest unless it is another than the one that was recorded."""
     try:
-        data = (folder / source.target).read_bytes()
+        data = cache.files.read(cache.folder / source.target)
     except OSError:
         return False
     if digest_bytes(data) != digest:
         return False
-    write_atomic(folder / target.target, data)
+    cache.files.write(cache.folder / target.target, data)
     return True

@@ -26,6 +26,7 @@ from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import KeyParts
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.tasks import compare, diff, generate, run_op, run_reference, stages
 from gpuemu_flow.tasks.base import Interrupted, StageContext, StageResult, TaskSpec
 from gpuemu_flow.types import Json, Verdict
@@ -150,8 +151,8 @@ class _Reporter(ZeroReporter):  # type: ignore[misc]
     def _write_log(self, task: str, text: str) -> None:
         with contextlib.suppress(OSError):
             path = self._log_path(task)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n", encoding="utf-8")
+            files = PrivateFolder(path.parents[1])  # a log lies at ``logs/NAME.log``
+            files.write(path, f"{text}\n".encode())
 
     def _finish(self, task: Task, status: str) -> None:
         self._execution.status[task.name] = status

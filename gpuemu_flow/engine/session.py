@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.engine.events import Listener, Quiet
+from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
-from gpuemu_flow.engine.states import inputs_of
 from gpuemu_flow.engine.workspace import Workspace
-from gpuemu_flow.errors import Problem
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.store.failures import FailureStore
-from gpuemu_flow.store.keys import TRIGGERS
+from gpuemu_flow.store.keys import TRIGGERS, BuildReason
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import StageContext
-from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.run import Executor
@@ -82,7 +82,7 @@ class RunOutcome:
     options: RunOptions
     selected: set[str]
     status: dict[str, str] = field(default_factory=dict)
-    reasons: dict[str, list[tuple[str, Json, Json]]] = field(default_factory=dict)
+    reasons: dict[str, list[BuildReason]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     interrupted: bool = False
     timed_out: bool = False
@@ -129,9 +129,12 @@ def run(
         For words that name nothing.
     StoreError
         When the cache cannot be used.
+    RunnerError
+        ``sandbox-missing``.
     """
     begin = time.perf_counter()
     shown = listener or Quiet()
+    _check_fence(workspace)
     graph, cache = workspace.graph, workspace.cache
     selected = graph.upstream(graph.select(options.words, options.dtypes))
     outcome = RunOutcome(graph, options, selected)
@@ -187,10 +190,17 @@ def _explain_all(
         reasons = states.reasons(spec, states.parts(spec))
         made_again = [i.task for i in spec.inputs if i.task in todo]
         if options.force:
-            reasons = [("forced", None, "--force")]
+            reasons = [BuildReason("forced", new="--force")]
         elif not reasons:
-            reasons = [("follows", None, ", ".join(made_again))]
+            reasons = [BuildReason("follows", new=", ".join(made_again))]
         outcome.reasons[name] = reasons
+
+
+def _check_fence(workspace: Workspace) -> None:
+    """Refuse to run ops without the fence that is required; RunnerError ``sandbox-missing``."""
+    level = workspace.snapshot.basis.sandbox
+    if workspace.settings.sandbox == "require" and lacks(level):
+        raise RunnerError(missing_problem(level))
 
 
 def _execute(
@@ -210,6 +220,9 @@ def _execute(
     # What follows a task that runs reads what that task made: its inputs count always, or a new
     # output would keep the verdict on the old one.
     triggers = {*options.triggers, "input"}
+    basis, files = workspace.snapshot.basis, workspace.snapshot.files
+    config = [path for path, _ in basis.config]
+    evidence = Evidence.take(workspace.graph, todo, files, basis.own_code, config)
     with _context(workspace, options, jobs, listener, pool) as context:
         executor = Executor(
             workspace.graph,
@@ -222,6 +235,10 @@ def _execute(
         with _time_limit(options.time_limit, executor) as limit:
             execution = executor.run(todo)
     states = workspace.states()
+    for name, problem in evidence.changed(files).items():
+        if execution.status.get(name) in ("ran", "restored"):
+            execution.status[name], execution.broken[name] = "failed", (problem,)
+            execution.problems.append(problem)
     for name, problems in execution.broken.items():
         states.save_broken(workspace.graph.tasks[name], problems)
     outcome.status.update(dict.fromkeys(todo, "pending"))
@@ -258,7 +275,7 @@ def _set_damaged_aside(workspace: Workspace, todo: set[str]) -> None:
     for name in todo:
         spec, record = workspace.graph.tasks[name], states.record(name)
         digest = workspace.snapshot.files.digest(states.manifest(spec.target))
-        if record is not None and digest not in (ABSENT, record["digest"]):
+        if record is not None and digest not in (ABSENT, record.digest):
             reason = f"not what {name} wrote"
             workspace.cache.set_aside(workspace.cache.folder / spec.target, reason)
 
@@ -290,8 +307,8 @@ def _remember(workspace: Workspace, outcome: RunOutcome) -> None:
     current -= {name for name, status in outcome.status.items() if status == "failed"}
     for name in ended:
         record = states.record(name)
-        if record is not None and record["inputs"]:
-            workspace.snapshot.observed.record(name, inputs_of(record), record["parts"]["observed"])
+        if record is not None and record.inputs:
+            workspace.snapshot.observed.record(name, record.discovered, record.observed)
     workspace.snapshot.observed = workspace.snapshot.observed.of(workspace.graph.tasks)
     for name in workspace.graph.downstream(ended):
         spec = workspace.graph.tasks[name]

@@ -11,11 +11,11 @@ from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 8
+FORMAT = 9
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Settings:
     warn_threshold : float
     random_seed : bool
         Every run draws a seed of its own.
+    sandbox : str
+        Its mode.
     warnings : tuple of Problem
         Of the configuration.
     """
@@ -52,6 +54,7 @@ class Settings:
     samplings: Mapping[str, Json]
     warn_threshold: float
     random_seed: bool
+    sandbox: str = "auto"
     warnings: tuple[Problem, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
@@ -109,6 +112,8 @@ class Basis:
     environment : mapping of str to str
     variables : str
         Of the process, as a plan has them.
+    sandbox : str
+        The level that ops run at.
     config : list of (path, digest)
         Files of the configuration.
     globs : list of (pattern, matches)
@@ -125,6 +130,7 @@ class Basis:
     links: Sequence[tuple[str, str]]
     environment: Mapping[str, str]
     variables: str
+    sandbox: str
     config: Sequence[Sequence[str]]
     globs: Sequence[tuple[str, list[str]]]
     kernels: KernelBasis | None
@@ -180,7 +186,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
         "current": sorted(snapshot.current),
         "observed": snapshot.observed.to_json(),
     }
-    write_atomic(path, seal(content))
+    PrivateFolder(path.parent).write(path, seal(content))
 
 
 def load(
@@ -195,7 +201,7 @@ def load(
         Told a damaged file and why.
     """
     try:
-        data = path.read_bytes()
+        data = PrivateFolder(path.parent).read(path)
     except OSError:
         return None
     try:

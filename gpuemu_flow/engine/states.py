@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.environment import package_version
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.store.discovered import Discovered, Lookup
-from gpuemu_flow.store.keys import TRIGGERS, KeyParts, changed_parts, digest_json, trigger_of
+from gpuemu_flow.store.keys import (
+    OBSERVED,
+    TRIGGERS,
+    BuildReason,
+    KeyParts,
+    changed_parts,
+    digest_json,
+)
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec
@@ -21,12 +28,57 @@ OBSERVED_STAGES = (stages.OP, stages.REFERENCE, stages.COMPARE)
 """Stages that run programs of the user's."""
 
 
-def inputs_of(record: Mapping[str, Json]) -> Discovered:
-    """Return what a task's program was seen to use, by the record of its last success."""
-    try:
-        return Discovered.from_json(record["inputs"])
-    except (KeyError, ValueError):
-        return Discovered()
+@dataclass(frozen=True)
+class TaskRecord:
+    """What is stored of a task's last success.
+
+    Attributes
+    ----------
+    parts : JSON
+        Of its key: `KeyParts.to_json`.
+    key, digest : str
+        Its key, and the sha256 of its manifest.
+    complete : bool
+        False when some case ended in an error that is tried again.
+    values : mapping
+        Durations and counts for reports.
+    inputs : JSON
+        Of its program: `Discovered.to_json`.
+    """
+
+    parts: Mapping[str, Json]
+    key: str
+    digest: str
+    complete: bool
+    values: Mapping[str, Json]
+    inputs: Json
+
+    @classmethod
+    def from_json(cls, data: Json) -> TaskRecord | None:
+        """Rebuild from `to_json`'s form; None when it is not that, or of another version."""
+        if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
+            return None
+        try:
+            return cls(**{name: value for name, value in data.items() if name != "version"})
+        except TypeError:
+            return None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        return {"version": RECORD_VERSION, **vars(self)}
+
+    @property
+    def discovered(self) -> Discovered:
+        """Return the inputs that its program was seen to use."""
+        try:
+            return Discovered.from_json(self.inputs)
+        except (KeyError, ValueError):
+            return Discovered()
+
+    @property
+    def observed(self) -> Mapping[str, str]:
+        """Return the states of these inputs at that time."""
+        return KeyParts(**self.parts).observed
 
 
 class TaskStates:
@@ -62,6 +114,7 @@ class TaskStates:
         folder, root = cache.folder, files.root
         below = folder.relative_to(root) if folder.is_relative_to(root) else folder
         self._manifests = below.as_posix() + "/"
+        files.expect_targets(f"{self._manifests}tasks/")
 
     def manifest(self, target: str) -> str:
         """A target's path in the file table."""
@@ -73,7 +126,7 @@ class TaskStates:
         static = self.static_parts(spec)
         if record is None:
             return static
-        return replace(static, observed=self._inputs.parts(inputs_of(record)))
+        return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
         """The parts that are known without what its program was seen to use."""
@@ -81,7 +134,7 @@ class TaskStates:
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
             code={path: self._files.digest(path) for path in spec.sources},
-            params=spec.params,
+            params=spec.params.to_json(),
             input={i.role: self._files.digest(self.manifest(i.path)) for i in spec.inputs},
             env={**self._environment, **self.packages(spec)} if runs_program else {},
         )
@@ -96,28 +149,25 @@ class TaskStates:
             self._versions[name] = package_version(name)
         return self._versions[name]
 
-    def record(self, name: str) -> dict[str, Json] | None:
-        """The stored record of a task's last success."""
-        found = self._cache.state.get(f"task:{name}")
-        if isinstance(found, dict) and found.get("version") == RECORD_VERSION:
-            return found
-        return None
+    def record(self, name: str) -> TaskRecord | None:
+        """Read the stored record of a task's last success."""
+        return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
 
-    def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[tuple[str, Json, Json]]:
-        """Why `spec` must run: (what, old, new); empty when it is current."""
+    def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
+        """Say why `spec` must run; nothing when it is current."""
         record = self.record(spec.name)
         if record is None:
-            return [("state", "never finished", None)]
-        if not record["complete"]:
-            return [("state", "some cases ended in an error, which is tried again", None)]
+            return [BuildReason("state", old="never finished")]
+        if not record.complete:
+            return [BuildReason("state", old="some cases ended in an error, which is tried again")]
         found = _once(
             change
-            for change in changed_parts(record["parts"], parts.to_json())
-            if trigger_of(change[0]) in (*self._triggers, "stage")
+            for change in changed_parts(record.parts, parts.to_json())
+            if change.trigger in (*self._triggers, "stage")
         )
         digest = self._files.digest(self.manifest(spec.target))
-        if digest != record["digest"]:
-            found.append(("output", record["digest"], digest or None))
+        if digest != record.digest:
+            found.append(BuildReason("output", "", record.digest, digest or None))
         return found
 
     def save(
@@ -131,18 +181,10 @@ class TaskStates:
     ) -> None:
         """Record a success; it is on disk when this returns."""
         self._files.record(self.manifest(spec.target), digest)
-        self._cache.state.put(
-            f"task:{spec.name}",
-            {
-                "version": RECORD_VERSION,
-                "parts": parts.to_json(),
-                "key": parts.key(),
-                "digest": digest,
-                "complete": complete,
-                "values": values,
-                "inputs": discovered.to_json(),
-            },
+        record = TaskRecord(
+            parts.to_json(), parts.key(), digest, complete, values, discovered.to_json()
         )
+        self._cache.state.put(f"task:{spec.name}", record.to_json())
 
     def restore(self, spec: TaskSpec, record: Json) -> None:
         """Record of `spec` what `record` returned of a task with another name."""
@@ -182,18 +224,18 @@ class TaskStates:
         record = self.record(spec.name)
         if record is None:
             return True
-        changed = changed_parts(record["parts"], self.parts(spec).to_json())
-        kinds = {change[0].partition(".")[0] for change in changed}
+        changed = changed_parts(record.parts, self.parts(spec).to_json())
+        kinds = {change.part for change in changed}
         digest = self._files.digest(self.manifest(spec.target))
-        return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record["digest"]
+        return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
 
     def environment_digest(self) -> str:
         """One name for the whole environment."""
         return digest_json(self._environment)
 
 
-def _once(changes: Iterable[tuple[str, Json, Json]]) -> list[tuple[str, Json, Json]]:
+def _once(changes: Iterable[BuildReason]) -> list[BuildReason]:
     """Drop what was seen to change of a source that is named as such: it is in a key twice."""
     found = list(changes)
-    code = {what.removeprefix("code.") for what, _, _ in found if what.startswith("code.")}
-    return [change for change in found if change[0].removeprefix("observed.file ") not in code]
+    twice = {f"file {change.name}" for change in found if change.part == "code"}
+    return [c for c in found if c.part != OBSERVED or c.name not in twice]

@@ -27,8 +27,10 @@ from gpuemu_flow.engine.renames import renamed_tasks, take_over
 from gpuemu_flow.engine.snapshot import Basis, Settings, Snapshot
 from gpuemu_flow.engine.sources import SourceIndex
 from gpuemu_flow.engine.states import OBSERVED_STAGES, TaskStates
-from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.runners.sandbox.level import level_for
+from gpuemu_flow.runners.sandbox.spec import lacks
 from gpuemu_flow.store.keys import TRIGGERS, digest_bytes
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
@@ -74,6 +76,8 @@ class Workspace:
         if plan.is_damaged(str(self._plan_path)):
             self.cache.set_aside(self._plan_path, "damaged plan")
         try:
+            if known is not None and not self._names_own_cache(known):
+                known = None
             if known is not None and known.settings.cache_dir:
                 problems = self.cache.problems
                 self.cache = WorkspaceCache(Path(known.settings.cache_dir))
@@ -83,6 +87,16 @@ class Workspace:
         except (KeyError, TypeError, ValueError):  # sealed well, but not by this version
             known = self._compile(None)
         self.snapshot = known
+
+    def _names_own_cache(self, known: Snapshot) -> bool:
+        """Tell whether a snapshot's cache folder is in the workspace, or is the configuration's.
+
+        A snapshot that somebody else wrote could name any folder, and cleaning would empty it.
+        """
+        folder = Path(known.settings.cache_dir)
+        if not known.settings.cache_dir or Path(os.path.normpath(folder)).is_relative_to(self.root):
+            return True
+        return folder == self.config.cache.dir
 
     @property
     def _snapshot_path(self) -> Path:
@@ -172,8 +186,11 @@ class Workspace:
     def save_plan(self, summary: str) -> None:
         """Let the next plain ``run`` answer at once while nothing changes.
 
-        Only for a workspace whose tasks are all current and whose results are all fine.
+        Only for a workspace whose tasks are all current and whose results are all fine. Without a
+        whole fence there is none: what lacks it is not to be answered where the system has it.
         """
+        if lacks(self.snapshot.basis.sandbox):
+            return
         entries = self.snapshot.files.entries
         files = {str(self.root / path): stamp for path, (stamp, _) in entries.items()}
         absent = [str(self.root / path) for path in self.snapshot.basis.absent]
@@ -220,11 +237,11 @@ class Workspace:
             looks=needed.looks,
         )
         if content is not None:
-            write_atomic(self._plan_path, content)
+            PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
 
     def drop_plan(self) -> None:
         """The next plain ``run`` must look for itself."""
-        self._plan_path.unlink(missing_ok=True)
+        PrivateFolder(self._plan_path.parent).remove(self._plan_path)
 
     def _settle(self, stamps: Iterable[plan.Stamp]) -> None:
         """Wait until the file system's clock has passed the newest stamp.
@@ -235,12 +252,12 @@ class Workspace:
         probe = self.cache.staging / f"clock-{os.getpid()}"
         try:
             for _ in range(100):
-                probe.write_bytes(b"")
+                self.cache.files.touch(probe)
                 if probe.stat().st_mtime_ns > newest:
                     break
                 time.sleep(0.001)
         finally:
-            probe.unlink(missing_ok=True)
+            self.cache.files.remove(probe)
 
     def _still_holds(self, known: Snapshot) -> bool:
         """Tell whether a compiled graph is what compiling now would give."""
@@ -252,6 +269,7 @@ class Workspace:
             and all(_target(path) == target for path, target in basis.links)
             and basis.environment == self.environment
             and basis.variables == plan.identity(self._environ)
+            and basis.sandbox == level_for(known.settings.sandbox)
             and all(_digest(Path(path)) == digest for path, digest in basis.config)
             and all(glob_files(self.root, pattern) == found for pattern, found in basis.globs)
             and self._same_imports(known)
@@ -307,6 +325,7 @@ class Workspace:
             links=[(path, target) for path, target in links_on_the_way(config)],
             environment=self.environment,
             variables=plan.identity(self._environ),
+            sandbox=compiler.fence.level,
             config=[[str(f.path), f.digest] for f in config.files],
             globs=[(pattern, compiler.matches(pattern)) for pattern in globs],
             kernels=compiler.kernel_basis,
@@ -323,6 +342,7 @@ class Workspace:
             samplings=sampled,
             warn_threshold=config.policies.warn_threshold,
             random_seed=compiler.random_seed,
+            sandbox=config.sandbox.mode,
             warnings=tuple(config.warnings),
         )
         current, observed = set[str](), ObservedSets()

@@ -295,8 +295,7 @@ class _Judge:
     """Runs and judges the cases of an experiment."""
 
     def __init__(self, evaluator: CaseEvaluator, kind: str, *, watched: bool) -> None:
-        from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS  # noqa: PLC0415
-        from gpuemu_flow.judging.case_evaluator import PLAIN  # noqa: PLC0415
+        from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN  # noqa: PLC0415
 
         self._evaluator = evaluator
         self._kind = kind

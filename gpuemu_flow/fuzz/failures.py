@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
@@ -15,10 +15,11 @@ from gpuemu_flow.cases.op_schema import OpSchema
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, StoreError, UsageError
 from gpuemu_flow.fuzz.named_case import records_from_words
-from gpuemu_flow.fuzz.retrial import Setting, judge_in
+from gpuemu_flow.fuzz.retrial import Setting, judge_in, shows_all
 from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject, select_ops
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, Subject, open_evaluator
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.layouts import lay_out
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.runners import blobs
@@ -31,8 +32,8 @@ from gpuemu_flow.store.failures import (
     FailureStore,
     inputs_dropped_problem,
 )
-from gpuemu_flow.tasks.base import program_of
-from gpuemu_flow.types import BAD, Case, CheckResult, Json, canonical_dtype
+from gpuemu_flow.tasks.base import resolved
+from gpuemu_flow.types import BAD, Case, CheckResult, Json, Verdict, canonical_dtype
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -59,6 +60,13 @@ class Reproduction:
     def still_fails(self) -> bool:
         """Tell whether it fails as before, or in another way."""
         return self.result.verdict in BAD
+
+    @property
+    def exit_code(self) -> int:
+        """1 while it fails, 0 once it passes, 4 where there is no verdict on it."""
+        if self.still_fails:
+            return 1
+        return 0 if self.result.verdict is Verdict.PASSED else 4
 
 
 class FailureLog:
@@ -99,13 +107,7 @@ class FailureLog:
             case,
             result,
             source=source,
-            provenance={
-                "op": subject.op.to_json(),
-                "reference": subject.reference.to_json(),
-                "reference_dtype": subject.reference_dtype,
-                "compare": dict(subject.compare),
-                **(more or {}),
-            },
+            provenance={**subject.to_json(), **(more or {})},
             environment=self._workspace.environment,
             cause=cause,
             minimized_from=minimized_from,
@@ -138,14 +140,13 @@ def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
 
 def list_failures(
     workspace: Workspace, op: str | None = None, limit: int | None = None
-) -> list[dict[str, Json]]:
-    """Recorded failures as commands print them, newest first."""
+) -> tuple[FailureRecord, ...]:
+    """List recorded failures, newest first."""
     if op is not None and op not in op_names(workspace):
         known = {record.op for record in FailureStore(workspace.cache)}
         if op not in known:
             select_ops(workspace, [op])
-    records = FailureStore(workspace.cache).list(op, limit)
-    return [record.to_public_json() for record in records]
+    return FailureStore(workspace.cache).list(op, limit)
 
 
 def inputs_dropped(workspace: Workspace) -> list[Problem]:
@@ -242,19 +243,9 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         schema = found.schema
         if _first(workspace, record).source != "daemon":
             return found.subject, schema
-    case = Case.from_json(record.case)
-    return (
-        Subject(
-            record.op,
-            record.dtype,
-            program_of(provenance["op"]),
-            program_of(provenance["reference"]),
-            provenance["compare"],
-            [case],
-            provenance["reference_dtype"],
-        ),
-        schema,
-    )
+    recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
+    now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
+    return now, schema
 
 
 def _first(workspace: Workspace, record: FailureRecord) -> FailureRecord:
@@ -287,7 +278,11 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in every setting that may show them."""
+    """Run recorded failures again, on their exact inputs, in every setting that may show them.
+
+    The plainest setting that shows all that was recorded tells most; where none does, the plainest
+    one in which the op fails at all.
+    """
     store = FailureStore(workspace.cache)
     workspace.cache.create()
     found = []
@@ -295,6 +290,7 @@ def reproduce(
         for record in records:
             subject, _ = subject_for(workspace, record)
             inputs = stored_inputs(store, record)
+            shown: Reproduction | None = None
             for setting in Setting:
                 with open_evaluator(pool, subject, cancel) as evaluator:
                     evaluated = judge_in(
@@ -307,9 +303,13 @@ def reproduce(
                         _copied(evaluated.actual),
                         _copied(evaluated.expected),
                     )
-                if again.still_fails:
+                if shown is None or (again.still_fails and not shown.still_fails):
+                    shown = again
+                if shows_all(record, again.result):
+                    shown = again
                     break
-            found.append(again)
+            assert shown is not None  # noqa: S101 - there are settings
+            found.append(shown)
     return found
 
 

@@ -15,14 +15,9 @@ from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.fuzz.case_source import CaseSource, case_stream
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.case_evaluator import (
-    PLAIN,
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    EvaluatedCase,
-    input_bytes,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
+from gpuemu_flow.judging.evaluated import EvaluatedCase, input_bytes
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.runners.pool import Pool
@@ -33,7 +28,6 @@ from gpuemu_flow.tasks.compare import cached_verdict
 from gpuemu_flow.types import BAD, Case, Json, Verdict
 
 VERSION = 2
-FULL_CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
 FULLY_CHECKED_FIRST, FULLY_CHECKED_EVERY = 8, 32
 WRITE_BATCH = 50  # verdicts per transaction of the action cache
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -13,32 +13,56 @@ from gpuemu_flow.emulator.mutants import PtxMutant, plant_in_ptx
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject
-from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, open_evaluator
+from gpuemu_flow.judging.case_evaluator import (
+    SESSIONS_PER_EVALUATOR,
+    CaseEvaluator,
+    open_evaluator,
+)
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.numerics.output_mutants import MutantResult
-from gpuemu_flow.runners.api import Program
+from gpuemu_flow.runners.api import EMULATED, Program
+from gpuemu_flow.runners.planted import RECORD
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import BAD, Case
+from gpuemu_flow.types import BAD, Case, Verdict
 
-PTX_KINDS = ("ptx", "cuda")
-"""Kinds of programs whose path is a PTX file."""
+MUTANT_FILE = "mutant.ptx"
 
 
-def kernel_mutants(program: Program) -> list[PtxMutant]:
-    """Make the mutants of all kernels that a program launches; none where it is no PTX."""
-    if program.kind not in PTX_KINDS:
-        return []
+@dataclass
+class KernelMutation:
+    """What came of bugs in an op's compiled kernels.
+
+    Attributes
+    ----------
+    planted : dict of str to PtxMutant
+    results : list of MutantResult
+        Of each mutant and each case that was tried.
+    untold : int
+        Cases that do not pass as the kernel is, so that they say nothing of a bug.
+    """
+
+    planted: dict[str, PtxMutant] = field(default_factory=dict)
+    results: list[MutantResult] = field(default_factory=list)
+    untold: int = 0
+
+
+def is_compiled(program: Program) -> bool:
+    """Tell whether a program's kernels are run from PTX."""
+    return program.kind in EMULATED or (program.kind == "triton" and bool(program.argv))
+
+
+def plant_in_file(program: Program) -> Iterator[PtxMutant]:
+    """Plant bugs in all kernels that a program of kind ``ptx`` or ``cuda`` launches."""
     described = json.loads(program.argv[0])
     launches = described.get("launches") or [described]
     data = Path(program.path).read_bytes()
-    found: dict[str, PtxMutant] = {}
     for entry in dict.fromkeys(str(launch.get("entry", "")) for launch in launches):
-        found.update((m.name, m) for m in plant_in_ptx(data, entry, program.path))
-    return list(found.values())
+        yield from plant_in_ptx(data, entry, program.path)
 
 
 def try_kernel_mutants(
     workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
-) -> tuple[list[PtxMutant], list[MutantResult]]:
+) -> KernelMutation:
     """Run an op with each bug on its cases, until one of them finds it.
 
     Parameters
@@ -48,40 +72,77 @@ def try_kernel_mutants(
     cases : dict of str to list of Case
         By dtype.
     cancel : Event or None
-
-    Returns
-    -------
-    tuple of list
-        The mutants, and what came of each on each case that was tried.
     """
+    found = KernelMutation()
     subjects = {dtype: op_subject(workspace, op, dtype) for dtype in dtypes_of(workspace, op)}
-    mutants: dict[str, PtxMutant] = {}
-    results: list[MutantResult] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for dtype, subject in subjects.items():
+    for dtype, subject in subjects.items():
+        if is_compiled(subject.subject.op):
+            with tempfile.TemporaryDirectory() as folder, Pool(
+                SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging
+            ) as pool:  # fmt: skip
+                _try_all(pool, subject, Path(folder).resolve(), cases[dtype], cancel, found)
+    return found
+
+
+def _try_all(
+    pool: Pool, subject: OpSubject, folder: Path, cases: Sequence[Case], cancel: Event | None,
+    found: KernelMutation,
+) -> None:  # fmt: skip
+    if subject.subject.op.kind == "triton":
+        _try_triton(pool, subject.subject, folder, cases, cancel, found)
+        return
+    program = subject.subject.op
+    with open_evaluator(pool, subject.subject, cancel) as evaluator:
+        passing = _passing(evaluator, cases)
+    found.untold += len(cases) - len(passing)
+    try:
+        planted = list(plant_in_file(program)) if passing else []
+    except (OSError, FlowError):
+        return
+    file = folder / MUTANT_FILE
+    changed = replace(subject.subject, op=replace(program, path=str(file)))
+    for mutant in planted:
+        found.planted.setdefault(mutant.name, mutant)
+        file.write_bytes(mutant.data)
+        with open_evaluator(pool, changed, cancel) as evaluator:
+            found.results += _try_one(evaluator, mutant, passing)
+
+
+def _try_triton(
+    pool: Pool, subject: Subject, folder: Path, cases: Sequence[Case], cancel: Event | None,
+    found: KernelMutation,
+) -> None:  # fmt: skip
+    """Try bugs in the PTX that Triton makes; it compiles once, as one worker runs them all."""
+    (folder / RECORD).mkdir()
+    program = replace(subject.op, argv=(*subject.op.argv, str(folder)))
+    with open_evaluator(pool, replace(subject, op=program), cancel) as evaluator:
+        passing = _passing(evaluator, cases)
+        found.untold += len(cases) - len(passing)
+        if not passing:
+            return
+        for made in sorted((folder / RECORD).iterdir()):
             try:
-                made = kernel_mutants(subject.subject.op)
+                planted = list(plant_in_ptx(made.read_bytes(), "", made.name))
             except (OSError, FlowError):
                 continue
-            for mutant in made:
-                mutants.setdefault(mutant.name, mutant)
-                file = Path(folder) / "mutant.ptx"
+            for mutant in planted:
+                found.planted.setdefault(mutant.name, mutant)
+                file = folder / made.name
                 file.write_bytes(mutant.data)
-                results += _try_one(workspace, subject, file, mutant, cases[dtype], cancel)
-    return list(mutants.values()), results
+                found.results += _try_one(evaluator, mutant, passing)
+                file.unlink()
+
+
+def _passing(evaluator: CaseEvaluator, cases: Sequence[Case]) -> list[Case]:
+    """Choose the cases that pass as the op is."""
+    return [c for c in cases if evaluator.judge(c).result.verdict is Verdict.PASSED]
 
 
 def _try_one(
-    workspace: Workspace, subject: OpSubject, file: Path, mutant: PtxMutant, cases: list[Case],
-    cancel: Event | None,
-) -> Iterator[MutantResult]:  # fmt: skip
-    program = replace(subject.subject.op, path=str(file))
-    changed = replace(subject.subject, op=program)
-    with Pool(SESSIONS_PER_EVALUATOR, staging=workspace.cache.staging) as pool, open_evaluator(
-        pool, changed, cancel
-    ) as evaluator:  # fmt: skip
-        for case in cases:
-            killed = evaluator.judge(case).result.verdict in BAD
-            yield MutantResult(mutant.name, case.seed, killed)
-            if killed:
-                return
+    evaluator: CaseEvaluator, mutant: PtxMutant, cases: Sequence[Case]
+) -> Iterator[MutantResult]:
+    for case in cases:
+        killed = evaluator.judge(case).result.verdict in BAD
+        yield MutantResult(mutant.name, case.seed, killed)
+        if killed:
+            return

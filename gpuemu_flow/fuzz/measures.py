@@ -14,12 +14,8 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.fuzz.kernel_mutants import try_kernel_mutants
 from gpuemu_flow.fuzz.subjects import OpSubject, dtypes_of, op_subject, select_ops
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    Prepared,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.evaluated import Prepared
 from gpuemu_flow.numerics.calibrate import Calibration, Observation, calibrate, observe, tolerances
 from gpuemu_flow.numerics.output_mutants import (
     OUTPUT_MUTANTS,
@@ -38,6 +34,7 @@ from gpuemu_flow.numerics.trivial import (
 )
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.atomic import write_atomic
+from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import BAD, Case, Verdict
 
 
@@ -54,7 +51,10 @@ class Mutation:
     cases : int
         Those with a finite value to compare.
     kernel : MutationScore or None
-        Of bugs planted in the op's own PTX; None where it is no compiled kernel.
+        Of bugs planted in the op's own PTX; None where it is no compiled kernel, or where no case
+        passes as the kernel is.
+    kernel_untold : int
+        Cases that do not pass as the kernel is: they say nothing of bugs in it.
     """
 
     op: str
@@ -62,6 +62,7 @@ class Mutation:
     trivial: TrivialReport
     cases: int
     kernel: MutationScore | None = None
+    kernel_untold: int = 0
 
 
 def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -> list[Case]:
@@ -71,7 +72,7 @@ def _cases(workspace: Workspace, subject: OpSubject, count: int | None = None) -
         subject.schema,
         seed=subject.seed,
         dtype=subject.subject.dtype,
-        count=count or int(workspace.graph.tasks[name].params["count"]),
+        count=count or params_of(GenerateParams, workspace.graph.tasks[name].params).count,
         strategies=subject.strategies,
         layouts=subject.layouts,
     )
@@ -123,9 +124,11 @@ def mutate(workspace: Workspace, op: str, *, cancel: Event | None = None) -> Mut
                 results += _mutant_results(prepared, evaluator)
                 trivial += _trivial_results(prepared, previous)
                 previous = prepared.expected
-    planted, found = try_kernel_mutants(workspace, op, tried, cancel)
-    kernel = mutation_score(found, planted) if planted else None
-    return Mutation(op, mutation_score(results), assess(trivial), count, kernel)
+    found = try_kernel_mutants(workspace, op, tried, cancel)
+    planted = list(found.planted.values())
+    kernel = mutation_score(found.results, planted) if planted else None
+    untold = found.untold
+    return Mutation(op, mutation_score(results), assess(trivial), count, kernel, untold)
 
 
 def _mutant_results(prepared: Prepared, evaluator: CaseEvaluator) -> Iterator[MutantResult]:

@@ -24,13 +24,9 @@ from gpuemu_flow.fuzz.retrial import (
     judge_in,
     recorded_reason,
 )
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    EvaluatedCase,
-    Subject,
-    open_evaluator,
-)
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.evaluated import EvaluatedCase
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.types import Case, CheckResult, FailureKind

@@ -14,23 +14,21 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.errors import FlowError
 from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.planned import CaseSequence, PlannedCases
 from gpuemu_flow.fuzz.wire_ops import SUBMITTED, Query, Subjects
-from gpuemu_flow.judging.case_evaluator import (
-    SESSIONS_PER_EVALUATOR,
-    CaseEvaluator,
-    Subject,
-    open_evaluator,
-)
-from gpuemu_flow.judging.verdicts import with_violations
-from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
+from gpuemu_flow.judging.case_evaluator import SESSIONS_PER_EVALUATOR, CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, RunError
+from gpuemu_flow.runners.buffers import changed_input
+from gpuemu_flow.runners.diagnose import explain
 from gpuemu_flow.runners.pool import Pool
-from gpuemu_flow.types import BAD, Case, CheckResult, Failure, FailureKind, Json, Verdict
+from gpuemu_flow.types import BAD, Case, CheckResult, FailureKind, Json
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -103,11 +101,31 @@ class OwnOutputs:
         return with_violations(
             result,
             [
-                Failure(FailureKind.INPUT_MODIFIED, f"the op changed its input {key!r} in place")
+                failure
                 for key, array in (inputs or {}).items()
-                if key not in allowed and _differ(array, pristine[key])
+                if key not in allowed
+                for failure in changed_input(key, pristine[key], array)
             ],
         )
+
+    def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
+        """Judge a case of which the op gave no outputs, or none that can be judged."""
+        with self._lock:
+            return self._evaluator(self._subject(op, case.dtype, None), None).judge_error(
+                case, error
+            )
+
+    def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
+        """Judge a case whose op, or the test about it, raised.
+
+        An error of this package says nothing of the op, and the reference is not asked.
+        """
+        with self._lock:
+            program = self._subject(op, case.dtype, None).op
+        explained = explain(error, replace(program, path=""))
+        if isinstance(error, FlowError):
+            return run_error_result(FailureKind.EXECUTION, explained)
+        return self.judge_error(op, case, explained)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
         """Names of an op's outputs, in order; see `output_names`."""
@@ -143,15 +161,13 @@ class OwnOutputs:
         samples = self._samples.get((name, dtype))
         if samples is None:
             op = self.op(name)
-            cases = plan_cases(
+            samples = self._samples[name, dtype] = op_samples(
                 op.schema,
                 seed=self.workspace.config.validation.seed,
                 dtype=dtype,
-                count=SAMPLED,
                 strategies=op.strategies,
                 layouts=op.layouts,
             )
-            samples = self._samples[name, dtype] = sample_cases(cases)
         made = self._subjects.make(Query(name, dtype, {}, tolerance), samples[0])
         return replace(made.subject, samples=samples)
 
@@ -186,17 +202,3 @@ class OwnOutputs:
 def output_names(subject: Subject) -> tuple[str, ...]:
     """Names of the outputs; one of the usual name where the schema has none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)
-
-
-def raised(error: BaseException) -> CheckResult:
-    """The verdict on a case whose op raised."""
-    text = f"{type(error).__name__}: {error}"
-    failure = Failure(FailureKind.EXECUTION, text, why=type(error).__name__)
-    return CheckResult(Verdict.ERROR, (failure,))
-
-
-def _differ(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Tell whether two arrays differ in shape, dtype or any bit."""
-    return (
-        left.shape != right.shape or left.dtype != right.dtype or left.tobytes() != right.tobytes()
-    )

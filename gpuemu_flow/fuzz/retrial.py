@@ -9,12 +9,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpuemu_flow.fuzz.fuzzing import FULL_CHECKS
-from gpuemu_flow.judging.case_evaluator import CaseEvaluator, EvaluatedCase
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator
+from gpuemu_flow.judging.checks import FULL_CHECKS
+from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.runners.api import Checks
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.types import Case, CheckResult
+from gpuemu_flow.types import BAD, Case, CheckResult
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -77,6 +78,16 @@ def recorded_reason(record: FailureRecord) -> str:
     """Why the recorded case did not pass; see `tasks.verdicts.reason`."""
     first = next(iter(CheckResult.from_json(record.result).failures), None)
     return reason(first) if first is not None else record.kind
+
+
+def shows_all(record: FailureRecord, result: CheckResult) -> bool:
+    """Tell whether a verdict has all that was recorded: its verdict, and each reason for it."""
+    recorded = CheckResult.from_json(record.result)
+    reasons = {reason(failure) for failure in result.failures}
+    wanted = {reason(failure) for failure in recorded.failures}
+    if not wanted:  # nobody wrote down how it failed
+        return result.verdict in BAD
+    return result.verdict is recorded.verdict and wanted <= reasons
 
 
 def fails_alike(record: FailureRecord, result: CheckResult) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.config.model_ops import OpConfig
 from gpuemu_flow.errors import FlowError
 from gpuemu_flow.types import Case, InputSpec
@@ -18,17 +17,11 @@ TINY = 64
 def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
     """The cases that ``run`` judges an op's nature by; none where its schema gives no cases."""
     try:
-        cases = plan_cases(
-            op.schema,
-            seed=seed,
-            dtype=dtype,
-            count=SAMPLED,
-            strategies=op.strategies,
-            layouts=op.layouts,
+        return op_samples(
+            op.schema, seed=seed, dtype=dtype, strategies=op.strategies, layouts=op.layouts
         )
     except FlowError:
         return []
-    return sample_cases(cases)
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:

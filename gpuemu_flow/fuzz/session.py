@@ -18,7 +18,7 @@ from gpuemu_flow.fuzz.failures import FailureLog
 from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
 from gpuemu_flow.fuzz.outcome import FuzzOutcome, Judged
 from gpuemu_flow.fuzz.subjects import OpSubject, select_ops
-from gpuemu_flow.judging.case_evaluator import EvaluatedCase
+from gpuemu_flow.judging.evaluated import EvaluatedCase
 from gpuemu_flow.judging.verdicts import reason
 from gpuemu_flow.results.fuzz_model import CauseGroup, FuzzReport
 from gpuemu_flow.store.failures import FailureRecord
@@ -210,7 +210,7 @@ def _group(
     return CauseGroup(
         smallest.failures[0].kind.value,
         text,
-        tuple(record.to_public_json() for record in records),
+        tuple(records),
         notes=_notes(smallest),
         shape_classes=_shape_classes((j.case for j in members), outcome.passed_classes),
     )
@@ -242,7 +242,7 @@ def _record(
 
 
 def _notes(result: CheckResult) -> tuple[str, ...]:
-    return tuple(line for note in result.notes for line in note.splitlines()[-12:])
+    return tuple(line for note in result.all_notes for line in note.splitlines()[-12:])
 
 
 def _minimized(
@@ -250,7 +250,7 @@ def _minimized(
 ) -> CauseGroup:
     from gpuemu_flow.fuzz.minimizing import minimise_failure  # noqa: PLC0415 - asked for seldom
 
-    smallest = log.store.get(str(cause.failures[0]["id"]))
+    smallest = log.store.get(cause.failures[0].id)
     try:
         found = minimise_failure(
             workspace, smallest, strategy="all", budget=MINIMIZE_BUDGET, cancel=cancel
@@ -259,6 +259,6 @@ def _minimized(
         why = error.problems[0].message
     else:
         if found.minimized is not None:
-            return replace(cause, minimized=found.minimized.to_public_json())
+            return replace(cause, minimized=found.minimized)
         why = "the case did not fail again when it was run by itself"
     return replace(cause, notes=(*cause.notes, f"not minimized: {why}"))

@@ -6,18 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuemu_flow.cases.op_schema import OpSchema
-from gpuemu_flow.cases.plan import plan_cases
-from gpuemu_flow.cases.samples import SAMPLED, sample_cases
+from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.judging.case_evaluator import Subject
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
 from gpuemu_flow.tasks.generate import schema_from_json
+from gpuemu_flow.tasks.params import GenerateParams, ReferenceParams, params_of
 from gpuemu_flow.types import Json
 
 
@@ -114,7 +115,7 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
     for spec in (program, reference):
         build_code(workspace, spec)
     schema = schema_from_json(generate.settings["schema"])
-    params = generate.params
+    params = params_of(GenerateParams, generate.params)
     states = workspace.states()
 
     def key(part: Json, task: str) -> str:
@@ -128,13 +129,12 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
         paths = frozenset(str(workspace.root / path) for path in spec.sources)
         return workspace.inputs.discover(Observation(files=paths), {})
 
-    cases = plan_cases(
+    samples = op_samples(
         schema,
-        seed=params["seed"],
+        seed=params.samples_seed,
         dtype=dtype,
-        count=SAMPLED,
-        strategies=params["strategies"],
-        layouts=params["layouts"],
+        strategies=params.strategies,
+        layouts=params.layouts,
     )
     return OpSubject(
         Subject(
@@ -142,17 +142,19 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
             dtype=dtype,
             op=program_of(program.settings),
             reference=program_of(reference.settings),
-            compare=compare.params,
-            samples=sample_cases(cases),
-            reference_dtype=reference.params["dtype"],
+            compare=params_of(CompareParams, compare.params),
+            samples=samples,
+            reference_dtype=params_of(ReferenceParams, reference.params).dtype,
         ),
         schema,
-        params["seed"],
-        tuple(params["strategies"]),
-        tuple(params["layouts"]),
+        params.seed,
+        tuple(params.strategies),
+        tuple(params.layouts),
         op_key=key("op", program.name),
         reference_key=key("reference", reference.name),
-        judge_key=digest_json([compare.version, compare.params, [c.identity() for c in cases]]),
+        judge_key=digest_json(
+            [compare.version, compare.params.to_json(), [c.identity() for c in samples]]
+        ),
         op_sources=sources(program),
         reference_sources=sources(reference),
     )

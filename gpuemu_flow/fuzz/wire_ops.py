@@ -14,7 +14,8 @@ from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.prepare import build_code
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.sampling import own_samples, stand_for
-from gpuemu_flow.judging.case_evaluator import Subject
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
@@ -23,6 +24,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskSpec, program_of
+from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.types import PRECISIONS, Case, Json, Tolerance
 from gpuemu_flow.wire.address import workspace_stem
 
@@ -170,7 +172,7 @@ class _Compiled:
 
     op: Program
     reference: Program
-    compare: Mapping[str, Json]
+    compare: CompareParams
     reference_dtype: str | None
     stamps: tuple[tuple[str, Stamp | None], ...]
     digests: tuple[str, ...]
@@ -244,7 +246,7 @@ class Subjects:
         return {**{path: stamp_of(path) for path in paths}, **dict(compiled.stamps)}
 
     def _base(self, query: Query, compiled: _Compiled) -> str:
-        parts = [compiled.reference.to_json(), compiled.op.to_json(), dict(compiled.compare)]
+        parts = [compiled.reference.to_json(), compiled.op.to_json(), compiled.compare.to_json()]
         samples = [case.identity() for case in compiled.samples]
         made_of = [compiled.digests, self._environment, self._version, samples]
         return digest_json([repr(query.key()), *parts, *made_of])
@@ -254,14 +256,15 @@ class Subjects:
         op = self._config.op(query.op)
         kwargs = _typed(query.kwargs, op.kwargs, compiled.reference.kind)
         names = query.input_names or compiled.reference.input_names
-        compare = dict(compiled.compare)
+        compare = compiled.compare
         reference_dtype = compiled.reference_dtype
         if query.tolerance is not None:
             atol, rtol = query.tolerance
-            compare["tolerances"] = {query.dtype: {"atol": atol, "rtol": rtol}}
-            reference_dtype = compare["reference_dtype"] = op.reference_dtype
+            reference_dtype = op.reference_dtype
+            explicit = {query.dtype: {"atol": atol, "rtol": rtol}}
+            compare = replace(compare, tolerances=explicit, reference_dtype=reference_dtype)
         if query.precision:
-            compare["precision"] = query.precision
+            compare = replace(compare, precision=query.precision)
 
         def changed(program: Program) -> Program:
             return replace(program, kwargs={**op.kwargs, **kwargs}, input_names=names)
@@ -333,8 +336,8 @@ class Subjects:
         return _Compiled(
             made,
             program_of(reference.settings),
-            compare.params,
-            reference.params["dtype"],
+            params_of(CompareParams, compare.params),
+            params_of(ReferenceParams, reference.params).dtype,
             tuple((str(self._root / path), stamp_of(self._root / path)) for path in files),
             digests,
             WireInputs(inputs, self._lookup, names),

@@ -8,12 +8,9 @@ them where the op finds them, and judges the outputs where the op left them. The
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -23,134 +20,29 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.evaluated import BatchSize, EvaluatedCase, Prepared
 from gpuemu_flow.judging.expected_store import ExpectedStore
 from gpuemu_flow.judging.judge_requests import Evaluation, JudgeRequest, PreparedBatch, Setup
+from gpuemu_flow.judging.lost_reference import ask_expected, judge_in_steps
 from gpuemu_flow.judging.reference_dtypes import widens
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.subject import Subject
+from gpuemu_flow.judging.verdicts import with_printed, with_violations, without_outputs
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program
+from gpuemu_flow.runners.api import Checks, OpError, Outcome, Program, RunError
+from gpuemu_flow.runners.attempt import Attempt
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.runners.session import ProgramSession
-from gpuemu_flow.runners.tensors import as_plain_array
+from gpuemu_flow.runners.tensors import as_plain_array, demand_bools
 from gpuemu_flow.runners.work import CallMany, SharedInputs
-from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Json
+from gpuemu_flow.types import Case, CheckResult
 
 if TYPE_CHECKING:
     from gpuemu_flow.judging.judge import Judge
 
 Arrays = Mapping[str, NDArray[Any]]
-PLAIN = Checks(inputs_unchanged=False)
 SESSIONS_PER_EVALUATOR = 2  # op and reference
-
-
-@dataclass(frozen=True)
-class EvaluatedCase:
-    """What came of one case.
-
-    Attributes
-    ----------
-    case : Case
-    result : CheckResult
-    actual : mapping of str to ndarray
-        Views that are valid until the next trial; empty where the op gave no outputs.
-    """
-
-    case: Case
-    result: CheckResult
-    actual: Arrays = field(default_factory=dict)
-    given: Arrays | None = None
-    bring_expected: Callable[[], Arrays] = dict
-
-    @cached_property
-    def inputs(self) -> Arrays:
-        """As they were given to the op, in their layouts."""
-        return materialise(self.case) if self.given is None else self.given
-
-    @cached_property
-    def expected(self) -> Arrays:
-        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
-        return self.bring_expected()
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A case with its expected outputs.
-
-    Attributes
-    ----------
-    case : Case
-    inputs, expected : mapping of str to ndarray
-    allowed : mapping of str to list of str
-        Dtypes that each output may have, the likeliest first.
-    check : callable
-        The verdict on outputs (mapping of str to ndarray), not explained.
-    """
-
-    case: Case
-    inputs: Arrays
-    expected: Arrays
-    allowed: Mapping[str, list[str]]
-    check: Callable[[Arrays], CheckResult]
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        """The likeliest dtype of each output."""
-        return {name: names[0] for name, names in self.allowed.items()}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An op to be tried: its programs and how outputs are judged.
-
-    Attributes
-    ----------
-    name, dtype : str
-    op, reference : Program
-    compare : mapping
-        The op's ``compare`` slice of the configuration.
-    reference_dtype : str or None
-        The dtype that the reference is asked for; None means float64 where it can.
-    samples : sequence of Case
-        The op's first cases; see `Judge`.
-    """
-
-    name: str
-    dtype: str
-    op: Program
-    reference: Program
-    compare: Mapping[str, Json]
-    samples: Sequence[Case]
-    reference_dtype: str | None = None
-
-
-class BatchSize:
-    """How many cases go to the programs in one message: as many as take no time to speak of.
-
-    A message costs as much as a small case, but what is under way can neither be interrupted nor
-    shown, and tensors of many cases at once fit no cache.
-    """
-
-    MAX_CASES = 32
-    MAX_BYTES = 16 << 20
-    MAX_SECONDS = 0.05
-
-    def __init__(self) -> None:
-        self._allowed = 1
-
-    def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may be of so many cases, with so many bytes of inputs together."""
-        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
-
-    def took(self, count: int, seconds: float) -> None:
-        """Learn how long a batch of `count` cases took."""
-        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
-        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
-
-
-def input_bytes(case: Case) -> int:
-    """Bytes of a case's inputs, without gaps."""
-    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)
 
 
 class CaseEvaluator:
@@ -261,7 +153,9 @@ class CaseEvaluator:
             return []
         self._learn(judge_request)
         return [
-            None if result is None else with_violations(result, called.violations)
+            None
+            if result is None
+            else with_printed(with_violations(result, called.violations), called.printed)
             for result, called in zip(judge_request.results, work.done, strict=False)
         ]
 
@@ -307,13 +201,21 @@ class CaseEvaluator:
             judge_request.places = [call.slots]
         judge_request.actual = actual
         attempt = self._reference.finish_work(judge_request)
-        error = attempt.outcome.error
-        if error is not None:
-            return run_error_result(FailureKind.REFERENCE, error)
-        if outcome.error is not None:
-            return run_error_result(FailureKind.EXECUTION, outcome.error)
+        early = self._without_comparison(attempt, judge_request, outcome.error)
+        if early is not None:
+            return early
         self._learn(judge_request)
-        return with_violations(_only(judge_request), outcome.violations)
+        result = with_violations(_only(judge_request), outcome.violations)
+        return with_printed(result, outcome.printed)
+
+    def _without_comparison(
+        self, attempt: Attempt, judge_request: JudgeRequest, op: RunError | None
+    ) -> CheckResult | None:
+        """The verdict where no outputs were compared; None where the request has results."""
+        if attempt.ended:
+            judge_request.method = "judge"
+            return judge_in_steps(self._reference, self._setup, judge_request, op)
+        return without_outputs(attempt.outcome.error, op)
 
     def _files(self, cases: Sequence[Case]) -> dict[str, Any]:
         """Tell where the reference's outputs lie, or may be left."""
@@ -358,8 +260,8 @@ class CaseEvaluator:
         if inputs is None:
             inputs = materialise(case)
         about = PreparedBatch([case], inputs)
-        judge_request = JudgeRequest(self._setup, about, method="expected")
-        self._demand(judge_request)
+        attempt, judge_request = ask_expected(self._reference, self._setup, about, bring=True)
+        _demand(attempt)
         return Prepared(
             case,
             inputs,
@@ -383,6 +285,16 @@ class CaseEvaluator:
         """
         return self._judged(PreparedBatch([case], inputs), actual)
 
+    def judge_error(self, case: Case, error: RunError) -> CheckResult:
+        """Judge a case whose op, run by someone else, gave no outputs."""
+        return self._without_op(PreparedBatch([case]), error)
+
+    def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
+        attempt, _ = ask_expected(self._reference, self._setup, about, bring=False)
+        result = without_outputs(attempt.outcome.error, error)
+        assert result is not None  # noqa: S101 - there is an error
+        return result
+
     def _judged(self, about: PreparedBatch, actual: Arrays, *, explain: bool = True) -> CheckResult:
         judge_request = JudgeRequest(self._setup, about)
         judge_request.explain = explain
@@ -391,14 +303,12 @@ class CaseEvaluator:
                 name: np.asarray(as_plain_array(array, name), order="C")
                 for name, array in actual.items()
             }
+            demand_bools(judge_request.actual)
         except OpError as refused:
-            return run_error_result(FailureKind.EXECUTION, refused.error)
-        error = self._reference.ask(judge_request).outcome.error
-        return (
-            _only(judge_request)
-            if error is None
-            else run_error_result(FailureKind.REFERENCE, error)
-        )
+            return self._without_op(about, refused.error)
+        attempt = self._reference.ask(judge_request)
+        early = self._without_comparison(attempt, judge_request, None)
+        return _only(judge_request) if early is None else early
 
     def __call__(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
@@ -410,14 +320,16 @@ class CaseEvaluator:
         RunnerError
             ``reference-failed``.
         """
-        judge_request = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
-        self._demand(judge_request)
-        return {name: array.copy() for name, array in judge_request.outputs.items()}
+        evaluation = Evaluation(self._setup, inputs, shadow=shadow, rounding=rounding)
+        _demand(self._reference.ask(evaluation))
+        return {name: array.copy() for name, array in evaluation.outputs.items()}
 
-    def _demand(self, judge_request: JudgeRequest | Evaluation) -> None:
-        error = self._reference.ask(judge_request).outcome.error
-        if error is not None:
-            raise RunnerError(Problem("reference-failed", error.message))
+
+def _demand(attempt: Attempt) -> None:
+    """RunnerError ``reference-failed`` where the reference gave nothing."""
+    error = attempt.outcome.error
+    if error is not None:
+        raise RunnerError(Problem("reference-failed", error.message))
 
 
 def _only(judge_request: JudgeRequest) -> CheckResult:

@@ -159,13 +159,13 @@ class ExpectedStore:
         written there, too.
         """
         try:
-            data = staged.read_bytes()
+            data = self._cache.files.read(staged)
             blobs.decode(data)
         except (OSError, blobs.BlobError):
             data = b""
         if hashlib.sha256(data).hexdigest() != digest:
             data = b""
-        staged.unlink(missing_ok=True)
+        self._cache.files.remove(staged)
         with self._lock:
             if not data or len(data) > self._left:
                 return False

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import Policy, check_outputs
 from gpuemu_flow.numerics.diagnose import diagnose
@@ -20,10 +22,11 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
-from gpuemu_flow.numerics.operand import TENSOR_CORE, Rounding, rounding_for
+from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners import blobs
+from gpuemu_flow.runners.api import RunError
 from gpuemu_flow.runners.jobs import Evaluator
 from gpuemu_flow.store.blobs import SUFFIX
 from gpuemu_flow.types import DTYPES, Case, CheckResult, Json, Tolerance, Verdict
@@ -83,8 +86,7 @@ class Judge:
 
     Parameters
     ----------
-    settings : mapping
-        The op's ``compare`` slice of the configuration.
+    settings : CompareParams
     expected_dtypes : mapping of output name to list of dtype names
         What the reference manifest allows; the op may choose among them.
     samples : sequence of Case
@@ -104,7 +106,7 @@ class Judge:
 
     def __init__(
         self,
-        settings: Mapping[str, Json],
+        settings: CompareParams,
         expected_dtypes: Mapping[str, list[str]],
         samples: Sequence[Case],
         evaluate: Reference,
@@ -119,13 +121,13 @@ class Judge:
         self._last: _Measured | None = None
         self._tolerances = {
             dtype: Tolerance(t["atol"], t["rtol"], "gpuemu.toml")
-            for dtype, t in settings["tolerances"].items()
+            for dtype, t in settings.tolerances.items()
         }
         self._policy = Policy(
-            nan_policy=settings["nan_policy"],
-            inf_policy=settings["inf_policy"],
-            invariants=tuple(settings["invariants"]),
-            shape_preserved_input=settings["shape_preserved_input"],
+            nan_policy=settings.nan_policy,
+            inf_policy=settings.inf_policy,
+            invariants=tuple(settings.invariants),
+            shape_preserved_input=settings.shape_preserved_input,
         )
 
     def check(
@@ -209,7 +211,7 @@ class Judge:
         dtypes = {
             name: self._dtype(name, given.get(name), values) for name, values in expected.items()
         }
-        automatic = self._settings["tolerance"] == "auto" and case.dtype not in self._tolerances
+        automatic = self._settings.tolerance == "auto" and case.dtype not in self._tolerances
         tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
         return Criteria(tolerance or self._tolerances, self._policy, dtypes)
 
@@ -268,7 +270,7 @@ class Judge:
                 seed=case.seed,
                 exact_op=traits.exact,
                 weak=traits.weak,
-                rounding=rounding_for(self._settings.get("precision", TENSOR_CORE), case.dtype),
+                rounding=rounding_for(self._settings.precision, case.dtype),
             )
         return last.envelopes[key]
 
@@ -297,6 +299,25 @@ def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
     return materialise(replace(case, inputs=plain))
 
 
+def judge_case(
+    judge: Judge,
+    case: Case,
+    actual: Arrays,
+    expected: Arrays,
+    inputs: Arrays | None = None,
+    *,
+    explain: bool = True,
+) -> CheckResult:
+    """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
+    try:
+        return judge.check(case, actual, expected, inputs, explain=explain)
+    except Exception as error:
+        return comparison_failed(RunError("reference-failed", str(error)))
+    except BaseException as error:  # the reference may raise anything
+        text = f"{type(error).__name__}: {error}"
+        return comparison_failed(RunError("reference-failed", text))
+
+
 def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[str, Json]]:
     """Judge a batch of cases whose outputs lie in the blob store.
 
@@ -308,12 +329,14 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     evaluator : Evaluator
     """
     samples = [Case.from_json(case) for case in payload["samples"]]
-    judge = Judge(payload["compare"], payload["expected_dtypes"], samples, evaluator)
+    settings = CompareParams.from_json(payload["compare"])
+    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator)
     folder = Path(payload["blobs"])
     results = []
     for item in payload["cases"]:
+        case = Case.from_json(item["case"])
         actual, expected = (_outputs(folder, item[role]["blob"]) for role in ("op", "reference"))
-        results.append(judge.check(Case.from_json(item["case"]), actual, expected).to_json())
+        results.append(judge_case(judge, case, actual, expected).to_json())
     return results
 
 

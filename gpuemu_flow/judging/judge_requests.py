@@ -8,9 +8,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.numerics.operand import Rounding
+from gpuemu_flow.numerics.single import Single
 from gpuemu_flow.runners.answers import MALFORMED
-from gpuemu_flow.runners.api import Checks, Outcome
+from gpuemu_flow.runners.api import Outcome
 from gpuemu_flow.runners.arena import Arena, Slot
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, CheckResult, Json
@@ -19,7 +22,6 @@ Arrays = Mapping[str, NDArray[Any]]
 
 SERVICE = "gpuemu_flow.judging.judge_service:JudgeService"
 EVALUATIONS = 36  # of the reference for one case at most
-_PLAIN = Checks(inputs_unchanged=False)
 
 
 @dataclass
@@ -31,8 +33,10 @@ class Setup:
     dtype : str
     widens : bool
         The reference is asked for float64 outputs.
-    compare : mapping
+    compare : CompareParams
     samples : sequence of JSON
+    probes : bool
+        Run the reference in its own dtype once, to see the dtypes of its outputs.
     facts : dict
         What a service found out about the reference by evaluating it: ``nature`` and ``allowed``
         (see `Judge`), each null until then.
@@ -40,13 +44,14 @@ class Setup:
 
     dtype: str
     widens: bool
-    compare: Mapping[str, Json]
+    compare: CompareParams
     samples: list[dict[str, Json]]
+    probes: bool = True
     facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON."""
-        return dict(vars(self))
+        return {**vars(self), "compare": self.compare.to_json()}
 
 
 @dataclass
@@ -74,6 +79,8 @@ class PreparedBatch:
         Per case: the file with what the reference gives; None when it has to be run.
     stage : sequence of str
         Per case: where it may leave what it gives, if that is worth keeping.
+    widens : bool
+        False where the reference did not live through being asked for float64 outputs.
     slots : list of dict of str to Slot
         Where each case's are then; empty until then, and when that failed.
     """
@@ -84,6 +91,7 @@ class PreparedBatch:
     give: bool = False
     known: Sequence[str | None] = ()
     stage: Sequence[str] = ()
+    widens: bool = True
     slots: list[dict[str, Slot]] = field(default_factory=list, init=False)
 
     @property
@@ -105,7 +113,7 @@ def _post(
     return worker_client.post(
         {"type": "serve", **message},
         message["index"],
-        checks=_PLAIN,
+        checks=PLAIN,
         arrays=arrays,
         fds=fds,
         calls=EVALUATIONS,
@@ -141,6 +149,7 @@ class Evaluation:
             "method": "evaluate",
             "index": 0,
             "shadow": self._shadow,
+            "single": any(isinstance(array, Single) for array in self._inputs.values()),
             "rounding": self._rounding,
         }
         return _post(worker_client, message, self._setup, self._inputs)
@@ -224,6 +233,7 @@ class JudgeRequest:
             "give": about.give and has_peer,
             "known": list(about.known) or none,
             "stage": list(about.stage) or none,
+            "widens": about.widens,
         }
         fds = []
         if about.peer is not None and has_peer and about.peer is not current.peer:

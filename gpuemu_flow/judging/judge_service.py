@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.expected_store import load, stage, worth_keeping
-from gpuemu_flow.judging.judge import Judge, OpTraits
-from gpuemu_flow.judging.reference_dtypes import WIDE, expected_dtypes
+from gpuemu_flow.judging.judge import Judge, OpTraits, judge_case
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.reference_dtypes import dtypes_to_try, expected_dtypes, probe_case
 from gpuemu_flow.numerics.operand import Rounding
-from gpuemu_flow.runners.api import OpError, Outcome, OutputInfo, RunError
+from gpuemu_flow.numerics.single import single, staying_single
+from gpuemu_flow.runners.api import Outcome, OutputInfo, RunError
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.blobs import BlobError
 from gpuemu_flow.runners.execute import converted
@@ -41,6 +43,7 @@ class _Item:
     known: str | None = None
     stage: str | None = None
     digest: str = ""
+    widens: bool = False
     expected: Arrays | None = None
     failed: BaseException | None = None
 
@@ -57,7 +60,8 @@ class JudgeService:
     def __init__(self, setup: Mapping[str, Json]) -> None:
         self._dtype = str(setup["dtype"])
         self._widens = bool(setup["widens"])
-        self._compare = setup["compare"]
+        self._probes = bool(setup["probes"])
+        self._compare = CompareParams.from_json(setup["compare"])
         self._samples = [Case.from_json(case) for case in setup["samples"]]
         self._facts = setup["facts"]
         self._judge: Judge | None = None
@@ -75,13 +79,22 @@ class JudgeService:
         if method == "prepare":
             return self._prepare(payload, context)
         if method == "evaluate":
-            inputs = _copies(context.own, payload["slots"])
-            rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
-            outputs = context.evaluate(inputs, shadow=bool(payload["shadow"]), rounding=rounding)
-            return _to_json(context.own.write(outputs))
+            return self._evaluate(payload, context)
         if method == "expected":
             return self._give_expected(context, bring=bool(payload["bring"]))
         return self._judge_all(payload, context)
+
+    def _evaluate(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
+        """Run the reference, or its shadow, on the inputs that were sent."""
+        inputs = _copies(context.own, payload["slots"])
+        rounding = None if payload["rounding"] is None else Rounding(**payload["rounding"])
+        shadow = bool(payload["shadow"])
+        if not payload["single"]:
+            outputs = context.evaluate(inputs, shadow=shadow, rounding=rounding)
+        else:
+            with staying_single():
+                outputs = context.evaluate(single(inputs), shadow=shadow, rounding=rounding)
+        return _to_json(context.own.write(outputs))
 
     def _prepare(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:
         """Make or take the inputs; where they lie for the op when it is to have them."""
@@ -94,6 +107,8 @@ class JudgeService:
             ]
         else:
             self._items = [_Item(cases[0], _copies(context.own, payload["slots"]))]
+        for item in self._items:
+            item.widens = self._widens and bool(payload["widens"])
         if not payload["give"] or context.peer is None:
             return None
         given = []
@@ -120,15 +135,16 @@ class JudgeService:
                 item.failed = error
 
     def _run_reference(self, item: _Item, context: ServiceContext) -> Arrays:
-        """In float64 where it can; the inputs stay as they are."""
+        """In the first dtype that it takes; the inputs stay as they are."""
+        *earlier, last = dtypes_to_try(widened=item.widens)
+        for dtype in earlier:
+            with suppress(BaseException):  # programs may raise anything
+                return self._run_in(dtype, item, context)
+        return self._run_in(last, item, context)
+
+    def _run_in(self, dtype: str | None, item: _Item, context: ServiceContext) -> Arrays:
         begin = time.perf_counter()
-        outputs: Arrays = {}
-        if self._widens:
-            with suppress(Exception):  # it may be made for its own dtype only
-                outputs = _in_order(context.run(self._own_inputs(item, WIDE), item.case.seed))
-        if not outputs:
-            begin = time.perf_counter()
-            outputs = _in_order(context.run(self._own_inputs(item, None), item.case.seed))
+        outputs = _in_order(context.run(self._own_inputs(item, dtype), item.case.seed))
         nbytes = sum(array.nbytes for array in outputs.values())
         if item.stage and worth_keeping(time.perf_counter() - begin, nbytes):
             item.digest = stage(outputs, Path(item.stage))
@@ -164,13 +180,10 @@ class JudgeService:
                 continue
             judge = self._made_judge(context, item.expected)
             actual = arena.read(_slots(place))
-            try:
-                result = judge.check(
-                    item.case, actual, item.expected, item.inputs, explain=bool(payload["explain"])
-                )
-            except Exception as error:
-                text = f"while comparing: {error}"
-                raise OpError(RunError("reference-failed", text)) from None
+            explain = bool(payload["explain"])
+            result = judge_case(
+                judge, item.case, actual, item.expected, item.inputs, explain=explain
+            )
             results.append(result.to_json())
             if len(self._items) > 1:
                 item.expected = None
@@ -188,15 +201,22 @@ class JudgeService:
             for name, array in wide.items()
         }
 
+    def _probe(self, context: ServiceContext) -> Outcome:
+        """What the reference gives in its own dtype."""
+        refused = Outcome(0, ok=False, error=RunError("op-exception", "it gives nothing"))
+        if not self._probes:
+            return refused
+        case = probe_case(self._samples)
+        try:
+            return _outcome(context.run(materialise(case), case.seed))
+        except BaseException:  # programs may raise anything
+            return refused
+
     def _made_judge(self, context: ServiceContext, expected: Arrays) -> Judge:
         if self._judge is None:
             allowed: dict[str, list[str]] = self._facts["allowed"] or {}
             if self._widens and not allowed:
-                smallest = min(self._samples, key=lambda case: case.numel)
-                try:
-                    native = _outcome(context.run(materialise(smallest), smallest.seed))
-                except Exception as error:
-                    native = Outcome(0, ok=False, error=RunError("op-exception", str(error)))
+                native = self._probe(context)
                 allowed = expected_dtypes(native, [_outcome(expected)], self._dtype)
             self._facts = {**self._facts, "allowed": allowed}
             known = self._facts["nature"]
@@ -216,10 +236,10 @@ def _cached(item: _Item) -> Arrays:
 
 
 def _in_order(outputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """In C order; OpError when an output is of no known dtype."""
+    """By name and in C order, as blobs hold them; TypeError when one is of no known dtype."""
     for array in outputs.values():
         element_type(array)
-    return {name: np.asarray(array, order="C") for name, array in outputs.items()}
+    return {name: np.asarray(outputs[name], order="C") for name in sorted(outputs)}
 
 
 def _outcome(outputs: Mapping[str, NDArray[Any]]) -> Outcome:

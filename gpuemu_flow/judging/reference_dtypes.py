@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.runners.api import Outcome
-from gpuemu_flow.types import DTYPES
+from gpuemu_flow.types import DTYPES, Case
 
 WIDE = "float64"
 
 
 def widens(dtype: str, asked: str | None) -> bool:
     """Return True where the reference is first asked for float64 outputs.
-
-    A reference that refuses is run again in the case's own dtype, and the error of that run is the
-    one that counts.
 
     Parameters
     ----------
@@ -24,6 +21,20 @@ def widens(dtype: str, asked: str | None) -> bool:
         ``reference_dtype`` of the op; None leaves the choice to this rule.
     """
     return DTYPES[dtype].kind == "float" and dtype != WIDE and asked in (None, WIDE)
+
+
+def dtypes_to_try(*, widened: bool) -> tuple[str | None, ...]:
+    """List the dtypes that a reference is given a case in, until it gives outputs.
+
+    However it refuses one (it raises, exits, crashes or hangs), it is given the next. The error of
+    the last counts. None stands for the case's own dtype.
+    """
+    return (WIDE, None) if widened else (None,)
+
+
+def probe_case(samples: Sequence[Case]) -> Case:
+    """Choose the case that the reference is given in its own dtype, to see which outputs it has."""
+    return min(samples, key=lambda case: case.numel)
 
 
 def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict[str, list[str]]:

@@ -1,14 +1,14 @@
-"""Verdicts that need no values: programs that gave no outputs, checks that the runner made."""
+"""Put together a case's verdict: what ran, what the comparison says, what the runner saw."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Verdict
+from gpuemu_flow.types import CheckResult, Failure, FailureKind, Verdict
 
 EXCEPTION = "op-exception"
-STDERR = "stderr:"  # first line of a note that holds a program's own words
 _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 
 
@@ -19,12 +19,31 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
     # A program that cannot be loaded fails alike in all cases, whatever it raised.
     why = error.exception if error.slug == EXCEPTION and error.exception else error.slug
     failure = Failure(kind, message, why=why, place=place)
-    notes = []
-    if error.hint:
-        notes.append(f"hint: {error.hint}")
-    if error.stderr_tail:
-        notes.append(f"{STDERR}\n{error.stderr_tail}")
-    return CheckResult(Verdict.ERROR, (failure,), ErrorStats(), tuple(notes))
+    notes = (f"hint: {error.hint}",) if error.hint else ()
+    return CheckResult(Verdict.ERROR, (failure,), notes=notes, stderr=error.stderr_tail)
+
+
+def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
+    """Give the verdict where a program has no outputs: the reference's error comes first.
+
+    Returns
+    -------
+    CheckResult or None
+        None where both have outputs, which a comparison has to judge.
+    """
+    for error, kind in ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION)):
+        if error is not None:
+            return run_error_result(kind, error)
+    return None
+
+
+def comparison_failed(error: RunError) -> CheckResult:
+    """Give the verdict where a comparison came to no end, of outputs that are both there.
+
+    It evaluates the reference on other inputs, which may raise, crash or hang.
+    """
+    told = replace(error, message=f"while comparing: {error.message}")
+    return run_error_result(FailureKind.REFERENCE, told)
 
 
 def reason(failure: Failure) -> str:
@@ -40,4 +59,11 @@ def with_violations(result: CheckResult, violations: Sequence[Failure]) -> Check
     if not violations:
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED
-    return CheckResult(verdict, tuple(violations) + result.failures, result.stats, result.notes)
+    return replace(result, verdict=verdict, failures=(*violations, *result.failures))
+
+
+def with_printed(result: CheckResult, printed: str) -> CheckResult:
+    """Add what a kernel printed to the result of a case that did not pass."""
+    if not printed or result.verdict is Verdict.PASSED:
+        return result
+    return replace(result, printed=printed)

@@ -51,7 +51,7 @@ def results_card(table: OpTable, last: LastResults, *, rich: bool) -> str:
     lines += ["", *render_failures(results, style)]
     if failures:
         lines += ["", f"recorded failures: {len(failures)}"]
-        lines += [failure_row(record.to_public_json()) for record in failures[:RECENT]]
+        lines += [failure_row(record) for record in failures[:RECENT]]
     shown = [line[:MAX_WIDTH] for line in "\n".join(lines).strip("\n").split("\n")]
     if len(shown) > MAX_LINES:
         shown = [*shown[:MAX_LINES], "…"]

@@ -48,7 +48,8 @@ def _run(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
         + (f" ({r['passed']} of {plural(r['cases'], 'case')} passed)" if r["cases"] else "")
         for r in results
     ]
-    good = all(r["verdict"] in ("passed", "skipped") for r in results)
+    verdicts = {r["verdict"] for r in results}
+    good = "passed" in verdicts and verdicts <= {"passed", "skipped"}
     if not results:
         problems = "; ".join(p["message"] for p in found["problems"])
         return False, f"{op}: nothing was checked{f': {problems}' if problems else ''}"
@@ -56,10 +57,13 @@ def _run(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
 
 
 def _reproduce(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:
-    word = "still fails" if found["still_fails"] else "no longer fails"
+    passed = found["result"]["verdict"] == "passed"
+    word = "no longer fails" if passed else "has no verdict now"
+    if found["still_fails"]:
+        word = "still fails"
     first = found["result"]["failures"][:1]
     detail = f": {first[0]['message']}" if first else ""
-    return not found["still_fails"], f"{op}: {found['id']} {word}{detail}"
+    return passed, f"{op}: {found['id']} {word}{detail}"
 
 
 def _minimize(op: str, found: Mapping[str, Any]) -> tuple[bool, str]:

@@ -162,7 +162,7 @@ def source_findings(last: LastResults) -> list[SourceFinding]:
         level = INFORMATION if op in last.outdated else ERROR
         for failed in (failure for result in results for failure in result.failures):
             for reason in failed.result.failures:
-                if reason.finding is None or not reason.finding.place.line:
+                if reason.finding is None or not reason.finding.place.is_inside:
                     continue
                 place, kind = reason.finding.place, reason.kind.value
                 message = printable(f"{op}: {reason.message}\n{failed.reproduce}")[:MAX_MESSAGE]

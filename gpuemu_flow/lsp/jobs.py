@@ -19,7 +19,7 @@ PATIENCE_S = 5.0
 MAX_OUTPUT = 32 << 20
 MAX_ERRORS = 256 << 10
 
-_PROGRESS = re.compile(r"progress (\d+)/(\d+) (\S+) (\d+)/(\d+)")
+_PROGRESS = re.compile(r"progress (\d+)/(\d+) (.+) (\d+)/(\d+)")
 
 
 @dataclass(frozen=True)

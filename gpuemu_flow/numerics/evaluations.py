@@ -12,6 +12,7 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.single import Single, bare, single, staying_single
 
 WIDE, SINGLE, OWN = "float64", "float32", "own"
 
@@ -19,9 +20,9 @@ WIDE, SINGLE, OWN = "float64", "float32", "own"
 class Evaluate(Protocol):
     """The reference: in float64, or its float32 shadow when `shadow` is set.
 
-    Float inputs come as float64 arrays, for the shadow as float32; others unchanged. It must not
-    modify them. A failing evaluation raises `FlowError`. Only where a precision allows it is the
-    shadow asked to round on the way, by a third argument ``rounding: Rounding``.
+    Float inputs come as float64 arrays, for the shadow as float32 (see `single`); others unchanged.
+    It must not modify them. A failing evaluation raises `FlowError`. Only where a precision allows
+    it is the shadow asked to round on the way, by a third argument ``rounding: Rounding``.
     """
 
     def __call__(self, inputs: Arrays, *, shadow: bool = False) -> Arrays: ...
@@ -47,6 +48,7 @@ class Evaluations:
         self._evaluate = evaluate
         self._native = {name: array.dtype for name, array in native.items()}
         self._takes: str | None = None
+        self._takes_single = True
         self.count = 0
         self.succeeded = 0
         self.failed = 0
@@ -77,13 +79,25 @@ class Evaluations:
         it takes first it is given from then on.
         """
         if shadow:
-            return self._outputs(inputs, shadow=True, rounding=rounding)
+            return self._shadow_outputs(inputs, rounding)
         for kind in (WIDE, SINGLE, OWN) if self._takes is None else (self._takes,):
             outputs = self._outputs(self._converted(inputs, kind))
             if outputs is not None:
                 self._takes = kind
                 return outputs
         return None
+
+    def _shadow_outputs(self, inputs: Arrays, rounding: Rounding | None) -> Arrays | None:
+        """In float32 throughout, unless the reference refuses anything but plain arrays."""
+        if self._takes_single:
+            with staying_single():
+                outputs = self._outputs(single(inputs), shadow=True, rounding=rounding)
+            if outputs is not None or any(isinstance(array, Single) for array in inputs.values()):
+                return outputs
+        outputs = self._outputs(inputs, shadow=True, rounding=rounding)
+        if outputs is not None:
+            self._takes_single = False
+        return outputs
 
     def own_outputs(self, inputs: Arrays) -> Arrays | None:
         """The outputs on inputs of the case's own dtypes, or None when the evaluation failed."""
@@ -107,7 +121,7 @@ class Evaluations:
             self.reason = str(error)
             return None
         self.succeeded += 1
-        return outputs
+        return {name: bare(array) for name, array in outputs.items()}
 
     def _converted(self, inputs: Arrays, kind: str) -> Mapping[str, NDArray[Any]]:
         if kind == WIDE:

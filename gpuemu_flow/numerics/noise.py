@@ -8,23 +8,17 @@ arithmetic for reliable scientific computation", 1993; Parker, "Monte Carlo Arit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.perturb import FLOAT32_SMALLEST_NORMAL, Arrays
 from gpuemu_flow.numerics.rng import SeededRng
-
-if TYPE_CHECKING:
-    Base = np.ndarray[Any, np.dtype[Any]]
-else:
-    Base = np.ndarray
-
-_PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve)
+from gpuemu_flow.numerics.single import Single, bare, narrowed, operands_in_float32
 
 
-class _Noisy(Base):
+class _Noisy(Single):
     """A float32 array; what numpy computes from it in float32 is moved where it was rounded."""
 
     rng: SeededRng
@@ -33,13 +27,11 @@ class _Noisy(Base):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        call = getattr(ufunc, method)
-        plain = [_plain(value) for value in inputs]
-        options = {name: _plain(value) for name, value in options.items()}
         if method == "at" or ufunc.nout > 1 or options.get("where", True) is not True:
-            if out:
-                options["out"] = tuple(_plain(array) for array in out)
-            return self._again(call(*plain, **options))
+            return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        call = getattr(ufunc, method)
+        plain = operands_in_float32(ufunc, method, inputs)
+        options = {name: narrowed(bare(value)) for name, value in options.items()}
         result = call(*plain, **options)
         if getattr(result, "dtype", None) == np.float32:
             exact = call(*map(_wide, plain), **{k: _wide(v) for k, v in options.items()})
@@ -48,16 +40,12 @@ class _Noisy(Base):
                 # In another order each partial sum is rounded otherwise.
                 result = call(self._moved(plain[0]), *plain[1:], **options)
             result = self._moved(result, exact)
-        if not out or out[0] is None:
-            return self._again(result)
-        np.copyto(_plain(out[0]), result, casting="unsafe")
-        return out[0]
+        return self._into(out, result, "unsafe")
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        result = super().__array_function__(func, types, args, kwargs)
-        if func in _PRODUCTS and getattr(result, "dtype", None) == np.float32:
-            result = self._moved(_plain(result))
-        return self._again(result)
+    def _product(self, result: Any) -> Any:
+        if getattr(result, "dtype", None) != np.float32:
+            return result
+        return self._moved(bare(result))
 
     def _moved(self, values: Any, exact: Any = None) -> NDArray[Any]:
         """The values times ``1 + d``, d within ± one unit, but for those that equal `exact`."""
@@ -66,14 +54,6 @@ class _Noisy(Base):
         with np.errstate(all="ignore"):
             moved = (plain * (1.0 + deltas)).astype(plain.dtype)
         return moved if exact is None else np.where(plain == exact, plain, moved)
-
-    def _again(self, result: Any) -> Any:
-        """Floats that come out go on being moved."""
-        if isinstance(result, (tuple, list)):
-            return type(result)(map(self._again, result))
-        if getattr(result, "dtype", None) == np.float32:
-            return np.asarray(result).view(type(self))
-        return result
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
@@ -109,13 +89,6 @@ def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
         name: array.view(_Flushing) if array.dtype == np.float32 else array
         for name, array in inputs.items()
     }
-
-
-def _plain(value: Any) -> Any:
-    # ``np.sqrt(n)`` is a float64 that would turn all that follows into float64: a kernel's is not.
-    if isinstance(value, np.float64):
-        return float(value)
-    return value.view(np.ndarray) if isinstance(value, _Noisy) else value
 
 
 def _wide(value: Any) -> Any:

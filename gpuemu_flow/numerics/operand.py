@@ -110,7 +110,8 @@ def _rounded_numpy(value: Any, state: _State) -> Any:
     result = round_to(wide, state.fmt, state.rng)
     if np.array_equal(result, wide, equal_nan=True):
         return value
-    return result.astype(value.dtype)[()]
+    narrow = result.astype(value.dtype)
+    return narrow.view(type(value)) if isinstance(value, np.ndarray) else narrow[()]
 
 
 def _rounded_torch(tensor: Any, state: _State) -> Any:

@@ -7,20 +7,16 @@ a maximum of 1000 the first is off by a rounding of 1000, however small the resu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.perturb import Arrays
-
-if TYPE_CHECKING:
-    Base = np.ndarray[Any, np.dtype[Any]]
-else:
-    Base = np.ndarray
+from gpuemu_flow.numerics.single import Single, operands_in_float32
 
 
-class _Regrouped(Base):
+class _Regrouped(Single):
     """A float32 array that remembers the sum or difference that it is, until it is changed.
 
     Attributes
@@ -34,45 +30,37 @@ class _Regrouped(Base):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        plain = [_plain(value) for value in inputs]
-        options = {name: _plain(value) for name, value in options.items()}
-        if out:
-            for array in out:
-                if isinstance(array, _Regrouped):
-                    array.terms = None
-            options["out"] = tuple(map(_plain, out))
-        if method == "__call__" and ufunc in (np.add, np.subtract) and not options:
-            return _sum(*inputs, minus=ufunc is np.subtract)
-        result = getattr(ufunc, method)(*plain, **options)
-        return out[0] if len(out) == 1 else _again(result)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _again(super().__array_function__(func, types, args, kwargs))
+        for array in out:
+            if isinstance(array, _Regrouped):
+                array.terms = None
+        if method == "__call__" and ufunc in (np.add, np.subtract) and not (out or options):
+            return self._sum(ufunc, *inputs)
+        return super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self.terms = None
         super().__setitem__(key, value)
 
-
-def _sum(left: Any, right: Any, *, minus: bool) -> Any:
-    """The sum or difference of two values, grouped the other way where one is a sum itself."""
-    one, other = _plain(left), _plain(right)
-    plain = one - other if minus else one + other
-    if getattr(plain, "dtype", None) != np.float32:
-        return _again(plain)
-    first, second = (getattr(value, "terms", None) for value in (left, right))
-    if first is not None:
-        terms = (first[0], first[1] + other if minus else first[1] - other)
-    elif second is not None and minus:
-        terms = (one + second[1], second[0])
-    elif second is not None:
-        terms = (one + second[0], second[1])
-    else:
-        terms = (one, other if minus else np.negative(other))
-    grouped = first is not None or second is not None
-    result = np.asarray(terms[0] - terms[1] if grouped else plain).view(_Regrouped)
-    result.terms = terms
-    return result
+    def _sum(self, ufunc: np.ufunc, left: Any, right: Any) -> Any:
+        """The sum or difference of two, grouped the other way where one is a sum itself."""
+        minus = ufunc is np.subtract
+        one, other = operands_in_float32(ufunc, "__call__", (left, right))
+        plain = ufunc(one, other)
+        if getattr(plain, "dtype", None) != np.float32:
+            return self._again(plain)
+        first, second = (getattr(value, "terms", None) for value in (left, right))
+        if first is not None:
+            terms = (first[0], first[1] + other if minus else first[1] - other)
+        elif second is not None and minus:
+            terms = (one + second[1], second[0])
+        elif second is not None:
+            terms = (one + second[0], second[1])
+        else:
+            terms = (one, other if minus else np.negative(other))
+        grouped = first is not None or second is not None
+        result: _Regrouped = np.asarray(terms[0] - terms[1] if grouped else plain).view(_Regrouped)
+        result.terms = terms
+        return result
 
 
 def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
@@ -87,15 +75,3 @@ def regrouped(inputs: Arrays) -> dict[str, NDArray[Any]]:
         name: array.view(_Regrouped) if array.dtype == np.float32 else array
         for name, array in inputs.items()
     }
-
-
-def _again(result: Any) -> Any:
-    if isinstance(result, (tuple, list)):
-        return type(result)(map(_again, result))
-    if isinstance(result, np.ndarray) and result.dtype == np.float32:
-        return result.view(_Regrouped)
-    return result
-
-
-def _plain(value: Any) -> Any:
-    return value.view(np.ndarray) if isinstance(value, _Regrouped) else value

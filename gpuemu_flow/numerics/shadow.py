@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 
 from gpuemu_flow.numerics.products import Edit, wrapping_edits
+from gpuemu_flow.numerics.single import MAKERS
 from gpuemu_flow.syntax import parse_python
 
 _NAMES = {"float64": "float32", "complex128": "complex64"}
@@ -39,6 +40,8 @@ _DTYPE_ARGUMENT = {  # where a method or function takes its dtype when it is not
     "frombuffer": 1,
     "full": 2,
 }
+_MAKER = '__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
+"""A call that needs no import at the head of the file."""
 _STRING_LITERAL = re.compile(r"""[rRuU]?(?P<quote>'|")(?P<text>[^'"\\\n]*)(?P=quote)""")
 
 
@@ -50,7 +53,9 @@ def shadow_source(source: str, wrap: str = "") -> str | None:
     by ``x.float()``; the string ``"float64"`` wherever it stands alone; and, where a dtype is
     expected (``dtype=``, ``astype(...)``, ``np.dtype(...)``, ``np.zeros(n, ...)`` and their like),
     the strings ``"double"``, ``"f8"``, ``"d"`` with an optional byte order, and the builtin
-    ``float``. Comments, docstrings, formatting and line numbers stay.
+    ``float``. Calls of numpy's functions that make float64 unless told otherwise (``np.zeros(n)``,
+    ``np.asarray(x)``, ...) become calls of those in `single`. Comments, docstrings, formatting and
+    line numbers stay.
 
     Parameters
     ----------
@@ -106,8 +111,9 @@ class _Finder:
     def __init__(self, source: str, tree: ast.Module) -> None:
         self._lines = _split_lines(source)
         self._tree = tree
-        self._torch = _torch_names(tree)
+        self._torch = _module_names(tree, "torch")
         self._parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        self._numpy = _module_names(tree, "numpy") - self._parameters
         self._skipped = {
             id(inner)
             for node in ast.walk(tree)
@@ -129,6 +135,8 @@ class _Finder:
                 yield from self._name(node, dtype_nodes.get(id(node)))
             elif isinstance(node, ast.Attribute):
                 yield from self._attribute(node, called_bare=id(node) in called_bare)
+            elif isinstance(node, ast.Call):
+                yield from self._maker(node.func)
             elif isinstance(node, ast.ImportFrom):
                 yield from self._imports(node)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -168,6 +176,15 @@ class _Finder:
         end = node.end_col_offset
         yield Edit(node.end_lineno, end - len(node.attr.encode()), end, new)
 
+    def _maker(self, called: ast.expr) -> Iterator[Edit]:
+        if not isinstance(called, ast.Attribute) or called.attr not in MAKERS:
+            return
+        if not isinstance(called.value, ast.Name) or called.value.id not in self._numpy:
+            return
+        if called.lineno == called.end_lineno and called.end_col_offset is not None:
+            text = _MAKER.format(name=called.attr)
+            yield Edit(called.lineno, called.col_offset, called.end_col_offset, text)
+
     def _imports(self, node: ast.ImportFrom) -> Iterator[Edit]:
         for alias in node.names:
             if alias.name in _NAMES:
@@ -194,14 +211,14 @@ class _Finder:
         return Edit(node.lineno, node.col_offset, node.col_offset + length, text)
 
 
-def _torch_names(tree: ast.Module) -> set[str]:
-    """The names that the torch module is imported under."""
+def _module_names(tree: ast.Module, module: str) -> set[str]:
+    """The names that a module is imported under."""
     return {
-        alias.asname or "torch"
+        alias.asname or module
         for node in ast.walk(tree)
         if isinstance(node, ast.Import)
         for alias in node.names
-        if alias.name == "torch" or (alias.name.startswith("torch.") and not alias.asname)
+        if alias.name == module or (alias.name.startswith(f"{module}.") and not alias.asname)
     }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuemu_flow import __version__
-from gpuemu_flow.artifacts.diff import KernelDiff, diff_kernels
+from gpuemu_flow.artifacts.diff import diff_kernels
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.engine import session
 from gpuemu_flow.engine.compile_kernels import kernel_policy
@@ -18,102 +18,23 @@ from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reporting.client_baselines import of_clients
 from gpuemu_flow.reporting.report import run_and_report
 from gpuemu_flow.reporting.submissions import submitted_summaries
+from gpuemu_flow.results.baseline_diff import (
+    CHANGED,
+    MISSING,
+    NEW,
+    REGRESSION,
+    UNCHANGED,
+    BaselineDiff,
+    ResultDiff,
+)
 from gpuemu_flow.results.model import RunReport
-from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store import baselines
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import read_manifest
 from gpuemu_flow.tasks.diff import compare_summaries, read_summary
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Json, Verdict
-
-NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
-REGRESSION, IMPROVEMENT = "regression", "improvement"
-
-
-@dataclass(frozen=True)
-class ResultDiff:
-    """One op and dtype against its baseline.
-
-    Attributes
-    ----------
-    op, dtype : str
-    status : str
-        ``new``, ``missing``, ``unchanged``, ``changed``, ``regression`` or ``improvement``.
-    what : str
-        ``verdict`` or ``max_abs``; empty when nothing changed.
-    old, new : JSON
-    """
-
-    op: str
-    dtype: str
-    status: str
-    what: str = ""
-    old: Json = None
-    new: Json = None
-
-
-@dataclass
-class BaselineDiff:
-    """A workspace against one baseline.
-
-    Attributes
-    ----------
-    baseline : Baseline
-    report : RunReport
-        Of the run that brought the workspace up to date.
-    kernels : list of (str, KernelDiff)
-        Configured kernel, and one of its entries.
-    results : list of ResultDiff
-    """
-
-    baseline: Baseline
-    report: RunReport
-    kernels: list[tuple[str, KernelDiff]] = field(default_factory=list)
-    results: list[ResultDiff] = field(default_factory=list)
-
-    @property
-    def has_regressions(self) -> bool:
-        """Tell whether anything got worse."""
-        return any(diff.is_regression for _, diff in self.kernels) or any(
-            result.status == REGRESSION for result in self.results
-        )
-
-    def regressions(self) -> list[Regression]:
-        """List what got worse: first ops, then kernels."""
-        tag = self.baseline.tag
-        worse = [
-            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
-            for r in self.results
-            if r.status == REGRESSION
-        ]
-        for kernel, diff in self.kernels:
-            for judgement in diff.judgements:
-                if judgement.kind == REGRESSION:
-                    old, new = diff.figures(judgement.metric)
-                    worse.append(
-                        Regression(
-                            kernel=kernel,
-                            arch=diff.arch,
-                            entry=diff.name,
-                            what=judgement.metric,
-                            old=old,
-                            new=new,
-                            message=judgement.message,
-                            baseline=tag,
-                        )
-                    )
-        return worse
-
-    def to_json(self) -> dict[str, Json]:
-        """Return what ``diff --format json`` prints."""
-        return {
-            "schema_version": 1,
-            "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},
-            "has_regressions": self.has_regressions,
-            "kernels": [{"kernel": name, **diff.to_json()} for name, diff in self.kernels],
-            "results": [vars(result) for result in self.results],
-        }
 
 
 def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> RunReport:
@@ -209,7 +130,7 @@ def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
 def diff(workspace: Workspace, baseline: Baseline, report: RunReport) -> BaselineDiff:
     """Compare what is true now with a baseline."""
     kernels, results = _current(workspace, report)
-    found = BaselineDiff(baseline, report)
+    found = BaselineDiff(baseline)
     policies = {
         kernel.name: kernel_policy(workspace.config.policies, kernel)
         for kernel in workspace.config.kernels
@@ -264,7 +185,10 @@ def _current(
         path = folder / spec.target
         if spec.stage == stages.COMPARE and (spec.subject, spec.dtype) in judged:
             results.setdefault(spec.subject, {})[spec.dtype] = read_summary(path)
-        elif spec.stage == stages.LINT and (spec.subject, spec.params["arch"]) in linted:
+        elif (
+            spec.stage == stages.LINT
+            and (spec.subject, params_of(LintParams, spec.params).arch) in linted
+        ):
             metrics = read_manifest(path, stages.LINT)["metrics"]
             kernels.setdefault(spec.subject, []).extend(metrics)
     for (op, dtype), summary in submitted_summaries(workspace, report.results).items():

@@ -16,16 +16,17 @@ from gpuemu_flow.fuzz.failures import record_run
 from gpuemu_flow.reporting import baselines, history
 from gpuemu_flow.reporting.gather import Extras, gather
 from gpuemu_flow.reporting.report import run_and_report
+from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult, RunReport, TaskCounts
 from gpuemu_flow.results.regressions import Regression
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, read_file
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.tasks.params import LintParams, params_of
+from gpuemu_flow.types import Verdict
 
 QUICK = "quick"
 THOROUGH = "thorough"
-WORSE = ("regression", "growth")
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
     ended = {name for name, status in outcome.status.items() if status in ("failed", "pending")}
     reason = f"cut off: the run took longer than ci.thorough_timeout, {limit:g} s"
     arches = {
-        (spec.subject, spec.params["arch"])
+        (spec.subject, params_of(LintParams, spec.params).arch)
         for name, spec in outcome.graph.tasks.items()
         if name in ended and spec.stage == stages.LINT
     }
@@ -202,42 +203,41 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
 
 def against(
     workspace: Workspace, baseline: Baseline | None, run: RunReport, *, partial: bool
-) -> tuple[list[Regression], dict[str, Json] | None]:
+) -> tuple[list[Regression], BaselineDiff | None]:
     """Find what got worse since the last run, or against a baseline.
 
     Returns
     -------
     list of Regression
-    dict or None
+    BaselineDiff or None
         The whole comparison with a baseline; None without one.
     """
     if baseline is None:
         return _since_last_run(run), None
     found = baselines.diff(workspace, baseline, run)
     if partial:  # what was not asked for is not missing
-        found.kernels = [(n, d) for n, d in found.kernels if d.status != baselines.MISSING]
-        found.results = [r for r in found.results if r.status != baselines.MISSING]
-    return found.regressions(), found.to_json()
+        found.drop_missing()
+    return found.regressions(), found
 
 
 def _since_last_run(run: RunReport) -> list[Regression]:
     worse = [
-        Regression(op=c["op"], dtype=c["dtype"], what=c["what"], old=c["old"], new=c["new"])
+        Regression(op=c.op, dtype=c.dtype, what=c.what, old=c.old, new=c.new)
         for c in run.changes
-        if c["kind"] in WORSE
+        if c.is_worse
     ]
     worse += [
         Regression(
             kernel=kernel.kernel,
-            arch=c["arch"],
-            entry=c["kernel"],
-            what=c["metric"],
-            old=c.get("old"),  # an older version's manifest has no figures
-            new=c.get("new"),
-            message=c["message"],
+            arch=c.arch,
+            entry=c.kernel,
+            what=c.metric,
+            old=c.old,
+            new=c.new,
+            message=c.message,
         )
         for kernel in run.kernels
         for c in kernel.changes
-        if c["kind"] in WORSE
+        if c.is_worse
     ]
     return worse

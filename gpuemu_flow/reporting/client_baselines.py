@@ -10,7 +10,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.wire_ops import results_folder
 from gpuemu_flow.reporting.submissions import submitted_results, submitted_summaries
-from gpuemu_flow.store.artifacts import ArtifactStore
+from gpuemu_flow.store.artifacts import ArtifactMetrics, ArtifactStore
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult, now
 from gpuemu_flow.store.results import FOLDER, ResultStore, StoredResult
 from gpuemu_flow.types import Json, Verdict
@@ -36,16 +36,14 @@ def store_submitted(workspace: Workspace, tag: str, latest: Iterable[StoredResul
     return len(submitted)
 
 
-def store_artifacts(
-    workspace: Workspace, tag: str, figures: Mapping[str, Mapping[str, Json]]
-) -> None:
+def store_artifacts(workspace: Workspace, tag: str, figures: Mapping[str, ArtifactMetrics]) -> None:
     """Store the figures of kernels under a name; its other parts stay as they are."""
     _put(workspace, replace(_baseline(workspace, tag), artifacts=figures))
 
 
 def of_clients(
     workspace: Workspace,
-) -> tuple[tuple[SubmittedResult, ...], dict[str, dict[str, Json]]]:
+) -> tuple[tuple[SubmittedResult, ...], dict[str, ArtifactMetrics]]:
     """Return the newest results and figures that clients left, for a baseline of everything."""
     folder = results_folder(workspace.config, workspace.cache)
     submitted: tuple[SubmittedResult, ...] = ()

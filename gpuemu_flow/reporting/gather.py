@@ -15,6 +15,7 @@ from gpuemu_flow.engine.relocate import Relocator
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import StoreError
 from gpuemu_flow.reporting import history
+from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.document import CheckedCase, KnownFailure, Place, Report, TaskState
 from gpuemu_flow.results.model import RunReport
 from gpuemu_flow.results.regressions import Regression
@@ -32,7 +33,7 @@ class Extras:
     """What a report shows beside the run's own results; see `Report`."""
 
     mode: str = "all"
-    baseline: Mapping[str, Json] | None = None
+    baseline: BaselineDiff | None = None
     regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False
@@ -124,8 +125,7 @@ def known_failures(
 
 
 def _known(record: FailureRecord, minimized: FailureRecord | None) -> KnownFailure:
-    smallest = minimized.to_public_json() if minimized is not None else None
-    return KnownFailure(record.id, record.time, smallest)
+    return KnownFailure(record.id, record.time, minimized)
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
@@ -144,7 +144,7 @@ def op_places(
 ) -> dict[str, Place]:
     """Find the source, or else the table, of each op that did not pass or got worse."""
     wanted = {r.op for r in run.results if r.verdict is not Verdict.PASSED}
-    wanted |= {str(change["op"]) for change in run.changes}
+    wanted |= {change.op for change in run.changes}
     wanted |= {regression.op for regression in worse}
     return {
         op.name: _op_place(op, workspace.config_path, base)

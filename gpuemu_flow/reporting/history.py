@@ -11,7 +11,6 @@ from pathlib import Path
 
 from gpuemu_flow.results.document import HistoryPoint
 from gpuemu_flow.results.model import OpResult, RunReport
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, Verdict, number_from_json, number_to_json
 
@@ -41,23 +40,21 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
     line = {"version": VERSION, "time": round(when or time.time(), 3), "results": results}
     path = cache.folder / NAME
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
-    with disk_errors(path):
-        torn = _ends_torn(path)
-        with path.open("ab") as file:
-            file.write(b"\n" + data if torn else data)
-    _prune(path)
+    torn = _ends_torn(cache, path)
+    cache.files.append(path, b"\n" + data if torn else data)
+    _prune(cache, path)
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
     """All that is known, oldest first; lines that are torn or of another version are left out."""
-    points = [point for line in _lines(cache.folder / NAME) for point in _points(line)]
+    points = [point for line in _lines(cache) for point in _points(line)]
     return sorted(points, key=lambda point: point.time)
 
 
-def _ends_torn(path: Path) -> bool:
+def _ends_torn(cache: WorkspaceCache, path: Path) -> bool:
     """Tell whether a process died while it wrote the last line."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(cache.files.open(path, os.O_RDONLY), "rb") as file:
             if file.seek(0, os.SEEK_END) == 0:
                 return False
             file.seek(-1, os.SEEK_END)
@@ -76,10 +73,11 @@ def _short(result: OpResult) -> list[Json]:
     ]
 
 
-def _lines(path: Path) -> Iterable[bytes]:
+def _lines(cache: WorkspaceCache) -> Iterable[bytes]:
+    path = cache.folder / NAME
     with contextlib.suppress(OSError):
-        if path.stat().st_size <= MAX_BYTES:
-            return path.read_bytes().splitlines()[-KEPT_RUNS:]
+        if path.lstat().st_size <= MAX_BYTES:
+            return cache.files.read(path).splitlines()[-KEPT_RUNS:]
     return []
 
 
@@ -104,8 +102,8 @@ def _points(line: bytes) -> list[HistoryPoint]:
         return []
 
 
-def _prune(path: Path) -> None:
+def _prune(cache: WorkspaceCache, path: Path) -> None:
     with contextlib.suppress(OSError):
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = cache.files.read(path).splitlines(keepends=True)
         if len(lines) > KEPT_RUNS + SLACK_RUNS:
-            write_atomic(path, b"".join(lines[-KEPT_RUNS:]))
+            cache.files.write(path, b"".join(lines[-KEPT_RUNS:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -10,24 +9,26 @@ from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.reporting.report import known_report
 from gpuemu_flow.reporting.submissions import forget_submissions
+from gpuemu_flow.results.inspection import (
+    CacheSize,
+    ListedTask,
+    Origin,
+    SkippedTask,
+    StatusCounts,
+    TaskExplanation,
+    WorkspaceListing,
+    WorkspaceStatus,
+)
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.lock import RunLock
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.tasks.stages import COMPARE
-from gpuemu_flow.types import Json
 
 _SYSTEM = ("<", "/usr/", "/lib")
 
 
-def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, Json]]:
-    """Why each of the named tasks would run, or that it is current.
-
-    Returns
-    -------
-    list of dict
-        ``task``, ``current``, ``key`` (now), ``changes`` ({what, old, new}), ``because`` (tasks
-        before it that changed themselves: {task, changes}), ``reads``.
-    """
+def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[TaskExplanation]:
+    """Explain why each of the named tasks would run, or say that it is current."""
     states = workspace.states()
     chosen = workspace.graph.select(words)
     stale = workspace.stale(workspace.graph.upstream(chosen))
@@ -35,22 +36,20 @@ def explain_tasks(workspace: Workspace, words: Iterable[str]) -> list[dict[str, 
     for name in (n for n in workspace.graph.tasks if n in chosen):
         spec = workspace.graph.tasks[name]
         parts = states.parts(spec)
-        changes = [
-            {"what": what, "old": old, "new": new} for what, old, new in states.reasons(spec, parts)
-        ]
+        reads = (
+            *spec.sources,
+            *_observed(workspace, spec),
+            *(states.manifest(i.path) for i in spec.inputs),
+        )
         found.append(
-            {
-                "task": name,
-                "current": name not in stale,
-                "key": parts.key(),
-                "changes": changes,
-                "because": _roots(workspace, states, name, stale),
-                "reads": [
-                    *spec.sources,
-                    *_observed(workspace, spec),
-                    *(states.manifest(i.path) for i in spec.inputs),
-                ],
-            }
+            TaskExplanation(
+                task=name,
+                current=name not in stale,
+                key=parts.key(),
+                changes=tuple(states.reasons(spec, parts)),
+                because=_origins(workspace, states, name, stale),
+                reads=reads,
+            )
         )
     workspace.cache.close()
     return found
@@ -68,67 +67,61 @@ def _observed(workspace: Workspace, spec: TaskSpec) -> list[str]:
     return [*sorted(files), *sorted(packages), *sorted(variables)]
 
 
-def _roots(
+def _origins(
     workspace: Workspace, states: TaskStates, name: str, stale: set[str]
-) -> list[dict[str, Json]]:
-    """Tasks before `name` that would run for reasons of their own, each with what changed."""
+) -> tuple[Origin, ...]:
+    """Find the tasks before `name` that would run for reasons of their own."""
     tasks = workspace.graph.tasks
     found = []
     for before in workspace.graph.upstream([name]) - {name}:
         reasons = states.reasons(tasks[before], states.parts(tasks[before]))
         if before in stale and reasons:
-            found.append({"task": before, "changes": [what for what, _, _ in reasons]})
-    return sorted(found, key=lambda root: str(root["task"]))
+            found.append(Origin(before, tuple(reason.what for reason in reasons)))
+    return tuple(sorted(found, key=lambda origin: origin.task))
 
 
 def list_workspace(
     workspace: Workspace, words: Iterable[str], *, with_status: bool
-) -> dict[str, Json]:
-    """Tasks, groups and skipped ops; with `with_status`, which tasks are current."""
+) -> WorkspaceListing:
+    """List tasks, groups and skipped ops; with `with_status`, say which tasks are current."""
     graph = workspace.graph
     chosen = graph.select(words)
     stale = workspace.stale(chosen) if with_status else set()
     tasks = []
     for name, spec in graph.tasks.items():
         if name in chosen:
-            entry: dict[str, Json] = {"task": name, "stage": spec.stage, "subject": spec.subject}
-            if with_status:
-                entry["status"] = "stale" if name in stale else "current"
-            tasks.append(entry)
+            status = ("stale" if name in stale else "current") if with_status else ""
+            tasks.append(ListedTask(name, spec.stage, spec.subject, status))
     workspace.cache.close()
-    return {
-        "tasks": tasks,
-        "groups": {name: len(graph.groups[name]) for name in graph.names()},
-        "skipped": [{"op": s.op, "dtype": s.dtype, "reason": s.reason} for s in graph.skips],
-    }
+    return WorkspaceListing(
+        tasks=tuple(tasks),
+        groups={name: len(graph.groups[name]) for name in graph.names()},
+        skipped=tuple(SkippedTask(s.op, s.dtype, s.reason) for s in graph.skips),
+    )
 
 
-def workspace_status(workspace: Workspace) -> dict[str, Json]:
-    """Counts of tasks by state, last verdicts, and the size of the cache in bytes."""
+def workspace_status(workspace: Workspace) -> WorkspaceStatus:
+    """Count tasks by state and last verdicts, and measure the cache."""
     graph, cache = workspace.graph, workspace.cache
     report, stale, outdated = known_report(workspace)
     every = [r.verdict for r in report.results] + [k.verdict for k in report.kernels]
-    verdicts = Counter(verdict.value for verdict in every)
-    old = sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results)
-    blobs = sum(path.stat().st_size for path in (cache.folder / "blobs").glob("*/*"))
-    found = {
-        "schema_version": 1,
-        "root": str(workspace.root),
-        "tasks": {
-            "total": len(graph.tasks),
-            "current": len(graph.tasks) - len(stale),
-            "stale": len(stale),
-            "skipped": len(graph.skips),
-        },
-        "verdicts": dict(verdicts),
-        "outdated": old,
-        "cache": {
-            "folder": str(cache.folder),
-            "blobs_bytes": blobs,
-            "actions_bytes": cache.actions.volume() if (cache.folder / "actions").exists() else 0,
-            "size_limit": workspace.settings.size_limit,
-        },
-    }
+    found = WorkspaceStatus(
+        root=str(workspace.root),
+        tasks=StatusCounts(
+            total=len(graph.tasks),
+            current=len(graph.tasks) - len(stale),
+            stale=len(stale),
+            skipped=len(graph.skips),
+        ),
+        verdicts=Counter(verdict.value for verdict in every),
+        outdated=sum(f"{COMPARE}:{r.op}:{r.dtype}" in outdated for r in report.results),
+        cache=CacheSize(
+            folder=str(cache.folder),
+            blobs_bytes=cache.blobs.volume(),
+            actions_bytes=cache.actions.volume() if (cache.folder / "actions").exists() else 0,
+            size_limit=workspace.settings.size_limit,
+        ),
+    )
     cache.close()
     return found
 
@@ -177,13 +170,13 @@ def clean_workspace(
         known = {name for name in chosen if states.record(name) is not None}
         for name in chosen:
             states.forget(name)
-            (cache.folder / workspace.graph.tasks[name].target).unlink(missing_ok=True)
+            cache.files.remove(cache.folder / workspace.graph.tasks[name].target)
         if whole_cache:
             # Recorded failures keep their inputs: they are results, not cache.
             cache.blobs.collect(0, FailureStore(cache).pinned())
             cache.close()
             for part in ("actions", "staging", "quarantine", "logs"):
-                shutil.rmtree(cache.folder / part, ignore_errors=True)
+                cache.files.remove_tree(cache.folder / part)
         workspace.save(workspace.snapshot.current - chosen)
         cache.close()
     return len(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,8 @@ from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.snapshot import Snapshot
 from gpuemu_flow.engine.states import TaskStates
 from gpuemu_flow.engine.workspace import SNAPSHOT_NAME
-from gpuemu_flow.results.model import OpResult, ReportBuilder
+from gpuemu_flow.results.from_manifests import ReportBuilder
+from gpuemu_flow.results.model import OpResult
 from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -53,6 +55,8 @@ def last_results(root: Path) -> LastResults:
     if known is None:
         return NOTHING
     folder = known.settings.cache_dir
+    if folder and not Path(os.path.normpath(folder)).is_relative_to(root):
+        return NOTHING  # only the configuration, which is not read here, may name a folder outside
     cache = WorkspaceCache(Path(folder) if folder else root / plan.CACHE_NAME)
     try:
         outdated, broken = _state(known, cache)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from gpuemu_flow.artifacts.lint import unknown_rules
+from gpuemu_flow.artifacts.lint import kernel_record, unknown_rules
 from gpuemu_flow.artifacts.measure import Artifact, Measurement, measure
 from gpuemu_flow.artifacts.policy import Policy
 from gpuemu_flow.artifacts.ptxas import PtxasReport
@@ -125,7 +125,9 @@ def _sources(views: Iterable[KernelView]) -> list[str]:
 def _result(pair: _Pair, linted: Linted) -> KernelResult:
     errors = [problem.message for problem in linted.problems if not problem.warning]
     reason = (errors[0] if errors else "") if linted.verdict is Verdict.ERROR else ""
-    return KernelResult(pair.name, "", linted.verdict, reason, entries=tuple(linted.to_json()))
+    pairs = zip(linted.views, linted.results, strict=True)
+    entries = tuple(kernel_record(view, result) for view, result in pairs)
+    return KernelResult(pair.name, "", linted.verdict, reason, entries=entries)
 
 
 def _pairs(paths: Sequence[Path]) -> list[_Pair]:

@@ -89,7 +89,7 @@ def _named(
     results: Iterable[KernelResult], names: Sequence[str], configured: set[str]
 ) -> Iterator[KernelResult]:
     results = list(results)
-    known = {str(entry["name"]) for result in results for entry in result.entries}
+    known = {entry.name for result in results for entry in result.entries}
     unknown = [name for name in names if name not in configured | known]
     if unknown:
         raise unknown_kernels(unknown, configured | known)
@@ -97,9 +97,9 @@ def _named(
         if result.kernel in names:
             yield result
             continue
-        entries = tuple(entry for entry in result.entries if entry["name"] in names)
+        entries = tuple(entry for entry in result.entries if entry.name in names)
         if entries:
-            verdicts = {Verdict(entry["verdict"]) for entry in entries}
+            verdicts = {entry.verdict for entry in entries}
             judged = len(entries) if verdicts <= {Verdict.PASSED, Verdict.FAILED} else 0
             verdict = decide(Verdict.FAILED in verdicts, judged)
             yield replace(result, entries=entries, verdict=verdict, reason="")

@@ -144,7 +144,7 @@ def _smallest_inputs(
         known = report.known.get(key)
         try:
             if known is not None and known.minimized is not None:
-                inputs = stored_inputs(store, store.get(str(known.minimized["id"])))
+                inputs = stored_inputs(store, store.get(known.minimized.id))
             else:
                 inputs = dict(materialise(failure.case))
         except FlowError:

@@ -15,14 +15,15 @@ from gpuemu_flow.engine.session import RunOptions, RunOutcome
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.reporting.submissions import submitted_results
+from gpuemu_flow.results.from_manifests import ReportBuilder
 from gpuemu_flow.results.model import (
     KernelResult,
     OpResult,
-    ReportBuilder,
     RunReport,
     TaskCounts,
 )
 from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def build_report(
     for spec in selected:
         record = states.record(spec.name)
         if record is not None:
-            records[spec.name] = record["values"]
+            records[spec.name] = record.values
     relocate = Relocator(workspace)
     builder = ReportBuilder(workspace.cache, graph.tasks, outcome.status, records, relocate)
     results: list[OpResult] = []
@@ -199,6 +200,6 @@ def _kernels(
             problems.update(dict.fromkeys(found[1]))
         elif not outcome.interrupted or name in broken:
             reason = "its tasks did not finish; see the problems"
-            arch = spec.params["arch"]
+            arch = params_of(LintParams, spec.params).arch
             results.append(KernelResult(spec.subject, arch, Verdict.ERROR, reason=reason))
     return results, problems

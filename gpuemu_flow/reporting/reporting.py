@@ -18,9 +18,9 @@ from gpuemu_flow.reporting.report import known_report
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import OpResult, RunReport
 from gpuemu_flow.store.baselines import Baseline, BaselineStore
-from gpuemu_flow.store.failures import FailureStore
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
 from gpuemu_flow.tasks import stages
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.types import Verdict
 
 NEWEST = ""
 MAX_HOURS = 24 * 365 * 100.0
@@ -82,10 +82,8 @@ def current(workspace: Workspace, query: Query, environ: Mapping[str, str] = os.
     return report
 
 
-def _recorded(
-    workspace: Workspace, report: Report, hours: float | None
-) -> Iterator[dict[str, Json]]:
-    """Failures that are kept and that the report's own results do not show, newest first."""
+def _recorded(workspace: Workspace, report: Report, hours: float | None) -> Iterator[FailureRecord]:
+    """Yield the recorded failures that the report's own results do not show, newest first."""
     begin = ""
     if hours is not None:
         moment = datetime.now(timezone.utc) - timedelta(hours=min(hours, MAX_HOURS))
@@ -95,7 +93,7 @@ def _recorded(
     for record in records:
         key = (record.op, record.seed, record.dtype)
         if record.time >= begin and not record.minimized_from and key not in shown:
-            yield record.to_public_json()
+            yield record
 
 
 def _baseline(workspace: Workspace, tag: str | None) -> Baseline | None:

@@ -13,6 +13,7 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
 from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
+from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
@@ -23,7 +24,6 @@ from gpuemu_flow.types import (
     CheckResult,
     Json,
     Verdict,
-    number_from_json,
     number_to_json,
 )
 from gpuemu_flow.verdicts import Tally
@@ -108,22 +108,12 @@ def _outdated(skip: Skip, submitted: int) -> OpResult:
 def _result(workspace: Workspace, skip: Skip, valid: list[StoredResult]) -> OpResult:
     figures = _figures(valid)
     failures = [_failure(workspace, stored) for stored in valid if stored.judged.verdict in BAD]
-    return OpResult(
+    return result_of_summary(
         skip.op,
         skip.dtype,
-        Verdict(figures["verdict"]),
-        cases=len(valid),
-        passed=figures["passed"],
-        failed=figures["failed"],
-        inconclusive=figures["inconclusive"],
-        errors=figures["errors"],
-        max_abs=number_from_json(figures["max_abs"]),
-        max_rel=number_from_json(figures["max_rel"]),
-        max_ulp=number_from_json(figures["max_ulp"]),
-        tolerance_used=number_from_json(figures["tolerance_used"]),
-        unjudged=figures["unjudged"],
-        cached=True,
+        figures,
         reason="; ".join(filter(None, (figures["reason"], _who_and_when(valid)))),
+        cached=True,
         failures=tuple(
             sorted((f for f in failures if f is not None), key=lambda failure: failure.case.numel)
         ),

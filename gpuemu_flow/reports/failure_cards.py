@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuemu_flow.reports import charts, leads
 from gpuemu_flow.reports.text import note_lines
 from gpuemu_flow.results.document import CheckedCase, Picture, Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.store.failure_record import FailureRecord
+from gpuemu_flow.types import Verdict
 
 WRONG = (Verdict.FAILED, Verdict.ERROR)
 NOT_DRAWN = "left out, as the page would become too large"
@@ -38,7 +39,7 @@ class Card:
     seen_with: str
     place: str
     failure_id: str
-    minimized: Mapping[str, Json] | None
+    minimized: FailureRecord | None
     notes: str
     picture: Picture | None
     heat: charts.HeatMap | None
@@ -85,7 +86,7 @@ def _card(
     if picture is not None and picture.rows and not has_picture:
         picture = Picture(note=NOT_DRAWN, inputs=picture.inputs)
     drawn = picture is not None and bool(picture.rows)
-    notes = "\n".join(line for note in failure.result.notes for line in note_lines(note))
+    notes = "\n".join(note_lines(failure.result))
     cause = report.causes.get(key, "")
     found = report.explained.get(key)
     return Card(
@@ -123,10 +124,9 @@ def besides(report: Report) -> Iterator[Besides]:
     for kernel in report.run.kernels:
         if kernel.verdict in WRONG:
             found = [
-                f"{entry['name']}: {v['message']}"
+                f"{entry.name}: {violation.message}"
                 for entry in kernel.entries
-                for v in entry["violations"]
-                if v["severity"] == "error" and "allowed" not in v
+                for violation in entry.errors
             ]
             text = found[0] if found else kernel.reason
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""

@@ -8,51 +8,49 @@ from typing import Any, Protocol
 
 from gpuemu_flow.reports.text import Style, note_lines, number, plural, printable
 from gpuemu_flow.store.failures import FailureRecord
-from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json
+from gpuemu_flow.types import CheckResult, Json, Verdict
 
 _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 
 
-def failure_lines(failure: Mapping[str, Json]) -> list[str]:
-    """A failure record: what it was tried on, what came of it, how to see it again."""
-    shapes = " ".join(f"{name}{shape}" for name, shape in failure["shapes"].items())
-    target = f" of {failure['target']}" if failure["target"] else ""
+def failure_lines(failure: FailureRecord) -> list[str]:
+    """Say of a recorded failure on which case it came, what it was and how to see it again."""
+    shapes = " ".join(f"{name}{list(shape)}" for name, shape in failure.shapes.items())
+    target = f" of {failure.target}" if failure.target else ""
     lines = [
-        f"{failure['id']}  {failure['dtype']}  {printable(shapes)}  layout {failure['layout']}  "
-        f"strategy {failure['strategy']}{target}  seed {failure['seed']}",
-        *printable(failure["message"]).splitlines(),
+        f"{failure.id}  {failure.dtype}  {printable(shapes)}  layout {failure.layout}  "
+        f"strategy {failure.strategy}{target}  seed {failure.seed}",
+        *printable(failure.message).splitlines(),
     ]
-    if failure["cause"]:
-        lines.append(f"cause: {printable(failure['cause'])}")
-    lines.append(f"reproduce: {printable(failure['reproduce'])}")
+    if failure.cause:
+        lines.append(f"cause: {printable(failure.cause)}")
+    lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines
 
 
-def failure_row(failure: Mapping[str, Json]) -> str:
-    """One line of ``failures``; editors read it, so its form is fixed.
+def failure_row(failure: FailureRecord) -> str:
+    """Format one line of ``failures``; editors read it, so its form is fixed.
 
     ``SEED OP [KIND] MESSAGE dtype: D shape: [a, b] max_diff: E seed: SEED id: ID``
 
     A reader takes the first word in brackets and the first value after each name, so that the kind
     comes before the message, which may hold an index, and the names not within it.
     """
-    worst = number_from_json(failure["max_abs"])
-    message = _FIELD.sub(r"\1", " ".join(printable(failure["message"]).split()))
+    message = _FIELD.sub(r"\1", " ".join(printable(failure.message).split()))
     row = (
-        f"{failure['seed']} {failure['op']} [{failure['kind']}] {message} "
-        f"dtype: {failure['dtype']} shape: {failure['shape']} max_diff: {number(worst)} "
-        f"seed: {failure['seed']} id: {failure['id']}"
+        f"{failure.seed} {failure.op} [{failure.kind}] {message} "
+        f"dtype: {failure.dtype} shape: {list(failure.shape)} max_diff: {number(failure.max_abs)} "
+        f"seed: {failure.seed} id: {failure.id}"
     )
     return " ".join(printable(row).splitlines())
 
 
 def render_failure(record: FailureRecord, style: Style) -> str:
     """One recorded failure in full."""
-    public = record.to_public_json()
     verdict = style.verdict(Verdict(record.verdict))
     seen = f"last seen {record.time} by {record.source}"
     lines = [f"{verdict} {printable(f'{record.op}: {record.kind}, {seen}')}"]
-    lines += [f"  {line}" for line in failure_lines(public)]
+    lines += [f"  {line}" for line in failure_lines(record)]
     if record.index is not None:
         place = f"{list(record.index)}: actual {record.actual!r}, expected {record.expected!r}"
         lines.append(f"  worst element {place}")
@@ -62,7 +60,7 @@ def render_failure(record: FailureRecord, style: Style) -> str:
             f"max ulp {number(record.max_ulp)}"
         )
     result = CheckResult.from_json(record.result)
-    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     if record.inputs_dropped:
         lines.append("  its stored inputs were deleted to make room")
     if record.minimized:
@@ -92,13 +90,15 @@ class Reproduced(Protocol):
 def render_reproduction(found: Reproduced, style: Style, *, verbose: bool) -> str:
     """Tell whether a failure still shows, and with `verbose` its tensors."""
     record, result = found.record, found.result
-    word = "still fails" if found.still_fails else "no longer fails"
+    word = "no longer fails" if found.result.verdict is Verdict.PASSED else "has no verdict now"
+    if found.still_fails:
+        word = "still fails"
     lines = [f"{style.verdict(result.verdict)} {printable(record.op)}: {record.id} {word}"]
-    lines += [f"  {line}" for line in failure_lines(record.to_public_json())]
+    lines += [f"  {line}" for line in failure_lines(record)]
     lines += [
         f"  now: {line}" for f in result.failures for line in printable(f.message).splitlines()
     ]
-    lines += [f"  {line}" for note in result.notes for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     if verbose:
         for title, tensors in (
             ("input", found.inputs),
@@ -141,7 +141,7 @@ class Shrunk(Protocol):
 
 def render_minimization(found: Shrunk, style: Style) -> str:
     """A failure and the smallest case found."""
-    lines = [f"original: {line}" for line in failure_lines(found.original.to_public_json())[:1]]
+    lines = [f"original: {line}" for line in failure_lines(found.original)[:1]]
     if found.minimized is None:
         return "\n".join([*lines, "it no longer fails, so there is nothing to minimise"])
     lines += [f"  {line}" for line in found.log]

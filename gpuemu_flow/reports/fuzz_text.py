@@ -85,7 +85,7 @@ def _shape_classes(group: CauseGroup) -> list[str]:
 
 def _group(group: CauseGroup, style: Style) -> list[str]:
     smallest = group.failures[0]
-    verdict = style.verdict(Verdict(smallest["verdict"]))
+    verdict = style.verdict(Verdict(smallest.verdict))
     feature = f": {group.feature}" if group.feature else ""
     lines = [f"{verdict} {group.kind} in {plural(len(group.failures), 'case')}{feature}"]
     lines += [f"  {line}" for line in failure_lines(smallest)]

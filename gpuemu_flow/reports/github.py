@@ -49,7 +49,7 @@ def _all(report: Report) -> Iterator[str]:
         cases = f"{seen[key]} cases" if seen[key] > 1 else "1 case"
         lines = [f"{op}: {kind} in {cases}: {_short(text)}"]
         what = leads.lead(report, failure, alike[leads.like(failure)])
-        lines += [] if not what or what in lines[0] else [what]
+        lines += [what] if what not in ("", leads.one_line(text)) else []
         message = "\n".join([*lines, failure.reproduce])
         yield _command(report.place_of(failure), f"{op}: {kind}", message)
     for result in report.run.results:
@@ -70,14 +70,13 @@ def _lints(report: Report) -> Iterator[str]:
     for kernel in report.run.kernels:
         place = report.kernel_places.get(kernel.kernel)
         for entry in kernel.entries:
-            for v in entry["violations"]:
-                if v["severity"] != "error" or "allowed" in v:
-                    continue
+            for violation in entry.errors:
                 file = place.file if place is not None else ""
-                if v["file"]:
-                    file = f"{report.prefix}/{v['file']}" if report.prefix else v["file"]
-                text = f"{entry['name']}: {_short(v['message'])}"
-                line = _error(file, v["line"], v["rule"], text)
+                if violation.file:
+                    inside = violation.file
+                    file = f"{report.prefix}/{inside}" if report.prefix else inside
+                text = f"{entry.name}: {_short(violation.message)}"
+                line = _error(file, violation.line, violation.rule, text)
                 if line not in shown:
                     shown.add(line)
                     yield line

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpuemu_flow.artifacts.diff import KernelDiff
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.formats import Look
@@ -21,8 +24,8 @@ from gpuemu_flow.results.document import (
     HistoryPoint,
     Report,
 )
-from gpuemu_flow.results.model import OpResult
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.results.model import KernelResult, OpResult
+from gpuemu_flow.types import Json, Verdict
 
 FOLDER = Path(__file__).parent / "html"
 MAX_BESIDES = 30
@@ -56,6 +59,19 @@ class Delta:
     percent: str
     length: float
     worse: bool
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One entry of a linted kernel; `entry` is None where nothing could be linted."""
+
+    kernel: KernelResult
+    name: str
+    arch: str
+    entry: KernelRecord | None
+    findings: list[Violation]
+    deltas: list[Delta]
+    status: str
 
 
 def write(report: Report, _look: Look) -> str:
@@ -211,50 +227,44 @@ def matrix(report: Report) -> dict[str, Json]:
     }
 
 
-def _kernels(report: Report) -> list[dict[str, Any]]:
-    against = {
-        (d["kernel"], d["name"], d["arch"]): d
-        for d in (report.baseline["kernels"] if report.baseline is not None else ())
-    }
+def _kernels(report: Report) -> list[KernelRow]:
+    against = report.baseline.kernels if report.baseline is not None else ()
+    diffs = {(kernel, diff.name, diff.arch): diff for kernel, diff in against}
     shown = []
     for kernel in sorted(report.run.kernels, key=lambda k: k.verdict not in WRONG):
-        entries = kernel.entries or (None,)
-        for entry in entries:
-            name = entry["name"] if entry is not None else kernel.kernel
-            arch = entry["arch"] if entry is not None else kernel.arch
-            found = against.get((kernel.kernel, name, arch))
+        for entry in kernel.entries or (None,):
+            name = entry.name if entry is not None else kernel.kernel
+            arch = entry.arch if entry is not None else kernel.arch
+            found = diffs.get((kernel.kernel, name, arch))
             shown.append(
-                {
-                    "kernel": kernel,
-                    "name": name,
-                    "arch": arch,
-                    "entry": entry,
-                    "findings": _findings(entry),
-                    "deltas": [] if found is None else list(_deltas(found)),
-                    "status": "" if found is None else found["status"],
-                }
+                KernelRow(
+                    kernel=kernel,
+                    name=name,
+                    arch=arch,
+                    entry=entry,
+                    findings=[] if entry is None else _worst_first(entry.counted),
+                    deltas=[] if found is None else list(_deltas(found)),
+                    status="" if found is None else found.status,
+                )
             )
     return shown
 
 
-def _findings(entry: Mapping[str, Json] | None) -> list[Mapping[str, Json]]:
-    """Return what is not allowed, worst first."""
-    found = [v for v in (entry or {}).get("violations", ()) if "allowed" not in v]
+def _worst_first(found: Iterable[Violation]) -> list[Violation]:
     order = {"error": 0, "warning": 1}
-    return sorted(found, key=lambda v: order.get(v["severity"], 2))
+    return sorted(found, key=lambda violation: order.get(violation.severity, 2))
 
 
-def _deltas(diff: Mapping[str, Json]) -> Iterator[Delta]:
-    worse = {j["metric"] for j in diff["judgements"] if j["kind"] == "regression"}
-    for change in diff["changes"]:
-        old, new = change["old"], change["new"]
-        percent = change["percent"]
-        part = number_from_json(percent) if percent is not None else 100.0 if new else 0.0
+def _deltas(diff: KernelDiff) -> Iterator[Delta]:
+    worse = {j.metric for j in diff.judgements if j.kind == "regression"}
+    for change in diff.changes:
+        old, new, percent = change.old, change.new, change.percent
+        part = percent if percent is not None else 100.0 if new else 0.0
         yield Delta(
-            metric=change["metric"],
+            metric=change.metric,
             old="-" if old is None else f"{old:g}",
             new="-" if new is None else f"{new:g}",
             percent="new" if percent is None else f"{part:+.1f} %",
             length=max(-1.0, min(1.0, part / 100)),
-            worse=change["metric"] in worse,
+            worse=change.metric in worse,
         )

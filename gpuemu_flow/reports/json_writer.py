@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
@@ -13,6 +13,7 @@ from gpuemu_flow.results.model import (
     OpResult,
     RunReport,
 )
+from gpuemu_flow.store.keys import BuildReason
 from gpuemu_flow.types import Json, number_to_json
 
 _COMMAND = re.compile(r"#(?=#\w*\[)")
@@ -34,7 +35,7 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
         "executed": list(report.executed),
         "results": [_result(result) for result in report.results],
         "failures": [failure_record(failure) for failure in report.failures],
-        "changes": [dict(change) for change in report.changes],
+        "changes": [change.to_json() for change in report.changes],
         "problems": [
             {
                 "slug": p.slug,
@@ -73,12 +74,12 @@ def kernel_records(result: KernelResult) -> list[dict[str, Json]]:
         return [{**nothing, **common, "changes": []}]
     return [
         {
-            **entry,
+            **entry.to_json(),
             **common,
             "changes": [
-                {name: change[name] for name in ("kind", "metric", "message")}
+                {"kind": change.kind, "metric": change.metric, "message": change.message}
                 for change in result.changes
-                if change["kernel"] == entry["name"]
+                if change.kernel == entry.name
             ],
         }
         for entry in result.entries
@@ -105,6 +106,7 @@ def _result(result: OpResult) -> dict[str, Json]:
         "cached": result.cached,
         "reason": result.reason,
         "causes": [cause.to_json() for cause in result.causes],
+        "sandbox": result.sandbox,
     }
 
 
@@ -128,7 +130,7 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
         "kind": first.kind.value if first is not None else "",
         "message": first.message if first is not None else "",
         "messages": [f.message for f in result.failures],
-        "notes": list(result.notes),
+        "notes": list(result.all_notes),
         "max_abs": number_to_json(stats.max_abs),
         "max_rel": number_to_json(stats.max_rel),
         "max_ulp": number_to_json(stats.max_ulp),
@@ -141,16 +143,15 @@ def failure_record(failure: CaseFailure) -> dict[str, Json]:
     }
 
 
-def plan_to_json(status: Mapping[str, str], reasons: Mapping[str, Json]) -> dict[str, Json]:
+def plan_to_json(
+    status: Mapping[str, str], reasons: Mapping[str, Sequence[BuildReason]]
+) -> dict[str, Json]:
     """Return what a dry run found: which tasks would run, and why."""
     pending = [name for name, state in status.items() if state == "pending"]
     return {
         "schema_version": SCHEMA_VERSION,
         "would_run": [
-            {
-                "task": name,
-                "reasons": [{"what": w, "old": o, "new": n} for w, o, n in reasons.get(name, [])],
-            }
+            {"task": name, "reasons": [reason.to_json() for reason in reasons.get(name, ())]}
             for name in pending
         ],
         "current": sum(state == "current" for state in status.values()),

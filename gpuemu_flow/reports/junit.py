@@ -83,7 +83,7 @@ def report_to_junit(report: Report) -> str:
         suite.attrib.update(_counts(members), skipped=str(skipped))
         suite.set("timestamp", clean(report.created.removesuffix("Z")))
         if name == "validation":
-            _add_unjudged(suite, report)
+            _add_properties(suite, report)
         for test in members:
             _add_test(suite, test, limit, names)
     ElementTree.indent(root, "")
@@ -91,14 +91,25 @@ def report_to_junit(report: Report) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{_inert(text)}\n'
 
 
-def _add_unjudged(suite: Element, report: Report) -> None:
-    """Add the share of each op's output elements that has no verdict, as properties."""
-    results = [result for result in report.run.results if result.cases]
-    properties = ElementTree.SubElement(suite, "properties") if results else suite
-    for result in results:
-        name = clip(clean(f"unjudged {result.op}[{result.dtype}]"), MAX_NAME)
-        facts = {"name": name, "value": f"{result.unjudged:.6g}"}
-        ElementTree.SubElement(properties, "property", facts)
+def _add_properties(suite: Element, report: Report) -> None:
+    """Add properties: the share of each op's elements without a verdict, and the warnings.
+
+    The format has no warnings, and a test for each would make more tests than were counted.
+    """
+    facts = [
+        (f"unjudged {result.op}[{result.dtype}]", f"{result.unjudged:.6g}")
+        for result in report.run.results
+        if result.cases
+    ]
+    facts += [
+        (f"warning {problem.slug}", str(problem))
+        for problem in report.run.problems
+        if problem.warning and problem.slug in STANDING
+    ]
+    properties = ElementTree.SubElement(suite, "properties") if facts else suite
+    for name, value in facts:
+        shown = {"name": clip(clean(name), MAX_NAME), "value": clip(clean(value), MAX_MESSAGE)}
+        ElementTree.SubElement(properties, "property", shown)
 
 
 def _counts(tests: list[_Test]) -> dict[str, str]:
@@ -172,8 +183,7 @@ def _body(report: Report, checked: CheckedCase, message: str) -> Iterator[str]:
         yield found.line[0].upper() + found.line[1:]
     for other in result.failures[1:]:
         yield f"{other.kind.value}: {other.message}"
-    for note in result.notes:
-        yield from note_lines(note)
+    yield from note_lines(result)
 
 
 def _ops_without_cases(report: Report) -> Iterator[_Test]:
@@ -217,16 +227,13 @@ def _lints(report: Report) -> Iterator[_Test]:
 
 def _lint(kernel: KernelResult, name: str) -> _Test:
     found = [
-        f"{v['file']}:{v['line']}: {v['rule']}: {entry['name']}: {v['message']}"
+        f"{v.file}:{v.line}: {v.rule}: {entry.name}: {v.message}"
         for entry in kernel.entries
-        for v in entry["violations"]
-        if v["severity"] == "error" and "allowed" not in v
+        for v in entry.errors
     ]
     figures = [
-        f"{entry['name']}: "
-        + ", ".join(f"{k} {v}" for k, v in entry["metrics"].items() if isinstance(v, int))
+        f"{entry.name}: " + ", ".join(f"{k} {v}" for k, v in entry.metrics.counts.items())
         for entry in kernel.entries
-        if entry["metrics"]
     ]
     message = found[0] if found else kernel.reason or kernel.verdict.value
     element = _ELEMENTS.get(kernel.verdict, "skipped")
@@ -245,5 +252,3 @@ def _problems(report: Report) -> Iterator[_Test]:
     for problem in report.run.problems:
         if not problem.warning:
             yield _Test("problems", problem.slug, 0.0, "error", problem.slug, str(problem))
-        elif problem.slug in STANDING:  # the format has no warnings: a test that passes
-            yield _Test("warnings", str(problem))

@@ -40,8 +40,14 @@ def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""
     # What a diagnosis says is shorter and tells more than numbers of elements.
-    told = [n for n in result.notes if "\n" not in n] if result.verdict is Verdict.FAILED else []
+    told = result.notes if result.verdict is Verdict.FAILED else ()
     text = " ".join((told[0] if told else said).split())
     if cause and is_common(cause, counts):
         text = f"{cause}: {text}" if text else cause
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    """Fold a text to one line of at most `MAX_LEAD` characters."""
+    text = " ".join(text.split())
     return text if len(text) <= MAX_LEAD else text[: MAX_LEAD - 1] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.reports.text import (
@@ -16,10 +17,13 @@ from gpuemu_flow.reports.text import (
     violation_line,
 )
 from gpuemu_flow.results.model import KernelResult, RunReport
-from gpuemu_flow.types import Json, number_from_json
+from gpuemu_flow.types import number_from_json
 
 if TYPE_CHECKING:
     from gpuemu_flow.artifacts.diff import KernelDiff, MetricChange
+    from gpuemu_flow.artifacts.kernel_record import KernelRecord, MachineMix
+    from gpuemu_flow.artifacts.occupancy import Occupancy
+    from gpuemu_flow.results.baseline_diff import ResultDiff
 
 _MIX_SHOWN = 8
 _STATUS_COLORS = {
@@ -32,18 +36,18 @@ def render_lint(report: RunReport, style: Style) -> str:
     """All findings of a lint, by kernel, and what could not be checked."""
     if not report.kernels:
         return "no kernels are configured: add [[kernels]], or name .ptx or .cubin files"
-    lines = render_kernels([_without_changes(r) for r in report.kernels], style)
+    lines = render_kernels([replace(r, changes=()) for r in report.kernels], style)
     findings = [
-        violation_line(found, entry["name"], style)
+        violation_line(found, entry.name, style)
         for entry in _entries(report.kernels)
-        for found in entry["violations"]
-        if found["severity"] != "error" or "allowed" in found
+        for found in entry.violations
+        if found not in entry.errors
     ]
     lines += dict.fromkeys(findings)  # code that several architectures share is shown once
     unchecked: dict[tuple[str, str], list[str]] = {}
     for entry in _entries(report.kernels):
-        for item in entry["unchecked"]:
-            unchecked.setdefault((entry["name"], item["reason"]), []).append(item["rule"])
+        for item in entry.unchecked:
+            unchecked.setdefault((entry.name, item.reason), []).append(item.rule)
     lines += [
         printable(f"unchecked: {name} {reason}: {', '.join(dict.fromkeys(rules))}")
         for (name, reason), rules in unchecked.items()
@@ -54,14 +58,8 @@ def render_lint(report: RunReport, style: Style) -> str:
     return "\n".join(lines)
 
 
-def _entries(results: Iterable[KernelResult]) -> Iterable[Mapping[str, Json]]:
+def _entries(results: Iterable[KernelResult]) -> Iterable[KernelRecord]:
     return (entry for result in results for entry in result.entries)
-
-
-def _without_changes(result: KernelResult) -> KernelResult:
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(result, changes=())
 
 
 def render_artifacts(report: RunReport, style: Style) -> str:
@@ -78,55 +76,55 @@ def render_artifacts(report: RunReport, style: Style) -> str:
     return "\n".join(lines).rstrip() or "no kernels are configured"
 
 
-def _figures(result: KernelResult, entry: Mapping[str, Json], style: Style) -> list[str]:
-    metrics = entry["metrics"]
-    estimate = entry["metric_source"] == "estimate"
+def _figures(result: KernelResult, entry: KernelRecord, style: Style) -> list[str]:
+    metrics = entry.metrics
 
-    def figure(name: str, unit: str = "") -> str:
-        value = metrics[name]
+    def figure(value: int | None, unit: str = "") -> str:
         return "unknown" if value is None else f"{value}{unit}"
 
-    title = f"{entry['name']}  {entry['arch']}"
-    if result.kernel != entry["name"]:
+    title = f"{entry.name}  {entry.arch}"
+    if result.kernel != entry.name:
         title += f"  ({result.kernel})"
-    source = f"figures from {entry['metric_source']}" + (", not exact" if estimate else "")
-    spills = figure("spill_instructions", " instructions")
-    if metrics["spill_bytes"]:
-        spills += f", {metrics['spill_bytes']} bytes"
+    estimate = entry.metric_source == "estimate"
+    source = f"figures from {entry.metric_source}" + (", not exact" if estimate else "")
+    spills = figure(metrics.spill_instructions, " instructions")
+    if metrics.spill_bytes:
+        spills += f", {metrics.spill_bytes} bytes"
     rows = [
-        ("file", entry["file"]),
-        ("registers", f"{figure('registers')} per thread"),
+        ("file", entry.file),
+        ("registers", f"{figure(metrics.registers)} per thread"),
         ("spills", spills),
-        ("stack", figure("stack_bytes", " bytes per thread")),
-        ("shared memory", figure("shared_bytes", " bytes per block, static")),
-        ("occupancy", _occupancy(metrics["occupancy"])),
+        ("stack", figure(metrics.stack_bytes, " bytes per thread")),
+        ("shared memory", figure(metrics.shared_bytes, " bytes per block, static")),
+        ("occupancy", _occupancy(metrics.occupancy)),
         (
             "PTX",
-            f"{figure('instructions')} instructions, {figure('declared_registers')} virtual "
-            f"registers, {figure('max_live')} live at most, {figure('local_bytes')} local bytes",
+            f"{figure(metrics.instructions)} instructions, "
+            f"{figure(metrics.declared_registers)} virtual registers, "
+            f"{figure(metrics.max_live)} live at most, {figure(metrics.local_bytes)} local bytes",
         ),
-        ("PTX mix", _mix(metrics["families"])),
-        *_machine_rows(metrics["sass"]),
+        ("PTX mix", _mix(metrics.families)),
+        *_machine_rows(metrics.sass),
     ]
     lines = [f"{style.paint(printable(title), '1')}  {source}"]
     return lines + [f"  {name:14}{printable(str(value))}" for name, value in rows if value]
 
 
-def _machine_rows(sass: Mapping[str, Json] | None) -> list[tuple[str, str]]:
-    """Machine instructions and who listed them; none where no disassembler was there."""
+def _machine_rows(sass: MachineMix | None) -> list[tuple[str, str]]:
+    """Show machine instructions and who listed them; nothing where no disassembler was there."""
     if sass is None:
         return []
-    total = f"{plural(sass['instructions'], 'instruction')}, listed by {sass['source']}"
-    return [("machine code", total), ("machine mix", _mix(sass["families"]))]
+    total = f"{plural(sass.instructions, 'instruction')}, listed by {sass.source}"
+    return [("machine code", total), ("machine mix", _mix(sass.families))]
 
 
-def _occupancy(reached: Mapping[str, Json] | None) -> str:
+def _occupancy(reached: Occupancy | None) -> str:
     if reached is None:
         return "unknown"
-    assumed = " (assumed)" if reached.get("assumed_threads") else ""
+    assumed = " (assumed)" if reached.assumed_threads else ""
     return (
-        f"{reached['fraction']:.0%}: {plural(reached['blocks'], 'block')} of "
-        f"{reached['threads']} threads{assumed}, limited by {' and '.join(reached['limited_by'])}"
+        f"{reached.fraction:.0%}: {plural(reached.blocks, 'block')} of "
+        f"{reached.threads} threads{assumed}, limited by {' and '.join(reached.limited_by)}"
     )
 
 
@@ -138,7 +136,7 @@ def _mix(families: Mapping[str, int]) -> str:
 
 def render_diff(
     kernels: Sequence[tuple[str, KernelDiff]],
-    results: Sequence[Mapping[str, Json]],
+    results: Sequence[ResultDiff],
     style: Style,
     *,
     title: str,
@@ -165,10 +163,9 @@ def render_diff(
             before, after = diff.occupancy
             lines.append(f"  occupancy limited by {before or 'unknown'}, now {after or 'unknown'}")
     for result in results:
-        status = str(result["status"])
-        counts[status] = counts.get(status, 0) + 1
-        if status != "unchanged":
-            shown = style.paint(status, _STATUS_COLORS.get(status, ""))
+        counts[result.status] = counts.get(result.status, 0) + 1
+        if result.status != "unchanged":
+            shown = style.paint(result.status, _STATUS_COLORS.get(result.status, ""))
             lines.append(f"{shown}  {printable(_result_text(result))}")
     summary = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     lines.append(summary or "nothing to compare")
@@ -194,12 +191,12 @@ def _change_row(change: MetricChange) -> list[str]:
     return [change.metric, text(change.old), text(change.new), delta, percent]
 
 
-def _result_text(result: Mapping[str, Json]) -> str:
-    name = f"{result['op']} {result['dtype']}"
-    if not result["what"]:
+def _result_text(result: ResultDiff) -> str:
+    name = f"{result.op} {result.dtype}"
+    if not result.what:
         return f"{name}: other cases than in the baseline, same verdict"
     old, new = (
-        "none" if v is None else v if result["what"] == "verdict" else number(number_from_json(v))
-        for v in (result["old"], result["new"])
+        "none" if v is None else v if result.what == "verdict" else number(number_from_json(v))
+        for v in (result.old, result.new)
     )
-    return f"{name}: {result['what']} {old} -> {new}"
+    return f"{name}: {result.what} {old} -> {new}"

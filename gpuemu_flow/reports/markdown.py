@@ -7,13 +7,23 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.report_text import counts, headline
-from gpuemu_flow.reports.text import duration, note_lines, number, percent, printable, share
+from gpuemu_flow.reports.text import (
+    duration,
+    note_lines,
+    number,
+    percent,
+    printable,
+    sandbox_lines,
+    share,
+)
 from gpuemu_flow.results.document import Report, kind_of
 from gpuemu_flow.results.model import CaseFailure
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.types import Verdict
 
 MARKER = "<!-- gpuemu-flow report -->"
 """First line of every report: a bot finds its own comment by it, and edits it in place."""
@@ -108,6 +118,9 @@ def _head(report: Report) -> Iterator[str]:
     parts = [f"**{count}** {word}" for word, count in counts(totals)] or ["nothing checked"]
     took = f", {duration(report.run.duration_s)}" if report.run.duration_s else ""
     yield f"{', '.join(parts)}; mode {code(report.mode, cell=False)}{took}."
+    for line in sandbox_lines(report.run):
+        yield ""
+        yield f"{line[0].upper()}{line[1:]}."
     if report.missing or report.timed_out:
         yield ""
         yield f"**Not validated:** {code(headline(report), 1000, cell=False)}"
@@ -156,7 +169,7 @@ def _sections(report: Report) -> Iterator[_Section]:
         ("| op | dtype | kind | seed | source |", "|---|---|---|---|---|"),
         [
             "| "
-            + " | ".join(code(r[name]) for name in ("op", "dtype", "kind", "seed_str", "source"))
+            + " | ".join(code(str(w)) for w in (r.op, r.dtype, r.kind, r.seed, r.source))
             + " |"
             for r in report.recorded
         ],
@@ -212,10 +225,9 @@ def _details(report: Report, failure: CaseFailure) -> str:
     if found is not None and found.text:
         lines.append(found.line)
     if known is not None and known.minimized is not None:
-        smallest = " ".join(f"{n}{shape}" for n, shape in known.minimized["shapes"].items())
-        lines.append(f"minimized: {smallest}  id {known.minimized['id']}")
-    for note in result.notes:
-        lines += note_lines(note)
+        smallest = " ".join(f"{n}{list(shape)}" for n, shape in known.minimized.shapes.items())
+        lines.append(f"minimized: {smallest}  id {known.minimized.id}")
+    lines += note_lines(result)
     place = report.place_of(failure)
     if place is not None:
         lines.append(f"at {place.file}:{place.line}")
@@ -233,26 +245,18 @@ def _kernel_rows(report: Report) -> Iterator[str]:
             reason = code(kernel.reason)
             yield f"| {code(kernel.kernel)} | {kernel.verdict.value} | {reason} | | | |"
         for entry in kernel.entries:
-            for found in entry["violations"]:
-                if found["severity"] == "error" and "allowed" not in found:
-                    yield _kernel_row(entry, found)
+            for found in entry.errors:
+                yield _kernel_row(entry, found)
 
 
-def _kernel_row(entry: Json, found: Json) -> str:
-    metrics = entry["metrics"]
-    occupancy = metrics["occupancy"]
-
-    def figure(name: str) -> str:
-        value = metrics[name]
-        return "-" if value is None else str(number_from_json(value))
-
-    reached = f"{occupancy['fraction']:.0%}" if occupancy else "-"
+def _kernel_row(entry: KernelRecord, found: Violation) -> str:
+    figures = entry.metrics
     cells = (
-        code(f"{entry['name']} {entry['arch']}"),
-        found["rule"],
-        code(found["message"]),
-        figure("registers"),
-        figure("spill_instructions"),
-        reached,
+        code(f"{entry.name} {entry.arch}"),
+        found.rule,
+        code(found.message),
+        "-" if figures.registers is None else str(figures.registers),
+        "-" if figures.spill_instructions is None else str(figures.spill_instructions),
+        "-" if figures.occupancy is None else f"{figures.occupancy.fraction:.0%}",
     )
     return f"| {' | '.join(cells)} |"

@@ -25,6 +25,8 @@ class Mutated(Protocol):
     def cases(self) -> int: ...
     @property
     def kernel(self) -> MutationScore | None: ...
+    @property
+    def kernel_untold(self) -> int: ...
 
 
 def _scored(score: MutationScore, what: str, cases: int) -> list[str]:
@@ -53,8 +55,14 @@ def render_mutation(found: Mutated, style: Style) -> str:
     lines = _scored(score, "planted bug", found.cases)
     lines[0] = f"{name}: {lines[0]}"
     if found.kernel is not None:
-        first, *rest = _scored(found.kernel, "planted PTX bug", found.cases)
+        told = found.cases - found.kernel_untold
+        first, *rest = _scored(found.kernel, "planted PTX bug", told)
         lines += [f"{name}, the kernel: {first}", *rest]
+    if found.kernel_untold:
+        left_out = plural(found.kernel_untold, "case")
+        lines.append(
+            f"{name}, the kernel: {left_out} left out, as it does not pass as it is; mend it first"
+        )
     if score.not_applicable:
         lines.append(f"  not applicable to this op: {', '.join(score.not_applicable)}")
     for name in found.trivial.accepted:

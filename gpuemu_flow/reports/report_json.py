@@ -39,9 +39,9 @@ def report_to_json(report: Report) -> dict[str, Json]:
         "require_all": report.require_all,
         "not_validated": [missing.to_json() for missing in report.missing],
         "failures": [_failure(report, failure) for failure in report.run.failures],
-        "recorded": [dict(record) for record in report.recorded],
+        "recorded": [record.to_public_json() for record in report.recorded],
         "cases": [_case(case) for case in report.cases],
-        "baseline": None if report.baseline is None else dict(report.baseline),
+        "baseline": None if report.baseline is None else report.baseline.to_json(),
         "regressions": [worse.sentence for worse in report.regressions],
         "regressed": [worse.to_json() for worse in report.regressions],
         "fail_on_regression": report.fail_on_regression,
@@ -59,9 +59,7 @@ def _failure(report: Report, failure: CaseFailure) -> dict[str, Json]:
         "cause": report.causes.get(report.key(failure), ""),
         "seen_with": list(found.seen_with) if found is not None else [],
         "time": None if known is None else known.time,
-        "minimized": None
-        if known is None or known.minimized is None
-        else dict(known.minimized)["id"],
+        "minimized": None if known is None or known.minimized is None else known.minimized.id,
         "file": "" if place is None else place.file,
         "line": 0 if place is None else place.line,
     }

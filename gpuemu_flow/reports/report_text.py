@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping
 
 from gpuemu_flow.reports.failure_text import failure_row
 from gpuemu_flow.reports.formats import Look
-from gpuemu_flow.reports.text import Style, duration, number, plural, printable, render_run, share
+from gpuemu_flow.reports.text import (
+    Style,
+    duration,
+    number,
+    plural,
+    printable,
+    render_run,
+    sandbox_lines,
+    share,
+)
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.model import Absence, KernelResult, OpResult
 from gpuemu_flow.types import Verdict
@@ -81,6 +90,7 @@ def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
         f"warning: {printable(r.op)} {r.dtype} used {r.tolerance_used:.0%} of its tolerance"
         for r in close
     ]
+    lines += sandbox_lines(report.run)
     lines += [printable(str(problem)) for problem in report.run.problems]
     lines += list(_after(report))
     return "\n".join(lines)
@@ -91,10 +101,9 @@ def _after(report: Report) -> Iterator[str]:
         yield f"{plural(len(report.recorded), 'recorded failure')} besides, newest first:"
         yield from (f"  {failure_row(record)}" for record in report.recorded[:MAX_RECORDED])
     if report.baseline is not None:
-        about = report.baseline["baseline"]
         count = len(report.regressions)
         yield (
-            f"against baseline {printable(about['tag'])}: "
+            f"against baseline {printable(report.baseline.baseline.tag)}: "
             f"{plural(count, 'regression') if count else 'nothing got worse'}"
         )
     if report.baseline is not None or report.fail_on_regression:
@@ -119,15 +128,15 @@ def counts(totals: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _word(verdict: Verdict, style: Style) -> str:
-    painted = style.verdict(verdict)
-    return f"[{painted.replace(verdict.value, _WORDS[verdict])}]"
+    return f"[{style.verdict(verdict, word=_WORDS[verdict])}]"
 
 
 def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
     name = printable(result.op)
     word = _word(result.verdict, style)
     if not result.cases:
-        yield f"{word} {name} {result.dtype}: {printable(result.reason)}".rstrip(": ")
+        why = f": {printable(result.reason)}" if result.reason else ""
+        yield f"{word} {name} {result.dtype}{why}"
         return
     if result.verdict is Verdict.PASSED:
         yield (
@@ -154,13 +163,8 @@ def _op_lines(result: OpResult, style: Style) -> Iterator[str]:
 
 
 def _kernel_line(kernel: KernelResult, style: Style) -> str:
-    found = [
-        v
-        for entry in kernel.entries
-        for v in entry["violations"]
-        if v["severity"] == "error" and "allowed" not in v
-    ]
-    why = found[0]["message"] if found else kernel.reason
+    found = [violation for entry in kernel.entries for violation in entry.errors]
+    why = found[0].message if found else kernel.reason
     name = printable(f"{kernel.kernel} {kernel.arch}".rstrip())
     text = f"{_word(kernel.verdict, style)} kernel {name}"
     return f"{text}: {printable(why)}" if why else text

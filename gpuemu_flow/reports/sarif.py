@@ -10,6 +10,8 @@ from pathlib import PurePath
 from urllib.parse import quote
 
 from gpuemu_flow import __version__
+from gpuemu_flow.artifacts.findings import Violation
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.artifacts.rules import RULES
 from gpuemu_flow.errors import Problem
 from gpuemu_flow.results.model import RunReport
@@ -25,7 +27,7 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:
         for entry in kernel.entries:
-            for found in entry["violations"]:
+            for found in entry.violations:
                 result = _result(found, entry, index)
                 # One line of a source that is built for several architectures is one finding.
                 results.setdefault(repr(result), result)
@@ -63,22 +65,20 @@ def lint_to_sarif(report: RunReport) -> dict[str, Json]:
     }
 
 
-def _result(
-    found: Mapping[str, Json], entry: Mapping[str, Json], index: Mapping[str, int]
-) -> dict[str, Json]:
+def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> dict[str, Json]:
     # GitHub refuses a result without a line, where it is not known.
-    location = physical_location(found["file"] or entry["file"], found["line"] or 1)
-    location["logicalLocations"] = [{"name": entry["name"], "kind": "function"}]
+    location = physical_location(found.file or entry.file, found.line or 1)
+    location["logicalLocations"] = [{"name": entry.name, "kind": "function"}]
     result: dict[str, Json] = {
-        "ruleId": found["rule"],
-        "level": _LEVELS[found["severity"]],
-        "message": {"text": f"{entry['name']}: {found['message']}"},
+        "ruleId": found.rule,
+        "level": _LEVELS[found.severity],
+        "message": {"text": f"{entry.name}: {found.message}"},
         "locations": [location],
     }
-    if found["rule"] in index:
-        result["ruleIndex"] = index[found["rule"]]
-    if "allowed" in found:
-        result["suppressions"] = [{"kind": "external", "justification": found["allowed"]}]
+    if found.rule in index:
+        result["ruleIndex"] = index[found.rule]
+    if found.allowed:
+        result["suppressions"] = [{"kind": "external", "justification": found.allowed}]
     return result
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.judging.verdicts import STDERR
-from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.results.causes import causes
+from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
-from gpuemu_flow.types import Json, Verdict, number_from_json
+from gpuemu_flow.runners.sandbox.spec import shown_level
+from gpuemu_flow.types import CheckResult, Verdict
 
 _COLORS = {
     Verdict.PASSED: "32",
@@ -22,12 +22,11 @@ _COLORS = {
     Verdict.SKIPPED: "33",
 }
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
-_VALUE_WIDTH = 70
+MAX_WRITTEN = 12
+"""Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
-_SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,10 @@ class Style:
         """`text` in an ANSI colour, or as it is."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
-    def verdict(self, verdict: Verdict, width: int = 0) -> str:
-        """A verdict's word, padded and coloured."""
-        return self.paint(verdict.value.ljust(width), _COLORS[verdict])
+    def verdict(self, verdict: Verdict, width: int = 0, word: str = "") -> str:
+        """Colour a verdict's word, or another one for it, and pad it to `width`."""
+        shown = word or verdict.value
+        return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
 
 
 def printable(text: str) -> str:
@@ -97,7 +97,7 @@ def percent(part: float) -> str:
 
 def _row(result: OpResult) -> list[str]:
     if result.verdict is Verdict.SKIPPED:
-        return [result.op, result.dtype, *[""] * 8, result.reason]
+        return [result.op, result.dtype, result.verdict.value, *[""] * 7, result.reason]
     errors = ["-"] * 5
     if result.passed + result.failed + result.inconclusive:
         errors = [
@@ -110,7 +110,7 @@ def _row(result: OpResult) -> list[str]:
     return [
         result.op,
         result.dtype,
-        "",
+        result.verdict.value,
         f"{result.passed}/{result.cases}",
         *errors,
         duration(result.duration_s),
@@ -126,24 +126,24 @@ _LEFT = {0, 1, 2, 10}
 
 
 def render_results(results: Sequence[OpResult], style: Style) -> list[str]:
-    """The table, one line per op and dtype."""
-    rows = [_row(result) for result in results]
-    for row, result in zip(rows, results, strict=True):
-        row[2] = result.verdict.value
-    widths = [max(len(row[n]) for row in [HEADINGS, *rows]) for n in range(len(HEADINGS))]
+    """Lay out the table, one line per op and dtype."""
+    rows = [[printable(cell) for cell in _row(result)] for result in results]
+    return _verdict_table(HEADINGS, rows, _LEFT, [r.verdict for r in results], style)
 
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if n in _LEFT else cell.rjust(width)
-            for n, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
 
-    lines = [style.paint(line(HEADINGS), "2")]
-    for row, result in zip(rows, results, strict=True):
-        text = line([printable(cell) for cell in row])
-        word = result.verdict.value
-        lines.append(text.replace(f" {word} ", f" {style.verdict(result.verdict)} ", 1))
+def _verdict_table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Collection[int],
+    verdicts: Sequence[Verdict],
+    style: Style,
+) -> list[str]:
+    """Lay out a table whose third column is coloured by the verdict of its row."""
+    heading, *cells = _padded([headings, *rows], left)
+    lines = [style.paint("  ".join(heading).rstrip(), "2")]
+    for row, verdict in zip(cells, verdicts, strict=True):
+        row[2] = style.verdict(verdict, len(row[2]))
+        lines.append("  ".join(row).rstrip())
     return lines
 
 
@@ -157,67 +157,66 @@ _KERNEL_LEFT = {0, 1, 2, 9}
 def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int]
 ) -> list[str]:
-    """Lines of a table; columns in `left` are aligned there, the others to the right."""
-    widths = [max(len(row[n]) for row in (headings, *rows)) for n in range(len(headings))]
+    """Lay out a table; columns in `left` are aligned there, the others to the right."""
+    return ["  ".join(row).rstrip() for row in _padded([headings, *rows], left)]
+
+
+def _padded(rows: Sequence[Sequence[str]], left: Collection[int]) -> list[list[str]]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join(
+        [
             cell.ljust(width) if n in left else cell.rjust(width)
             for n, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (headings, *rows)
+        ]
+        for row in rows
     ]
 
 
 def render_kernels(results: Sequence[KernelResult], style: Style) -> list[str]:
-    """The table of the linted kernels, what failed them and what changed."""
-    heading, *lines = table(KERNEL_HEADINGS, [_kernel_row(r) for r in results], _KERNEL_LEFT)
-    shown = [style.paint(heading, "2")]
-    for result, line in zip(results, lines, strict=True):
-        word = f" {result.verdict.value} "
-        shown.append(line.replace(word, f" {style.verdict(result.verdict)} ", 1))
+    """Lay out the table of the linted kernels, then name what failed them and what changed."""
+    rows = [_kernel_row(result) for result in results]
+    verdicts = [result.verdict for result in results]
+    shown = _verdict_table(KERNEL_HEADINGS, rows, _KERNEL_LEFT, verdicts, style)
     for result in results:
         shown += [
-            violation_line(found, entry["name"], style)
+            violation_line(found, entry.name, style)
             for entry in result.entries
-            for found in entry["violations"]
-            if found["severity"] == "error" and "allowed" not in found
+            for found in entry.errors
         ]
-        shown += [
-            printable(f"{c['kind']}: {c['kernel']} {c['arch']}: {c['message']}")
-            for c in result.changes
-        ]
+        shown += [printable(f"{c.kind}: {c.kernel} {c.arch}: {c.message}") for c in result.changes]
     return shown
 
 
-def violation_line(found: Mapping[str, Json], kernel: str, style: Style) -> str:
-    """One violation: place, severity, rule, kernel, message."""
-    place = f"{found['file']}:{found['line']}: " if found["line"] else ""
-    severity = style.paint(found["severity"], _SEVERITY_COLORS.get(found["severity"], ""))
-    reason = f" (allowed: {found['allowed']})" if "allowed" in found else ""
-    text = printable(f"{found['rule']}: {kernel}: {found['message']}{reason}")
+def violation_line(found: Violation, kernel: str, style: Style) -> str:
+    """Format one violation: place, severity, rule, kernel, message."""
+    place = f"{found.file}:{found.line}: " if found.line else ""
+    severity = style.paint(found.severity, _SEVERITY_COLORS.get(found.severity, ""))
+    reason = f" (allowed: {found.allowed})" if found.allowed else ""
+    text = printable(f"{found.rule}: {kernel}: {found.message}{reason}")
     return f"{printable(place)}{severity}: {text}"
 
 
 def _kernel_row(result: KernelResult) -> list[str]:
-    """One line: of several entries the worst figures; ``~`` marks an estimate."""
+    """Fill one line: the worst figures of several entries; ``~`` marks an estimate."""
 
-    def worst(name: str) -> str:
-        values = [v for e in result.entries if (v := e["metrics"][name]) is not None]
-        estimated = any(e["metric_source"] == "estimate" for e in result.entries)
+    def worst(figures: Iterable[int | None]) -> str:
+        values = [value for value in figures if value is not None]
+        estimated = any(entry.metric_source == "estimate" for entry in result.entries)
         return f"{'~' if estimated else ''}{max(values)}" if values else "-"
 
-    reached = [o["fraction"] for e in result.entries if (o := e["metrics"]["occupancy"])]
-    found = [v for e in result.entries for v in e["violations"] if "allowed" not in v]
-    arch = result.arch or ", ".join(dict.fromkeys(e["arch"] for e in result.entries))
+    figures = [entry.metrics for entry in result.entries]
+    reached = [f.occupancy.fraction for f in figures if f.occupancy is not None]
+    found = [violation for entry in result.entries for violation in entry.counted]
+    arch = result.arch or ", ".join(dict.fromkeys(entry.arch for entry in result.entries))
     cells = ["-"] * 6
     if result.entries:
         cells = [
             str(len(result.entries)),
-            worst("registers"),
-            worst("spill_instructions"),
+            worst(f.registers for f in figures),
+            worst(f.spill_instructions for f in figures),
             f"{min(reached):.0%}" if reached else "-",
-            str(sum(v["severity"] == "error" for v in found)),
-            str(sum(v["severity"] == "warning" for v in found)),
+            str(sum(v.severity == "error" for v in found)),
+            str(sum(v.severity == "warning" for v in found)),
         ]
     note = result.reason or ("cached" if result.cached else "run")
     return [printable(cell) for cell in (result.kernel, arch, result.verdict.value, *cells, note)]
@@ -259,18 +258,20 @@ def _case_lines(failure: CaseFailure) -> list[str]:
         if reason.index is not None:
             place = f"{reason.output or 'output'}{list(reason.index)}"
             lines.append(f"  {place}: actual {reason.actual!r}, expected {reason.expected!r}")
-    for note in result.notes:
-        lines += [f"  {line}" for line in note_lines(note)]
+    lines += [f"  {line}" for line in note_lines(result)]
     lines.append(f"reproduce: {printable(failure.reproduce)}")
     return lines
 
 
-def note_lines(note: str) -> list[str]:
-    """A note as it is, or a program's own output, its last lines marked as such."""
-    lines = printable(note).splitlines()
-    if len(lines) == 1 and not note.startswith(STDERR):
-        return lines
-    return [f"| {line}" for line in lines if line != STDERR][-12:]
+def note_lines(result: CheckResult) -> list[str]:
+    """Show the notes of a verdict; what a program wrote, and only that, is marked as such."""
+    lines = [line for note in result.notes for line in printable(note).splitlines()]
+    if result.printed:
+        said = printable(result.printed).splitlines()
+        lines += ["printf:", *(f"| {line}" for line in said[:MAX_WRITTEN])]
+        if len(said) > MAX_WRITTEN:
+            lines.append(f"| ... and {plural(len(said) - MAX_WRITTEN, 'line')} more")
+    return lines + [f"| {line}" for line in printable(result.stderr).splitlines()][-MAX_WRITTEN:]
 
 
 def totals_line(report: RunReport) -> str:
@@ -302,6 +303,12 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
+def sandbox_lines(report: RunReport) -> list[str]:
+    """Say once what kept the ops from everything else."""
+    levels = sorted({result.sandbox for result in report.results} - {""})
+    return [f"sandbox: {shown_level(level)}" for level in levels]
+
+
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
     """The whole report of a run."""
     lines = render_results(report.results, style) if report.results else []
@@ -320,6 +327,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
+    lines += sandbox_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]
@@ -329,119 +337,8 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
     return "\n".join(lines)
 
 
-def _change_line(change: Mapping[str, Json]) -> str:
-    old, new = (
-        number(number_from_json(v)) if change["what"] != "verdict" else v
-        for v in (change["old"], change["new"])
-    )
-    op = printable(change["op"])
-    return f"{change['kind']}: {op} {change['dtype']}: {change['what']} {old} -> {new}"
-
-
-def shown(value: Json) -> str:
-    """A key part's value, short."""
-    if value is None:
-        return "absent"
-    if isinstance(value, str) and _DIGEST.fullmatch(value):
-        return value[:_SHOWN_DIGITS]
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return printable(text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…")
-
-
-def render_plan(
-    status: Mapping[str, str],
-    reasons: Mapping[str, Sequence[tuple[str, Json, Json]]],
-    style: Style,
-    *,
-    explain: bool,
-) -> str:
-    """Tasks that would run, in order."""
-    lines = []
-    for name, state in status.items():
-        if state == "pending":
-            lines.append(style.paint(name, "1"))
-            if explain:
-                lines += [f"  {reason_line(*reason)}" for reason in reasons.get(name, ())]
-    current = sum(state == "current" for state in status.values())
-    would = sum(state == "pending" for state in status.values())
-    lines.append(f"{plural(would, 'task')} may run, {current} current")
-    return "\n".join(lines)
-
-
-def reason_line(what: str, old: Json, new: Json) -> str:
-    """One changed part of a key, old and new."""
-    kind, _, rest = what.partition(".")
-    names = {
-        "code": "source changed",
-        "params": "configuration changed",
-        "input": "input changed",
-        "env": "environment changed",
-        "output": "its output is not what it wrote",
-        "stage": "another version of gpuemu-flow",
-        "state": "",
-    }
-    if kind == "state":
-        return str(old)
-    if kind == "forced":
-        return f"{new} was asked for"
-    if kind == "follows":
-        return f"may follow from {new}, which would run"
-    if kind == "observed":
-        return observed_line(rest, old, new)
-    label = f"{names.get(kind, kind)}{': ' + rest if rest else ''}"
-    return f"{label}: {shown(old)} -> {shown(new)}"
-
-
-def render_explanations(found: Sequence[Mapping[str, Json]], style: Style) -> str:
-    """Each task: current, or why not."""
-    lines = []
-    for task in found:
-        word = "is current" if task["current"] else "would run"
-        lines.append(f"{style.paint(task['task'], '1')} {word}")
-        lines += [f"  {reason_line(c['what'], c['old'], c['new'])}" for c in task["changes"]]
-        if not task["current"] and not task["changes"]:
-            for root in task["because"]:
-                changed = ", ".join(root["changes"])
-                lines.append(f"  may follow from {root['task']}, which would run: {changed}")
-        if task["current"]:
-            lines.append(f"  key {shown(task['key'])}")
-            lines += [f"  reads {path}" for path in task["reads"]]
-    return "\n".join(lines)
-
-
-def render_list(found: Mapping[str, Json], style: Style) -> str:
-    """Tasks, then groups, then what is skipped."""
-    lines = []
-    for task in found["tasks"]:
-        state = task.get("status", "")
-        code = "32" if state == "current" else "33"
-        lines.append(
-            f"{task['task']}  {style.paint(state, code)}".rstrip() if state else task["task"]
-        )
-    groups = ", ".join(f"{name} ({count})" for name, count in found["groups"].items() if count)
-    lines.append(f"groups: {groups}")
-    lines += [
-        f"skipped: {s['op']} {s['dtype']}: {printable(s['reason'])}" for s in found["skipped"]
-    ]
-    return "\n".join(lines)
-
-
-def _outdated(count: int) -> str:
-    return f"; {count} of them changed since" if count else ""
-
-
-def render_status(found: Mapping[str, Json], style: Style) -> str:
-    """The workspace in a few lines."""
-    tasks, cache = found["tasks"], found["cache"]
-    verdicts = ", ".join(f"{count} {name}" for name, count in found["verdicts"].items())
-    return "\n".join(
-        [
-            f"workspace {style.paint(found['root'], '1')}",
-            f"tasks     {tasks['total']}: {tasks['current']} current, {tasks['stale']} stale, "
-            f"{tasks['skipped']} skipped",
-            f"results   {verdicts or 'none yet'}{_outdated(found['outdated'])}",
-            f"cache     {cache['folder']}: {cache['blobs_bytes'] / 1e6:.1f} MB of tensors, "
-            f"{cache['actions_bytes'] / 1e6:.1f} MB of actions, "
-            f"limit {cache['size_limit'] / 1e6:.0f} MB",
-        ]
-    )
+def _change_line(change: ResultChange) -> str:
+    old, new = change.old, change.new
+    if change.what != "verdict":
+        old, new = (number(error) for error in change.errors())
+    return f"{change.kind}: {printable(change.op)} {change.dtype}: {change.what} {old} -> {new}"

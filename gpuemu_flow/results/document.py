@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.causes import Explained, causes
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult, RunReport
 from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Case, CheckResult, Json, Verdict
 
 REPORT_VERSION = 1
@@ -53,13 +55,13 @@ class KnownFailure:
     id : str
     time : str
         When it was last seen.
-    minimized : mapping or None
-        The public record of the smallest case that fails likewise.
+    minimized : FailureRecord or None
+        The smallest case that fails likewise.
     """
 
     id: str
     time: str = ""
-    minimized: Mapping[str, Json] | None = None
+    minimized: FailureRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -224,8 +226,8 @@ class Report:
     kernel_places: Mapping[str, Place] = field(default_factory=dict)
     prefix: str = ""
     known: Mapping[tuple[str, int, str], KnownFailure] = field(default_factory=dict)
-    baseline: Mapping[str, Json] | None = None
-    recorded: tuple[Mapping[str, Json], ...] = ()
+    baseline: BaselineDiff | None = None
+    recorded: tuple[FailureRecord, ...] = ()
     regressions: tuple[Regression, ...] = ()
     fail_on_regression: bool = False
     timed_out: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuemu_flow.cases.cause import Cause
 from gpuemu_flow.numerics.flakiness import FailureRate, failure_rate
+from gpuemu_flow.store.failure_record import FailureRecord
 from gpuemu_flow.types import Json, Verdict, number_to_json
 
 SCHEMA_VERSION = 1
@@ -24,9 +25,9 @@ class CauseGroup:
     feature : str
         The cause that new cases confirmed, or what the failures were seen with, for people; empty
         when nothing was found.
-    failures : tuple of JSON
-        Public failure records, smallest case first.
-    minimized : JSON or None
+    failures : tuple of FailureRecord
+        Smallest case first.
+    minimized : FailureRecord or None
         The shrunk case of the smallest one, when asked for.
     notes : tuple of str
         What is to be said of the smallest one's wrong elements.
@@ -38,8 +39,8 @@ class CauseGroup:
 
     kind: str
     feature: str
-    failures: tuple[Mapping[str, Json], ...]
-    minimized: Mapping[str, Json] | None = None
+    failures: tuple[FailureRecord, ...]
+    minimized: FailureRecord | None = None
     notes: tuple[str, ...] = ()
     shape_classes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     cause: Cause | None = None
@@ -138,8 +139,8 @@ class FuzzReport:
                     "feature": group.feature,
                     "cause": None if group.cause is None else group.cause.to_json(),
                     "count": len(group.failures),
-                    "smallest": group.failures[0]["id"],
-                    "minimized": group.minimized["id"] if group.minimized else None,
+                    "smallest": group.failures[0].id,
+                    "minimized": group.minimized.id if group.minimized else None,
                     "notes": list(group.notes),
                     "shape_classes": {
                         name: {"failed": failed, "passed": passed}
@@ -148,6 +149,8 @@ class FuzzReport:
                 }
                 for group in self.groups
             ],
-            "failures": [dict(failure) for group in self.groups for failure in group.failures],
+            "failures": [
+                failure.to_public_json() for group in self.groups for failure in group.failures
+            ],
             "interrupted": self.interrupted,
         }

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
 from gpuemu_flow.cases.cause import Cause
-from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.kernel_findings import CodePlace
-from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks import stages
-from gpuemu_flow.tasks.base import TaskSpec, read_manifest
-from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
+from gpuemu_flow.results.changes import KernelChange, ResultChange
+from gpuemu_flow.types import Case, CheckResult, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -42,7 +41,7 @@ class CaseFailure:
     def source(self) -> CodePlace | None:
         """The line of a kernel's source that is at fault, where a check of the kernel found it."""
         for failure in self.result.failures[:1]:
-            if failure.finding is not None and failure.finding.place.line:
+            if failure.finding is not None and failure.finding.place.is_inside:
                 return failure.finding.place
         return None
 
@@ -93,6 +92,9 @@ class OpResult:
         Outputs that are expected to have one and the same value in every case.
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
+    sandbox : str
+        What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
+        was run.
     """
 
     op: str
@@ -118,6 +120,7 @@ class OpResult:
     absence: Absence = Absence.NONE
     loose: tuple[str, ...] = ()
     constant: tuple[tuple[str, float], ...] = ()
+    sandbox: str = ""
 
     @property
     def absent(self) -> Absence:
@@ -159,10 +162,10 @@ class KernelResult:
         Why it was skipped or could not be linted.
     cached : bool
         Neither built nor linted in this run.
-    entries : tuple of mapping
-        Each kernel of the artifact in the form that ``lint`` shows.
-    changes : tuple of mapping
-        What changed since the run before: kernel, arch, kind, metric, message.
+    entries : tuple of KernelRecord
+        Each kernel of the artifact.
+    changes : tuple of KernelChange
+        What changed since the run before.
     absence : Absence
         As of an `OpResult`.
     """
@@ -172,8 +175,8 @@ class KernelResult:
     verdict: Verdict
     reason: str = ""
     cached: bool = False
-    entries: tuple[Mapping[str, Json], ...] = ()
-    changes: tuple[Mapping[str, Json], ...] = ()
+    entries: tuple[KernelRecord, ...] = ()
+    changes: tuple[KernelChange, ...] = ()
     absence: Absence = Absence.NONE
 
     @property
@@ -202,7 +205,7 @@ class RunReport:
     executed: tuple[str, ...]
     results: tuple[OpResult, ...]
     problems: tuple[Problem, ...] = ()
-    changes: tuple[Mapping[str, Json], ...] = ()
+    changes: tuple[ResultChange, ...] = ()
     duration_s: float = 0.0
     interrupted: bool = False
     kernels: tuple[KernelResult, ...] = ()
@@ -224,121 +227,3 @@ class RunReport:
         if Verdict.ERROR in verdicts or any(not p.warning for p in self.problems):
             return 3
         return 0 if Verdict.PASSED in verdicts else 4
-
-
-@dataclass
-class ReportBuilder:
-    """Reads manifests into a `RunReport`.
-
-    Attributes
-    ----------
-    cache : WorkspaceCache
-    tasks : mapping of name to TaskSpec
-    status : mapping of name to str
-        What the run did with each task.
-    values : callable
-        Stored facts of a task (durations), by name.
-    relocate : callable
-        From a comparison and a case's result to the result with the lines of findings as they are
-        now.
-    """
-
-    cache: WorkspaceCache
-    tasks: Mapping[str, TaskSpec]
-    status: Mapping[str, str]
-    records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
-    relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
-
-    def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """The result of one op and dtype, or None when its comparison never ended."""
-        try:
-            manifest = read_manifest(self.cache.folder / compare.target, "compare")
-        except StoreError:
-            return None
-        summary = manifest["summary"]
-        sources = [compare.name, *(i.task for i in compare.inputs)]
-        failures, passing = [], []
-        for item in manifest["cases"]:
-            if item["result"]["verdict"] == Verdict.PASSED.value:
-                passing.append(item["case"])
-            elif item["result"]["verdict"] != Verdict.SKIPPED.value:
-                case = Case.from_json(item["case"])
-                result = self.relocate(compare, CheckResult.from_json(item["result"]))
-                failures.append(CaseFailure(compare.subject, case, result))
-        return OpResult(
-            op=compare.subject,
-            dtype=compare.dtype,
-            verdict=Verdict(summary["verdict"]),
-            cases=summary["cases"],
-            passed=summary["passed"],
-            failed=summary["failed"],
-            inconclusive=summary["inconclusive"],
-            errors=summary["errors"],
-            skipped=summary["skipped"],
-            max_abs=number_from_json(summary["max_abs"]),
-            max_rel=number_from_json(summary["max_rel"]),
-            max_ulp=number_from_json(summary["max_ulp"]),
-            tolerance_used=number_from_json(summary["tolerance_used"]),
-            unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
-            reason=summary.get("reason", ""),
-            duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in sources),
-            cached=not any(self.status.get(m) == "ran" for m in sources),
-            loose=tuple(summary.get("loose", ())),
-            constant=tuple(sorted(summary.get("constant", {}).items())),
-            failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
-            passing=tuple(Case.from_json(case) for case in passing) if failures else (),
-        )
-
-    def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """The result of one lint and its problems, or None when it never ended."""
-        try:
-            manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
-        except StoreError:
-            return None
-        problems = [Problem(**problem) for problem in manifest["problems"]]
-        verdict = Verdict(manifest["verdict"])
-        reason = manifest["skipped"]
-        if verdict is Verdict.ERROR:
-            errors = [problem.message for problem in problems if not problem.warning]
-            reason = errors[0] if errors else "no kernel in it"
-        sources = [lint.name, *(i.task for i in lint.inputs)]
-        result = KernelResult(
-            kernel=lint.subject,
-            arch=manifest["arch"],
-            verdict=verdict,
-            reason=reason,
-            cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
-            entries=tuple(manifest["kernels"]),
-            changes=tuple(self._kernel_changes(lint)),
-        )
-        return result, problems
-
-    def build_problems(self, build: TaskSpec) -> list[Problem]:
-        """Return what a build says of its source."""
-        if self.status.get(build.name) in ("failed", "pending"):
-            return []
-        try:
-            manifest = read_manifest(self.cache.folder / build.target, stages.BUILD)
-        except StoreError:
-            return []
-        return [Problem(**problem) for problem in manifest["problems"]]
-
-    def _kernel_changes(self, lint: TaskSpec) -> list[dict[str, Json]]:
-        """Return what this run's diff says of one architecture of a kernel."""
-        found = []
-        for spec in self.tasks.values():
-            reads = any(source.task == lint.name for source in spec.inputs)
-            if reads and self.status.get(spec.name) in ("ran", "restored"):
-                manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
-                arch = lint.params["arch"]
-                found += [c for c in manifest["changes"] if c["arch"] == arch or not arch]
-        return found
-
-    def changes(self, diffs: Iterable[TaskSpec]) -> list[dict[str, Json]]:
-        """Differences that the ``diff`` tasks of this run found."""
-        found = []
-        for spec in diffs:
-            if self.status.get(spec.name) in ("ran", "restored"):
-                manifest = read_manifest(self.cache.folder / spec.target, "diff")
-                found += [{"op": spec.subject, **change} for change in manifest["changes"]]
-        return [change for change in found if change["kind"] != "new"]

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuemu_flow.runners.api import Outcome, OutputInfo
+from gpuemu_flow.runners.api import MOST_PRINTED, Outcome, OutputInfo
 from gpuemu_flow.runners.arena import Slot
 from gpuemu_flow.types import DTYPES, Json, failure_from_json
 
@@ -33,6 +33,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
             ),
             violations=tuple(failure_from_json(f) for f in answer["violations"]),
             duration_s=float(answer["seconds"]),
+            printed=str(answer.get("printed", ""))[:MOST_PRINTED],
         )
     if answer["type"] in ("served", "called-all"):
         return Outcome(index, ok=True)

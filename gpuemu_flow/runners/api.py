@@ -6,12 +6,21 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
 ISOLATIONS = ("fork", "spawn", "warm")
 KINDS = ("script", "callable", "command", "triton", "ptx", "cuda")
 EMULATED = ("ptx", "cuda")
 """Kinds whose programs are compiled kernels: the emulator runs them."""
+
+REFUSALS = frozenset(
+    {"emulator-unsupported", "emulator-launch", "emulator-argument", "triton-compiled"}
+)
+"""Slugs of launches that the emulator does not begin; what it refuses once, it refuses again."""
+
+MOST_PRINTED = 4_000
+"""Characters of a kernel's ``printf`` that are kept of one case."""
 
 DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
@@ -69,6 +78,8 @@ class Program:
         Absolute paths of files that it may read and not change.
     forbidden_function : str
         Of the program's own file: a function that it must not call.
+    sandbox : Sandbox or None
+        What the kernel keeps its processes from; None: nothing.
     """
 
     kind: str
@@ -93,6 +104,7 @@ class Program:
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     forbidden_function: str = ""
+    sandbox: Sandbox | None = None
 
     def patience(self, nbytes: int) -> float:
         """Seconds for a case whose inputs have so many bytes."""
@@ -109,7 +121,9 @@ class Program:
     def from_json(cls, data: Mapping[str, Json]) -> Program:
         """Rebuild from `to_json`'s form; TypeError or KeyError when it is not that."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
-        return cls(**{**data, **tuples})
+        fence = data.get("sandbox")
+        sandbox = None if fence is None else Sandbox.from_json(fence)
+        return cls(**{**data, **tuples, "sandbox": sandbox})
 
 
 @dataclass(frozen=True)
@@ -212,6 +226,8 @@ class Outcome:
         What the extra checks found.
     duration_s : float
         Seconds of the judged call alone.
+    printed : str
+        The beginning of what kernels that the emulator ran wrote with ``printf``.
     """
 
     index: int
@@ -222,10 +238,11 @@ class Outcome:
     error: RunError | None = None
     violations: tuple[Failure, ...] = ()
     duration_s: float = 0.0
+    printed: str = ""
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse. Non-finite floats stay floats."""
-        return {
+        record: dict[str, Json] = {
             "index": self.index,
             "ok": self.ok,
             "blob": self.blob,
@@ -237,6 +254,9 @@ class Outcome:
             "violations": [failure_to_json(f) for f in self.violations],
             "duration_s": self.duration_s,
         }
+        if self.printed:
+            record["printed"] = self.printed
+        return record
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
@@ -253,6 +273,7 @@ class Outcome:
             error=error_from_json(data["error"]) if data["error"] is not None else None,
             violations=tuple(failure_from_json(f) for f in data["violations"]),
             duration_s=float(data["duration_s"]),
+            printed=str(data.get("printed", ""))[:MOST_PRINTED],
         )
 
 

@@ -161,18 +161,22 @@ def _outside(name: str, buffer: _Buffer) -> list[Failure]:
 
 
 def _modified(name: str, buffer: _Buffer) -> list[Failure]:
-    original = buffer.elements(buffer.before)
-    places = np.argwhere(_bits(buffer.array) != _bits(original))
+    return changed_input(name, buffer.elements(buffer.before), buffer.array)
+
+
+def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
+    """Return what a program did to an input that it must leave alone: one failure at most."""
+    places = np.argwhere(_bits(after) != _bits(before))
     if not len(places):
         return []
     index = tuple(int(i) for i in places[0])
     return [
         Failure(
             FailureKind.INPUT_MODIFIED,
-            f"the program changed {len(places)} of {buffer.array.size} elements of input {name!r}",
+            f"the program changed {len(places)} of {after.size} elements of input {name!r}",
             name,
             index,
-            as_number(original[index]),
-            as_number(buffer.array[index]),
+            as_number(before[index]),
+            as_number(after[index]),
         )
     ]

@@ -9,10 +9,15 @@ from types import TracebackType
 
 from gpuemu_flow.runners.api import OpError, Program, RunError
 from gpuemu_flow.runners.imports import is_workspace_path
+from gpuemu_flow.runners.sandbox.spec import FAILED
 
 _OWN_FOLDER = str(Path(__file__).parent.parent) + os.sep
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 MAX_MESSAGE = 500
+_FENCED = (
+    "an op reads no credentials, opens no sockets, and writes its temporary folder and what "
+    "`[sandbox] writable` names"
+)
 INTERFERED = "the program wrote to the runner's own socket, or closed it"
 CUT_OFF = 97  # exit code of a worker whose socket the program closed
 
@@ -113,6 +118,8 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
     slug = "op-not-loadable" if doing else "op-exception"
     if isinstance(error, RecursionError):
         hint = "raise the recursion limit or use a loop"
+    if isinstance(error, PermissionError) and program.sandbox is not None:
+        hint = hint or _FENCED
     raised = type(error).__name__[:MOST_NAME]
     text = prefix + _text(error)
     return RunError(slug, text, hint, file=file, line=line, exception=raised)
@@ -130,6 +137,13 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
         return RunError("op-out-of-memory", _limit_text(program), stderr_tail=stderr_tail)
     if code == CUT_OFF:
         return RunError("op-broke-runner", INTERFERED, stderr_tail=stderr_tail)
+    if code == FAILED and program.sandbox is not None:
+        return RunError(
+            "sandbox-failed",
+            f"the worker could not be fenced ({program.sandbox.level}), and so ran nothing",
+            'it says why; `[sandbox] mode = "off"` runs ops without a fence',
+            stderr_tail,
+        )
     if code >= 0:
         return RunError(
             "op-crashed",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.artifacts.ptx.plain import plain_ptx
+from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
 from gpuemu_flow.emulator.expressions import ExpressionError, compute
@@ -27,7 +28,7 @@ from gpuemu_flow.errors import FlowError
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.variants import variant_name
-from gpuemu_flow.runners.api import OpError, Program, RunError, op_error
+from gpuemu_flow.runners.api import MOST_PRINTED, OpError, Program, RunError, op_error
 from gpuemu_flow.runners.emulated_batches import Beforehand
 from gpuemu_flow.runners.tensors import name_outputs
 from gpuemu_flow.runners.watch import Watch
@@ -44,7 +45,9 @@ _KINDS = {
 }
 
 
-def failure_of(finding: Finding, root: str, code_line: Callable[[int], int] = int) -> Failure:
+def failure_of(
+    finding: Finding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
+) -> Failure:
     """Make a failure of what a check found.
 
     Parameters
@@ -52,13 +55,25 @@ def failure_of(finding: Finding, root: str, code_line: Callable[[int], int] = in
     finding : Finding
     root : str
         The workspace: its files are named from there.
-    code_line : callable
-        From a line of the PTX to its number in the PTX without line information.
+    ptx : PlainPtx or None
+        The code, in which lines are numbered; those of the finding without it.
+    ptx_file : str
+        Absolute path of PTX that is a source of its own: it is named where the code has no line
+        information, and a source beside it is taken for the one that it was made from elsewhere.
     """
     prefix = root + "/"
+    code_line = int if ptx is None else ptx.number
 
     def near(place: CodePlace) -> CodePlace:
-        return replace(place, file=place.file.removeprefix(prefix))
+        file, line = place.file, place.line
+        if file.startswith("/"):
+            file = os.path.normpath(file)  # nvcc leaves .. in it
+        if ptx_file and ptx is not None and not line:
+            file, line = ptx_file, ptx.line(place.code)
+        elif ptx_file and not file.startswith(prefix):
+            beside = Path(ptx_file).parent / file.rpartition("/")[2]
+            file = str(beside) if beside.is_file() else file
+        return replace(place, file=file.removeprefix(prefix), line=line)
 
     kind = _KINDS.get(finding.check)
     if kind is None:
@@ -76,6 +91,11 @@ class EmulatedRunner:
     ------
     OpError
         ``emulator-unsupported`` and the emulator's other slugs.
+
+    Attributes
+    ----------
+    printed : str
+        The beginning of what the kernels of the latest call wrote with ``printf``.
     """
 
     in_process = False  # nothing of a kernel outlives its launch
@@ -91,6 +111,7 @@ class EmulatedRunner:
         self._described: Described = described
         self._dims: dict[str, list[str | int]] = json.loads(dims)
         self._found: list[Failure] = []
+        self.printed = ""
         self._made: list[tuple[int, Variant]] | None = None
         self._beforehand = Beforehand(self._run_together)
         path = Path(program.path)
@@ -114,7 +135,7 @@ class EmulatedRunner:
         OpError
             For a launch that makes no sense on these inputs, and for a kernel that does not end.
         """
-        self._found = []
+        self._found, self.printed = [], ""
         try:
             with watch:
                 ready = self._beforehand.take(inputs)
@@ -137,7 +158,7 @@ class EmulatedRunner:
         buffers = self._compute(inputs, self._kernels, self._described.checks)
         names = [made.name for made in self._described.outputs]
         outputs = {name: buffers[name].data for name in names}
-        found = self._found
+        found, printed = self._found, self.printed
         named = self._outputs(buffers)
         renamed = dict(zip(names, named, strict=True)) if len(names) == 1 else {n: n for n in names}
         for at, variant in self._variants():
@@ -146,7 +167,7 @@ class EmulatedRunner:
             for name in names:
                 if other[name].data.tobytes() != outputs[name].tobytes():
                     named[variant_name(renamed[name], variant.label)] = other[name].data
-        self._found = found
+        self._found, self.printed = found, printed
         for name, array in inputs.items():
             after = buffers[name].data
             if after.tobytes() != np.ascontiguousarray(array).tobytes():
@@ -254,9 +275,11 @@ class EmulatedRunner:
             grid, block, arguments, shared=compute(launch.shared, names, shapes),
             checks=checks, backend=self._described.backend,
         )  # fmt: skip
+        self.printed = (self.printed + result.printed)[:MOST_PRINTED]
         if result.findings:
-            number = plain_ptx(self._data).number
-            self._found += [failure_of(f, self._program.root, number) for f in result.findings]
+            program, ptx = self._program, plain_ptx(self._data)
+            own = program.path if program.kind == "ptx" else ""
+            self._found += [failure_of(f, program.root, ptx, own) for f in result.findings]
         _take(launch, result.buffers, buffers)
 
     def _arguments(

@@ -19,7 +19,7 @@ from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.codec import MAX_OUTPUTS
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
 from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
-from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES
+from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import DTYPES, Case, Failure
 
@@ -53,11 +53,12 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Executed:
-    """Outputs of the judged call, what the checks found, and the call's seconds."""
+    """Outputs of the judged call, what the checks found, its seconds, and what kernels printed."""
 
     outputs: dict[str, np.ndarray]
     violations: tuple[Failure, ...]
     seconds: float
+    printed: str = ""
 
 
 def make_inputs(
@@ -162,7 +163,7 @@ class Executor:
                 os._exit(0)  # a fork that the program made came back here too
             limit_file_size(None)
             self._surroundings.put_back()
-        _check_total(outputs)
+        _check_outputs(outputs)
         return outputs
 
     def execute(self, request: Request, checks: Checks, values: Arrays | None = None) -> Executed:
@@ -225,6 +226,7 @@ class Executor:
             seconds = self._watch.seconds
             violations = buffers.violations(self._mutates(checks)) if watched else []
             violations += self._runner.violations()
+            printed = getattr(self._runner, "printed", "")
             if checks.repeat:
                 outputs = {name: array.copy() for name, array in outputs.items()}
                 buffers.restore()
@@ -237,15 +239,16 @@ class Executor:
         finally:
             if filled:
                 malloc.perturb(_NO_FILL)
-        return Executed(outputs, tuple(violations), seconds)
+        return Executed(outputs, tuple(violations), seconds, printed)
 
     def _mutates(self, checks: Checks) -> tuple[str, ...]:
         return self._program.mutates if checks.inputs_unchanged else self._program.input_names
 
 
-def _check_total(outputs: Arrays) -> None:
+def _check_outputs(outputs: Arrays) -> None:
     if len(outputs) > MAX_OUTPUTS:
         raise OpError(RunError("op-output-junk", f"{len(outputs)} outputs are over {MAX_OUTPUTS}"))
+    demand_bools(outputs)
     total = sum(array.nbytes for array in outputs.values())
     if total > MAX_OUTPUT_BYTES:
         raise OpError(RunError("op-output-shape", f"{total} bytes of outputs are over the limit"))

@@ -14,8 +14,10 @@ import gc
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from typing import NoReturn
@@ -25,6 +27,7 @@ import numpy as np
 import pybase64
 
 from gpuemu_flow.runners import channel, limits, malloc, observe, tracer, worker
+from gpuemu_flow.runners.sandbox import enter, spec
 
 PRELOADED = (base64, json, ml_dtypes, pybase64)
 _FDS_PER_SESSION = 5
@@ -54,6 +57,7 @@ class ForkServer:
         self._control = control
         self._requests = channel.FrameReader(control, max_fds=_FDS_PER_SESSION, wait=False)
         self._sessions: dict[int, socket.socket] = {}
+        self._scratch: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         self._wakeup, self._wakeup_end = os.pipe()
 
@@ -92,7 +96,9 @@ class ForkServer:
                     made.close()
         elif source == _CONTROL:
             while (request := self._requests.read()) is not None:
-                self._fork(fresh=bool(request.get("fresh")))
+                fence = request.get("sandbox")
+                sandbox = None if fence is None else spec.Sandbox.from_json(fence)
+                self._fork(fresh=bool(request.get("fresh")), sandbox=sandbox)
         elif source == _WAKEUP:
             try:
                 os.read(self._wakeup, 4096)
@@ -104,7 +110,7 @@ class ForkServer:
             kill_group(source)
             self._forget(source)
 
-    def _fork(self, *, fresh: bool) -> None:
+    def _fork(self, *, fresh: bool, sandbox: spec.Sandbox | None) -> None:
         fds = self._requests.fds[:_FDS_PER_SESSION]
         del self._requests.fds[:_FDS_PER_SESSION]
         if len(fds) < _FDS_PER_SESSION:
@@ -114,21 +120,27 @@ class ForkServer:
         server = os.getpid()
         incoming, outgoing = socket.socketpair()
         given = replace(given, notices=outgoing.fileno())
+        scratch = ""
         try:
+            scratch = enter.make_scratch() if sandbox is not None else ""
             pid = os.fork()
         except OSError as error:
             incoming.close()
+            _remove(scratch)
             _tell(lifeline, {"failed": error.strerror or str(error)})
             lifeline.close()
         else:
             if pid == 0:
+                if sandbox is not None:
+                    _fence(sandbox, scratch, given.stderr)
                 _child(given, server=server, fresh=fresh)
             self._sessions[pid] = lifeline
+            self._scratch[pid] = scratch
             lifeline.setblocking(False)
             self._selector.register(lifeline, selectors.EVENT_READ, pid)
             taker = tracer.Incoming(incoming, os.dup(given.report), pid)
             self._selector.register(incoming, selectors.EVENT_READ, taker)
-            _tell(lifeline, {"pid": pid})
+            _tell(lifeline, {"pid": pid, "scratch": scratch})
         outgoing.detach()
         for fd in given.numbers():
             os.close(fd)
@@ -165,6 +177,7 @@ class ForkServer:
             if lifeline is not None:
                 _tell(lifeline, {"exit": os.waitstatus_to_exitcode(status)})
                 self._forget(pid)
+            _remove(self._scratch.pop(pid, ""))
         if not self._sessions:
             # Processes that left their session were adopted; with no session alive they are
             # nobody's.
@@ -180,7 +193,9 @@ class ForkServer:
             try:
                 os.waitpid(-1, 0)
             except ChildProcessError:
-                return
+                break
+        for scratch in self._scratch.values():
+            _remove(scratch)
 
 
 def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
@@ -188,6 +203,25 @@ def _tell(lifeline: socket.socket, message: dict[str, object]) -> None:
         channel.send(lifeline, message)
     except channel.ChannelClosedError:
         pass
+
+
+def _remove(scratch: str) -> None:
+    """Remove a session's folder, whatever the program made of it."""
+    if not scratch:
+        return
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+    except RecursionError:  # folders in folders in folders
+        subprocess.run(["rm", "-rf", "--", scratch], check=False, stderr=subprocess.DEVNULL)
+
+
+def _fence(sandbox: spec.Sandbox, scratch: str, stderr: int) -> None:
+    """Put the wall into force in the forked process, or end it."""
+    try:
+        enter.enter(sandbox, scratch)
+    except BaseException as error:
+        os.write(stderr, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
+        os._exit(spec.FAILED)
 
 
 def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import Checks, Outcome, Program, Request
+from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
 from gpuemu_flow.runners.process import (
     ServerDiedError,
@@ -20,6 +20,7 @@ from gpuemu_flow.runners.process import (
     WorkerProcess,
     startup_environment,
 )
+from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
 from gpuemu_flow.runners.session import ProgramSession
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.runners.supervise import Supervisor
@@ -117,12 +118,15 @@ class Pool:
 
     def _open(self, program: Program) -> WorkerProcess:
         """A new worker below the shared fork server."""
+        _check_fence(program)
         env = startup_environment(program.env)
         complaint = ""
         for _ in range(_SERVER_STARTS):
             server = self._server(env)
             try:
-                return server.open_worker(fresh=program.isolation == "spawn")
+                return server.open_worker(
+                    fresh=program.isolation == "spawn", sandbox=program.sandbox
+                )
             except ServerDiedError:
                 complaint = server.stderr_tail()
                 self._discard(env, server)
@@ -132,9 +136,10 @@ class Pool:
     def _open_private(self, program: Program) -> Iterator[WorkerProcess]:
         """A worker below a fork server of its own."""
         self._check_open()
+        _check_fence(program)
         server = ServerHandle({**self._env, **startup_environment(program.env)})
         try:
-            yield server.open_worker(fresh=program.isolation == "spawn")
+            yield server.open_worker(fresh=program.isolation == "spawn", sandbox=program.sandbox)
         except ServerDiedError:
             raise _no_server(server.stderr_tail()) from None
         finally:
@@ -156,7 +161,12 @@ class Pool:
                 finally:
                     worker_client.close()
 
-        return Supervisor(program.isolation, lambda: talk(self._open(program)), open_private)
+        return Supervisor(
+            program.isolation,
+            lambda: talk(self._open(program)),
+            open_private,
+            leaves_nothing=program.kind in EMULATED,
+        )
 
     @contextlib.contextmanager
     def session(
@@ -311,6 +321,13 @@ class Pool:
                 worker_client.close()
                 if on_observed is not None:
                     on_observed(sightings.observation())
+
+
+def _check_fence(program: Program) -> None:
+    """Refuse to run what must be fenced and cannot be; RunnerError ``sandbox-missing``."""
+    fence = program.sandbox
+    if fence is not None and fence.required and lacks(fence.level):
+        raise RunnerError(missing_problem(fence.level))
 
 
 def _no_server(complaint: str) -> RunnerError:

@@ -13,11 +13,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
 from gpuemu_flow.runners import channel, memfd
+from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
 from gpuemu_flow.types import Json
 
@@ -94,6 +96,7 @@ class WorkerProcess:
         self._poll.register(self.sock, select.POLLIN)
         self._poll.register(self._lifeline, select.POLLIN)
         self.pid = 0
+        self.scratch = ""
         self._busy = False
         self._closed = False
         self._server_died = False
@@ -111,7 +114,7 @@ class WorkerProcess:
     def follow_with(self, sightings: Sightings) -> None:
         """Let what the program is seen to use be collected there."""
         self.sightings = sightings
-        sightings.follow(self.report)
+        sightings.follow(self.report, self.scratch)
 
     def wait_started(self, seconds: float) -> None:
         """Wait for the process id.
@@ -139,6 +142,7 @@ class WorkerProcess:
             reason = f"a worker cannot be started: {fact.get('failed')}"
             raise RunnerError(Problem("worker-not-started", reason, "run fewer jobs at once"))
         self.pid = int(fact["pid"])
+        self.scratch = str(fact.get("scratch", ""))
 
     def _poll_lifeline(self, seconds: float) -> bool:
         poll = select.poll()
@@ -287,13 +291,15 @@ class ServerHandle:
         """Tell whether the server runs."""
         return self._process.poll() is None
 
-    def open_worker(self, *, fresh: bool) -> WorkerProcess:
+    def open_worker(self, *, fresh: bool, sandbox: Sandbox | None = None) -> WorkerProcess:
         """A new worker process.
 
         Parameters
         ----------
         fresh : bool
             A new interpreter instead of a fork.
+        sandbox : Sandbox, optional
+            In force before anything else happens in it.
 
         Raises
         ------
@@ -304,7 +310,9 @@ class ServerHandle:
         worker = WorkerProcess(self._process.pid)
         try:
             with self._lock:
-                channel.send(self._control, {"fresh": fresh}, worker.hand_over())
+                fence = None if sandbox is None else asdict(sandbox)
+                request = {"fresh": fresh, "sandbox": fence}
+                channel.send(self._control, request, worker.hand_over())
             worker.handed_over()
             worker.wait_started(START_SECONDS)
         except channel.ChannelClosedError:

@@ -57,12 +57,22 @@ class Sightings:
         self._changes = OwnChanges()
         self._inside: set[str] = set()
         self._followed: dict[int, int] = {}
+        self._scratch: set[str] = set()
         self._made = Observation()
         self._is_made = True
 
-    def follow(self, fd: int) -> None:
-        """Read a worker's records from now on."""
+    def follow(self, fd: int, scratch: str = "") -> None:
+        """Read a worker's records from now on.
+
+        Parameters
+        ----------
+        fd : int
+        scratch : str
+            The worker's own folder: empty at first, and gone with it.
+        """
         self._followed.setdefault(fd, 0)
+        if scratch:
+            self._scratch.add(scratch)
 
     def leave(self, fd: int) -> None:
         """Read what there is for the last time; the descriptor may be closed afterwards."""
@@ -154,6 +164,8 @@ class Sightings:
             path = _source_of(path)
         if kind in CHANGES:
             changes.take(kind, path)
+            return
+        if any(f"{path}/".startswith(f"{folder}/") for folder in self._scratch):
             return
         if kind == MISSED and (changes.is_gone(path) or path.endswith("_hook__")):
             return

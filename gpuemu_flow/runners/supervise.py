@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from gpuemu_flow.runners.api import REFUSALS
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.runners.work import Work
+
+
+def _refusal(attempt: Attempt) -> tuple[str, str] | None:
+    """Give the slug and words of a launch that was refused; None for another outcome."""
+    error = attempt.outcome.error
+    return None if error is None or error.slug not in REFUSALS else (error.slug, error.message)
 
 
 def _perform(work: Work, worker_client: WorkerClient) -> Attempt:
@@ -18,7 +25,8 @@ class Supervisor:
 
     All cases share a forked process while things go well. A case that goes wrong after others ran
     in its process is tried alone, to find out whether it or an earlier one is to blame; when the
-    process was lost, every later case gets a process of its own. Timeouts are not repeated.
+    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor is
+    a launch that the emulator refused once more in the same words.
 
     Parameters
     ----------
@@ -28,6 +36,8 @@ class Supervisor:
         A conversation with a new worker.
     open_private : callable
         The same below a fork server of its own, for programs that kill their parent process.
+    leaves_nothing : bool
+        Nothing of the program outlives a case, so that an error is always the case's own.
     """
 
     def __init__(
@@ -35,6 +45,8 @@ class Supervisor:
         isolation: str,
         open_worker: Callable[[], WorkerClient],
         open_private: Callable[[], AbstractContextManager[WorkerClient]],
+        *,
+        leaves_nothing: bool = False,
     ) -> None:
         self._isolation = isolation
         self._open_worker = open_worker
@@ -46,6 +58,8 @@ class Supervisor:
         self._begun = False
         self._was_alone = True
         self._failed_early: Attempt | None = None
+        self._leaves_nothing = leaves_nothing
+        self._refused: set[tuple[str, str]] = set()
 
     def close(self) -> None:
         """End the worker that is kept."""
@@ -105,12 +119,28 @@ class Supervisor:
         elif attempt.timed_out or was_alone:
             if attempt.ended:
                 self._isolate()
+        elif self._is_settled(attempt):
+            pass
         elif self._isolation == "fork" or attempt.ended:
             process_lost = attempt.ended
             attempt = self._alone(work)
             if process_lost or attempt.outcome.ok:
                 self._isolate()
+        if was_alone or not attempt.outcome.ok:
+            self._note_refusal(attempt)
         return attempt
+
+    def _is_settled(self, attempt: Attempt) -> bool:
+        """Tell whether another process would only say the same again."""
+        if attempt.ended:
+            return False
+        return self._leaves_nothing or _refusal(attempt) in self._refused
+
+    def _note_refusal(self, attempt: Attempt) -> None:
+        """Remember what was refused in a process that ran nothing before."""
+        refusal = _refusal(attempt)
+        if refusal is not None:
+            self._refused.add(refusal)
 
     def _isolate(self) -> None:
         """From here on each case gets a process of its own, unless one for all was asked for."""

@@ -24,6 +24,13 @@ def element_type(array: np.ndarray) -> str:
     return name
 
 
+def demand_bools(arrays: Mapping[str, np.ndarray]) -> None:
+    """OpError ``op-output-junk`` where an output claims to be of bools, and holds other bytes."""
+    for name, array in arrays.items():
+        if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
+            raise _fail("op-output-junk", f"output {name!r} holds bytes that are no bool")
+
+
 def _fail(slug: str, message: str, hint: str = "") -> OpError:
     return OpError(RunError(slug, message, hint))
 

@@ -6,7 +6,6 @@ import importlib
 import math
 import os
 import struct
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +22,9 @@ from gpuemu_flow.emulator.launch import (
     load_kernel,
 )
 from gpuemu_flow.errors import FlowError, Problem, RunnerError
+from gpuemu_flow.runners.api import MOST_PRINTED
 from gpuemu_flow.runners.emulated import failure_of
+from gpuemu_flow.runners.planted import PtxFolder
 from gpuemu_flow.runners.triton_compiled import Compiled
 from gpuemu_flow.runners.triton_cuda import Patch, shared_bytes
 from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
@@ -44,10 +45,14 @@ class CompiledTriton:
     checks : sequence of str
     root : str
         The workspace.
+    exchange : PtxFolder, optional
+        PTX to run in the place of what Triton makes.
 
     Attributes
     ----------
     device : CpuDevice
+    printed : str
+        The beginning of what the kernels of the latest `running` wrote.
 
     Raises
     ------
@@ -55,7 +60,9 @@ class CompiledTriton:
         ``triton-missing`` without torch or triton.
     """
 
-    def __init__(self, arch: str, checks: Sequence[str], root: str) -> None:
+    def __init__(
+        self, arch: str, checks: Sequence[str], root: str, exchange: PtxFolder | None = None
+    ) -> None:
         self.torch = package("torch")
         self._triton = package("triton")
         number = int("".join(c for c in arch if c.isdigit()))
@@ -65,8 +72,10 @@ class CompiledTriton:
         self._jit = package("triton.runtime.jit").JITFunction
         self._run_jit = self._jit.run
         self.device = CpuDevice(self.torch, self._on_address, self._capability)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[bytes, Kernel] = {}
+        self._exchange = exchange or PtxFolder()
         self._found: list[Failure] = []
+        self.printed = ""
         self._addressed = False
         self._internal = False
         self._tuned: Mapping[str, Any] | None = None
@@ -81,7 +90,7 @@ class CompiledTriton:
         run : int
             1 gives new memory other values, so that what nobody writes differs from run 0.
         """
-        self._found, self._addressed = [], False
+        self._found, self._addressed, self.printed = [], False, ""
         self.device.made_uninitialised, self.device.run = False, run
         self.device.new.clear()
         config = importlib.import_module("triton.runtime.driver").driver
@@ -158,12 +167,10 @@ class CompiledTriton:
 
     def _kernel(self, compiled: Any) -> Kernel:
         """The emulator's form of a compiled kernel."""
-        text = compiled.asm["ptx"]
-        known = self._kernels.get(text)
+        data = self._exchange.exchanged(compiled.asm["ptx"].encode())
+        known = self._kernels.get(data)
         if known is None:
-            known = self._kernels[text] = load_kernel(
-                text.encode(), f"{compiled.metadata.name}.ptx"
-            )
+            known = self._kernels[data] = load_kernel(data, f"{compiled.metadata.name}.ptx")
         return known
 
     def _launch(
@@ -192,14 +199,14 @@ class CompiledTriton:
         scratch = (getattr(metadata, "global_scratch_size", 0) or 0) * math.prod(blocks)
         arguments = [*given, BufferArgument(np.zeros(scratch, np.uint8), False, "scratch")]
         arguments += [ScalarArgument(bytes(8))] * (len(emulated.parameters) - len(arguments))
+        self._exchange.launched(compiled.asm["ptx"].encode())
         result = emulated.launch(
             blocks, [int(metadata.num_warps) * 32], arguments[: len(emulated.parameters)],
             shared=int(metadata.shared), checks=self._checks,
         )  # fmt: skip
         memory.take_back(result.buffers)
         self._found += [failure_of(finding, self._root) for finding in result.findings]
-        if result.printed:
-            sys.stderr.write(result.printed)
+        self.printed = (self.printed + result.printed)[:MOST_PRINTED]
 
     def _bound(
         self, kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
 from gpuemu_flow.runners.api import Program, op_error
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.imports import load_function
+from gpuemu_flow.runners.planted import PtxFolder
 from gpuemu_flow.runners.triton_interpreter import SWITCH, Interpreter
 from gpuemu_flow.runners.triton_unwritten import suspicious, unwritten
 from gpuemu_flow.runners.watch import Watch
@@ -77,6 +79,7 @@ class TritonRunner(CallableRunner):
         except RunnerError as failed:
             raise op_error(failed) from None
         self._found: list[Failure] = []
+        self.printed = ""
         self._run = 0
         with self._interpreter.running():
             host = load_function(program)
@@ -105,6 +108,7 @@ class TritonRunner(CallableRunner):
         except FlowError as error:
             raise op_error(error) from None
         self._found = self._interpreter.failures()
+        self.printed = getattr(self._interpreter, "printed", "")
         if self._interpreter.device.made_uninitialised and suspicious(outputs):
             again = self._again(copies, watch) if copies is not None else None
             self._found += unwritten(outputs, again)
@@ -129,8 +133,9 @@ def _maker(program: Program) -> Interpreter | CompiledTriton:
         return Interpreter()
     from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it
 
-    _, arch, checks = program.argv
-    return CompiledTriton(arch, tuple(filter(None, checks.split(","))), program.root)
+    _, arch, checks, *folder = program.argv
+    exchange = PtxFolder(Path(folder[0]) if folder else None)
+    return CompiledTriton(arch, tuple(filter(None, checks.split(","))), program.root, exchange)
 
 
 def _copied(inputs: Inputs) -> Inputs | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Work(Protocol):
@@ -52,9 +54,16 @@ class CaseToFile:
             "type": "case",
             "case": case.to_json(),
             "input_dtype": self._request.input_dtype,
-            "out": str(self._staged),
         }
-        return worker_client.post(message, case.index, checks=self._checks)
+        # Opened here: the worker need not reach the cache, and a program not know where it lies.
+        try:
+            fd = os.open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+        except OSError as error:
+            raise self._not_staged(error.strerror or str(error)) from None
+        try:
+            return worker_client.post(message, case.index, checks=self._checks, fds=[fd])
+        finally:
+            os.close(fd)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`; RunnerError ``staging-failed`` when the file cannot be written."""
@@ -62,12 +71,16 @@ class CaseToFile:
         attempt, answer = worker_client.collect(index)
         if "staging" in answer:
             worker_client.worker.kill()
-            problem = f"outputs cannot be written: {answer['staging']!s:.200}"
-            folder = str(self._staged.parent)
-            raise RunnerError(Problem("staging-failed", problem, file=folder))
+            raise self._not_staged(f"{answer['staging']!s:.200}")
         if attempt.outcome.ok and not is_staged(self._staged, attempt.outcome):
             return worker_client.broken(index)
         return attempt
+
+    def _not_staged(self, reason: str) -> RunnerError:
+        folder = str(self._staged.parent)
+        return RunnerError(
+            Problem("staging-failed", f"outputs cannot be written: {reason}", file=folder)
+        )
 
 
 @dataclass(frozen=True)
@@ -161,6 +174,7 @@ class CallResult:
     slots: Mapping[str, Slot]
     violations: tuple[Failure, ...]
     duration_s: float
+    printed: str = ""
 
 
 class CallMany:
@@ -216,6 +230,7 @@ class CallMany:
                         read_slots(item),
                         tuple(failure_from_json(f) for f in item["violations"]),
                         float(item["seconds"]),
+                        str(item["printed"])[:MOST_PRINTED],
                     )
                     for item in answer["items"]
                 ]

@@ -276,15 +276,19 @@ class Worker:
         serial, checks = self._begin(message)
         request = Request(Case.from_json(message["case"]), message["input_dtype"])
         index = request.case.index
+        fds, self._reader.fds = self._reader.fds, []
+        staged = keep_high(fds[0])
         try:
             executed = self._executed(request, checks)
             self._conduct.demand(checks)
-            with self._conduct.own_work():
-                digest, size = _stage(message["out"], executed)
+            digest, size = _stage(staged, executed)
         except _StagingError as failed:
             return {"type": "outcome", "serial": serial, "staging": str(failed)}
         except BaseException as error:  # programs may raise anything
             return _reply(serial, Outcome(index, ok=False, error=self._failed(error)))
+        finally:
+            with suppress(OSError):  # the program closed it
+                os.close(staged)
         return _reply(serial, _outcome(index, executed, digest, size))
 
     def _executed(self, request: Request, checks: Checks) -> Executed:
@@ -359,7 +363,7 @@ class Worker:
         assert self._arena is not None  # noqa: S101 - comes with the first call
         self._conduct.demand(checks)
         written = self._arena.write(executed.outputs, start=start)
-        return _CallRecord(written, executed.violations, executed.seconds)
+        return _CallRecord(written, executed.violations, executed.seconds, executed.printed)
 
 
 @dataclass(frozen=True)
@@ -369,9 +373,11 @@ class _CallRecord:
     slots: dict[str, Slot]
     violations: tuple[Failure, ...]
     seconds: float
+    printed: str
 
     def to_json(self) -> dict[str, Json]:
         return {
+            "printed": self.printed,
             "slots": {name: slot.to_json() for name, slot in self.slots.items()},
             "violations": [failure_to_json(failure) for failure in self.violations],
             "seconds": self.seconds,
@@ -382,10 +388,10 @@ class _StagingError(Exception):
     """The blob cannot be written, and the program is not to blame."""
 
 
-def _stage(path: str, executed: Executed) -> tuple[str, int]:
-    """Write the outputs as a blob; its digest and size."""
+def _stage(fd: int, executed: Executed) -> tuple[str, int]:
+    """Write the outputs as a blob to a file that the coordinator has opened; digest and size."""
     try:
-        with open(path, "wb", buffering=0) as stream:  # noqa: PTH123
+        with open(fd, "wb", buffering=0, closefd=False) as stream:
             return blobs.write(stream, executed.outputs)
     except OSError as error:
         text = error.strerror or str(error)
@@ -408,6 +414,7 @@ def _outcome(index: int, executed: Executed, digest: str, size: int) -> Outcome:
         outputs=infos,
         violations=executed.violations,
         duration_s=executed.seconds,
+        printed=executed.printed,
     )
 
 

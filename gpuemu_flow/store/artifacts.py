@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
@@ -10,6 +11,78 @@ from gpuemu_flow.types import Json
 
 FOLDER = "wire-artifacts"
 _KERNEL = "kernel:"
+
+
+@dataclass(frozen=True)
+class OwnFigures:
+    """Figures that the protocol has no names for, where this tool measured the kernel."""
+
+    registers: int | None
+    metric_source: str
+    max_live: int | None
+
+
+@dataclass(frozen=True)
+class ArtifactMetrics:
+    """The protocol's counts of one kernel; `to_json` is its ``ArtifactMetrics``.
+
+    Attributes
+    ----------
+    kernel_name : str
+    register_count, spill_count, local_memory_bytes, shared_memory_bytes, instruction_count : int
+    patterns_found : tuple of str
+    source : str
+        ``Ptx``, ``Sass`` or ``Both``.
+    timestamp : int
+        Unix time in s.
+    own : OwnFigures or None
+    """
+
+    kernel_name: str
+    register_count: int
+    spill_count: int
+    local_memory_bytes: int
+    shared_memory_bytes: int
+    instruction_count: int
+    patterns_found: tuple[str, ...]
+    source: str
+    timestamp: int
+    own: OwnFigures | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON; `from_json` is its inverse."""
+        out: dict[str, Json] = {name: value for name, value in vars(self).items() if name != "own"}
+        out |= {"patterns_found": list(self.patterns_found), "ptx_content": None}
+        return out | ({} if self.own is None else vars(self.own))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> ArtifactMetrics:
+        """Rebuild from `to_json`'s form; KeyError, TypeError or ValueError when it is not that."""
+        own = None
+        if "metric_source" in data:
+            own = OwnFigures(data["registers"], str(data["metric_source"]), data["max_live"])
+        return cls(
+            kernel_name=str(data["kernel_name"]),
+            **{name: int(data[name]) for name in COUNTS},
+            patterns_found=tuple(map(str, data["patterns_found"])),
+            source=str(data["source"]),
+            timestamp=int(data["timestamp"]),
+            own=own,
+        )
+
+
+COUNTS = (
+    "register_count", "spill_count", "local_memory_bytes", "shared_memory_bytes",
+    "instruction_count",
+)  # fmt: skip
+
+
+def artifact_metrics(data: Json) -> ArtifactMetrics | None:
+    """Read stored figures of a kernel; None when they have another form."""
+    try:
+        return ArtifactMetrics.from_json(data)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 class ArtifactStore:
@@ -23,16 +96,15 @@ class ArtifactStore:
     def __init__(self, cache: WorkspaceCache) -> None:
         self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
 
-    def put(self, name: str, metrics: Mapping[str, Json]) -> None:
-        """Keep a kernel's figures in place of its last ones."""
-        self._records.put(_KERNEL + name, dict(metrics))
+    def put(self, metrics: ArtifactMetrics) -> None:
+        """Store a kernel's figures in place of its last ones."""
+        self._records.put(_KERNEL + metrics.kernel_name, metrics.to_json())
 
-    def get(self, name: str) -> dict[str, Json] | None:
-        """Return a kernel's figures; None when there are none."""
-        found: dict[str, Json] | None = self._records.get(_KERNEL + name)
-        return found
+    def get(self, name: str) -> ArtifactMetrics | None:
+        """Return a kernel's figures; None when there are none, or none that can be read."""
+        return artifact_metrics(self._records.get(_KERNEL + name))
 
-    def everything(self) -> dict[str, dict[str, Json]]:
+    def everything(self) -> dict[str, ArtifactMetrics]:
         """Return the figures of every kernel, sorted by name."""
         names = sorted(k.removeprefix(_KERNEL) for k in self._records if k.startswith(_KERNEL))
         return {name: metrics for name in names if (metrics := self.get(name)) is not None}

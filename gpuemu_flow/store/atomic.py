@@ -56,6 +56,18 @@ def write_atomic(path: Path, data: bytes) -> None:
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Do what `write_atomic` does, in a folder that exists.
+
+    Raises
+    ------
+    StoreError
+        ``cache-disk-full`` or ``cache-not-writable``; the old file is still there.
+    """
+    with disk_errors(path):
         handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
         temporary = Path(name)
         try:

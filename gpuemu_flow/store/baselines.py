@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem, StoreError, UsageError, did_you_mean
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.artifacts import ArtifactMetrics
+from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import Json, number_from_json, number_to_json
@@ -78,7 +79,7 @@ class Baseline:
         Op to dtype to the summary of its comparison.
     submitted : tuple of SubmittedResult or None
         For ``CompareBaseline``; None where only figures of kernels were stored.
-    artifacts : mapping of str to mapping, or None
+    artifacts : mapping of str to ArtifactMetrics, or None
         For ``DiffArtifactBaseline``: figures by kernel; None where only results were stored.
     of_run : bool
         The workspace was brought up to date when it was stored; clients store without that.
@@ -91,7 +92,7 @@ class Baseline:
     kernels: Mapping[str, list[Json]] = field(default_factory=dict)
     results: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     submitted: tuple[SubmittedResult, ...] | None = None
-    artifacts: Mapping[str, Mapping[str, Json]] | None = None
+    artifacts: Mapping[str, ArtifactMetrics] | None = None
     of_run: bool = True
 
     @property
@@ -102,7 +103,11 @@ class Baseline:
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
         submitted = None if self.submitted is None else [r.to_json() for r in self.submitted]
-        return {"kind": KIND, "format": FORMAT, **vars(self), "submitted": submitted}
+        artifacts = None
+        if self.artifacts is not None:
+            artifacts = {name: metrics.to_json() for name, metrics in self.artifacts.items()}
+        parts = {**vars(self), "submitted": submitted, "artifacts": artifacts}
+        return {"kind": KIND, "format": FORMAT, **parts}
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
@@ -132,7 +137,6 @@ class Baseline:
                 for dtypes in results.values()
             )
             and (artifacts is None or isinstance(artifacts, dict))
-            and all(isinstance(metrics, dict) for metrics in (artifacts or {}).values())
         )
         if not good:
             raise ValueError("its kernels, results or environment have another form")
@@ -141,6 +145,14 @@ class Baseline:
                 values["submitted"] = tuple(map(SubmittedResult.from_json, values["submitted"]))
             except (KeyError, TypeError) as error:
                 raise ValueError("its submitted results have another form") from error
+        if artifacts is not None:
+            try:
+                values["artifacts"] = {
+                    str(name): ArtifactMetrics.from_json(metrics)
+                    for name, metrics in artifacts.items()
+                }
+            except (KeyError, TypeError) as error:
+                raise ValueError("its figures of kernels have another form") from error
         return cls(**values)
 
 
@@ -188,7 +200,7 @@ class BaselineStore:
         """Store a baseline, in place of an older one of its name; whether there was one."""
         path = self._path(baseline.tag)
         existed = path.exists()
-        write_atomic(path, seal(baseline.to_json()))
+        self._cache.files.write(path, seal(baseline.to_json()))
         return existed
 
     def get(self, tag: str) -> Baseline:
@@ -235,7 +247,9 @@ class BaselineStore:
 
     def list(self) -> tuple[Baseline, ...]:
         """All baselines, newest first."""
-        found = [self._read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        found = [
+            self._read(path) for path in sorted(self._cache.files.list_files(self._folder, _SUFFIX))
+        ]
         known = [baseline for baseline in found if baseline is not None]
         return tuple(sorted(known, key=lambda b: (b.created, b.tag), reverse=True))
 
@@ -249,8 +263,7 @@ class BaselineStore:
         """
         self.get(tag)
         path = self._path(tag)
-        with disk_errors(path):
-            path.unlink(missing_ok=True)
+        self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
         """Drop the oldest baselines beyond a number, but not the one named; those dropped.
@@ -281,7 +294,7 @@ class BaselineStore:
     def _read(self, path: Path) -> Baseline | None:
         """A stored baseline; None when there is none, or it was damaged and is set aside."""
         try:
-            baseline = Baseline.from_json(unseal(path.read_bytes()))
+            baseline = Baseline.from_json(unseal(self._cache.files.read(path)))
             if self._path(baseline.tag) != path:
                 raise ValueError("is stored under another name")
         except OSError:

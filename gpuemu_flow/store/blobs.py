@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
+from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.keys import digest_bytes
+from gpuemu_flow.store.private_files import PrivateFolder
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 SUFFIX = ".safetensors"
+LARGEST = 1 << 40
+"""Bytes of the largest blob that is read."""
 
 
 class BlobStore:
@@ -21,12 +25,14 @@ class BlobStore:
     Parameters
     ----------
     folder : Path
+        Lies in the cache folder.
     set_aside : callable
         Called with a file whose content is not what its name says.
     """
 
     def __init__(self, folder: Path, set_aside: Callable[[Path, str], None]) -> None:
         self.folder = folder
+        self._files = PrivateFolder(folder.parent)
         self._set_aside = set_aside
 
     def path(self, digest: str) -> Path:
@@ -43,46 +49,54 @@ class BlobStore:
 
     def has(self, digest: str) -> bool:
         """Tell whether a file of that name exists; its content is verified by `read`."""
-        return self.path(digest).exists()
+        return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:
         """Bytes of a blob, 0 when there is none."""
         try:
-            return self.path(digest).stat().st_size
+            return self.path(digest).lstat().st_size
         except FileNotFoundError:
             return 0
 
     def delete(self, digest: str) -> None:
         """Remove one blob; silent when there is none."""
-        self.path(digest).unlink(missing_ok=True)
+        self._files.remove(self.path(digest))
+
+    def _mode(self, digest: str) -> int:
+        try:
+            return self.path(digest).lstat().st_mode
+        except FileNotFoundError:
+            return 0
 
     def read(self, digest: str) -> bytes | None:
         """The content, or None when it is absent or was damaged (then it is set aside)."""
         path = self.path(digest)
         try:
-            data = path.read_bytes()
+            data = self._files.read(path, LARGEST)
         except FileNotFoundError:
             return None
         if digest_bytes(data) != digest:
             self._set_aside(path, "content does not match its digest")
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # recently used: the collector takes the oldest first
+            os.utime(
+                path, follow_symlinks=False
+            )  # recently used: the collector takes the oldest first
         return data
 
     def write(self, data: bytes) -> str:
         """Store bytes; their digest."""
         digest = digest_bytes(data)
         path = self.path(digest)
-        if not path.exists():
-            write_atomic(path, data)
+        if not self.has(digest):
+            self._files.write(path, data)
         return digest
 
     def publish(self, staged: Path, digest: str) -> None:
         """Move a finished file from the staging folder to its place."""
         path = self.path(digest)
+        self._files.make(path.parent)
         with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             staged.replace(path)
 
     def collect(self, size_limit: int, keep: Iterable[str] = ()) -> tuple[int, int]:
@@ -103,9 +117,9 @@ class BlobStore:
         kept = set(keep)
         files: list[tuple[float, int, Path]] = []
         total = 0
-        for path in self.folder.glob(f"*/*{SUFFIX}"):
+        for path in self._files.list_files(self.folder, SUFFIX, depth=1):
             with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
+                status = path.lstat()
                 total += status.st_size
                 if path.stem not in kept:
                     files.append((status.st_mtime, status.st_size, path))
@@ -119,10 +133,15 @@ class BlobStore:
                 freed += size
         return deleted, freed
 
+    def volume(self) -> int:
+        """Return the bytes that all blobs take."""
+        found = self._files.list_files(self.folder, SUFFIX, depth=1)
+        return sum(path.lstat().st_size for path in found)
+
     def verify(self) -> list[str]:
         """Read every blob; the digests of those that were damaged and set aside."""
         return [
             path.stem
-            for path in sorted(self.folder.glob(f"*/*{SUFFIX}"))
+            for path in sorted(self._files.list_files(self.folder, SUFFIX, depth=1))
             if not _DIGEST.fullmatch(path.stem) or self.read(path.stem) is None
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,12 +17,14 @@ from diskcache import Cache, Timeout
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.store.atomic import disk_errors
 from gpuemu_flow.store.disk import BytesDisk, ForeignRecordError
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
 _MAGIC = b"gf1\n"
 _CHECK = 16  # bytes of sha256 before the payload: damage, not forgery, is what they must show
 _FULL = ("disk is full", "disk i/o error", "unable to open", "readonly database")
 _LOCKED = "database is locked"
+_DATABASE_FILES = ("", "-wal", "-shm", "-journal")
 _LOCK_SECONDS = 30.0
 _ATTEMPTS = 5  # what damages the database may do so again while it is made anew
 
@@ -69,7 +72,7 @@ class JsonStore:
     Parameters
     ----------
     folder : Path
-        The diskcache's folder.
+        The diskcache's folder; it lies in the cache folder.
     set_aside : callable
         Called with a damaged file or folder; moves it out of the way and reports it.
     size_limit : int
@@ -87,6 +90,7 @@ class JsonStore:
         evict: bool = False,
     ) -> None:
         self._folder = folder
+        self._files = PrivateFolder(folder.parent)
         self._database = folder / "cache.db"
         self._set_aside = set_aside
         self._damaged = 0
@@ -99,7 +103,7 @@ class JsonStore:
 
     def _open(self) -> Cache:
         with disk_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._make_private()
             return Cache(
                 str(self._folder),
                 disk=BytesDisk,
@@ -110,6 +114,18 @@ class JsonStore:
                 sqlite_synchronous=1,
                 sqlite_cache_size=_CACHED_PAGES,
             )
+
+    def _make_private(self) -> None:
+        """Make the database for this user alone, and look that SQLite follows no link to one.
+
+        SQLite gives the files beside a database the database's own mode.
+        """
+        self._files.make(self._folder)
+        # Looked at, not opened: closing a file would drop the locks that SQLite holds on it.
+        for suffix in _DATABASE_FILES:
+            self._files.check_file(Path(f"{self._database}{suffix}"))
+        with contextlib.suppress(FileExistsError):
+            os.close(self._files.open(self._database, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def _opened(self) -> Cache:
         with self._lock:
@@ -203,7 +219,7 @@ class JsonStore:
         name = hashlib.sha256(key.encode()).hexdigest()[:16]
         path = self._folder / f"record-{name}"
         with contextlib.suppress(OSError):
-            path.write_bytes(record or b"")
+            self._files.write(path, record or b"")
             self._set_aside(path, f"damaged record {key[:80]!r}: {error}")
 
     def put(self, key: str, value: Json) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from pathlib import Path
 from typing import Any
 
 from diskcache import Disk
 from diskcache.core import MODE_BINARY, MODE_RAW, UNKNOWN
+
+from gpuemu_flow.errors import StoreError
+from gpuemu_flow.store.private_files import PrivateFolder
 
 _OWN_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
 
@@ -21,6 +26,10 @@ class BytesDisk(Disk):  # type: ignore[misc]
     diskcache's own Disk unpickles whatever a row says is a pickle and opens whatever file name a
     row holds, ``../x`` included; a cache folder that someone else can write to would run code.
     """
+
+    def __init__(self, directory: str, **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        self._files = PrivateFolder(Path(directory))
 
     def put(self, key: object) -> tuple[str, bool]:
         """Key to database form."""
@@ -38,17 +47,23 @@ class BytesDisk(Disk):  # type: ignore[misc]
         """Value to database form."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
-        return super().store(value, read, key)
+        if len(value) < self.min_file_size:
+            return super().store(value, read, key)
+        filename, path = self.filename(key, value)
+        self._files.write(Path(path), value)
+        return len(value), MODE_BINARY, filename, None
 
     def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
         """Database form to value."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
         if mode == MODE_BINARY and filename and _OWN_FILE.fullmatch(filename) and not read:
-            return bytes(super().fetch(mode, filename, value, read))
+            return self._files.read(self._files.root / filename)
         raise ForeignRecordError("value is not bytes of ours")
 
     def remove(self, file_path: str) -> None:
         """Delete a value's file; names that are not ours are left alone."""
         if _OWN_FILE.fullmatch(file_path):
-            super().remove(file_path)
+            with contextlib.suppress(StoreError):
+                self._files.check((self._files.root / file_path).parent)
+                super().remove(file_path)

@@ -11,18 +11,47 @@ from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")
 OBSERVED = "observed"
+_MAX_DEPTH = 6  # of a part whose differences are named one by one
 _OF_CODE = ("file", "link", "missing", "folder")
 
 
-def trigger_of(change: str) -> str:
-    """Return which of `TRIGGERS` a part named by `changed_parts` belongs to, or ``stage``.
+@dataclass(frozen=True)
+class BuildReason:
+    """One reason why a task would run.
 
-    Observed files count as code, variables and packages as environment.
+    Attributes
+    ----------
+    part : str
+        Part of the key that changed; or ``state``, ``output``, ``forced`` or ``follows``.
+    name : str
+        What changed within the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
+    old, new : JSON
+        Values before and now; None stands for absent.
     """
-    part, _, rest = change.partition(".")
-    if part != OBSERVED:
-        return part
-    return "code" if rest.partition(" ")[0] in _OF_CODE else "env"
+
+    part: str
+    name: str = ""
+    old: Json = None
+    new: Json = None
+
+    @property
+    def what(self) -> str:
+        """Name the part and what changed in it, ``code.scripts/softmax.py``."""
+        return f"{self.part}.{self.name}" if self.name else self.part
+
+    @property
+    def trigger(self) -> str:
+        """Name the one of `TRIGGERS` that it belongs to, or its own part.
+
+        Observed files count as code, variables and packages as environment.
+        """
+        if self.part != OBSERVED:
+            return self.part
+        return "code" if self.name.partition(" ")[0] in _OF_CODE else "env"
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``explain`` and ``run --dry-run`` print."""
+        return {"what": self.what, "old": self.old, "new": self.new}
 
 
 def canonical(value: Json) -> bytes:
@@ -90,28 +119,21 @@ class KeyParts:
         return digest_json(self.to_json())
 
 
-def changed_parts(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[tuple[str, Json, Json]]:
-    """Differences between two `KeyParts.to_json` values.
-
-    Returns
-    -------
-    list of (str, JSON, JSON)
-        Dotted name of the part (``code.scripts/softmax.py``), old value, new value; None stands
-        for absent.
-    """
-    found: list[tuple[str, Json, Json]] = []
+def changed_parts(old: Mapping[str, Json], new: Mapping[str, Json]) -> list[BuildReason]:
+    """List the differences between two `KeyParts.to_json` values."""
+    found: list[BuildReason] = []
     for part in ("stage", *TRIGGERS, OBSERVED):
-        _differences(part, old.get(part), new.get(part), found)
+        _differences(part, (), old.get(part), new.get(part), found)
     return found
 
 
 def _differences(
-    name: str, old: Json, new: Json, found: list[tuple[str, Json, Json]], depth: int = 0
+    part: str, names: tuple[str, ...], old: Json, new: Json, found: list[BuildReason]
 ) -> None:
     if old == new:
         return
-    if isinstance(old, dict) and isinstance(new, dict) and depth < 6:
+    if isinstance(old, dict) and isinstance(new, dict) and len(names) < _MAX_DEPTH:
         for key in sorted({*old, *new}):
-            _differences(f"{name}.{key}", old.get(key), new.get(key), found, depth + 1)
+            _differences(part, (*names, key), old.get(key), new.get(key), found)
     else:
-        found.append((name, old, new))
+        found.append(BuildReason(part, ".".join(names), old, new))

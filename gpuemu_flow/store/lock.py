@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuemu_flow.store.atomic import disk_errors
+from gpuemu_flow.store.private_files import PrivateFolder
 
 
 class RunLock:
@@ -28,8 +29,9 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         with disk_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            folder = PrivateFolder(self._path.parent)
+            folder.make(folder.root)
+            self._file = folder.open(self._path, os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.types import CheckResult, Json, Verdict, number_from_json, number_to_json
 from gpuemu_flow.verdicts import Elements
@@ -145,6 +146,7 @@ class ResultStore:
     ) -> None:
         folder = folder or cache.folder
         self._records = JsonStore(folder / FOLDER, cache.set_aside)
+        self._files = PrivateFolder(folder)
         self._stamp = folder / STAMP
         self._forgotten = folder / FORGOTTEN
         self._forgotten_ns = self._last_forgotten()
@@ -174,7 +176,7 @@ class ResultStore:
 
     def _last_forgotten(self) -> int:
         try:
-            return self._forgotten.stat().st_mtime_ns
+            return self._forgotten.lstat().st_mtime_ns
         except OSError:
             return 0
 
@@ -243,11 +245,11 @@ class ResultStore:
         """Let others see that there is something new without opening the database."""
         path = path or self._stamp
         with contextlib.suppress(OSError):
+            descriptor = self._files.open(path, os.O_WRONLY | os.O_CREAT)
             try:
-                os.utime(path, ns=(time_ns, time_ns))
-            except FileNotFoundError:
-                path.touch(mode=0o600)
-                os.utime(path, ns=(time_ns, time_ns))
+                os.utime(descriptor, ns=(time_ns, time_ns))
+            finally:
+                os.close(descriptor)
 
     def _is_due(self) -> bool:
         return bool(self._max_results) and len(self._keys) >= self._max_results + PRUNE_SLACK

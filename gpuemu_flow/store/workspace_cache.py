@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.store.atomic import disk_errors, write_atomic
 from gpuemu_flow.store.blobs import BlobStore
 from gpuemu_flow.store.cache import JsonStore
+from gpuemu_flow.store.private_files import PrivateFolder
 
 _TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -29,12 +28,15 @@ class WorkspaceCache:
     Attributes
     ----------
     folder : Path
+    files : PrivateFolder
+        Opens, makes and deletes what lies in the folder.
     problems : list of Problem
         Damage that was found and set aside, as warnings.
     """
 
     def __init__(self, folder: Path, *, actions_limit: int = DEFAULT_ACTIONS_LIMIT) -> None:
         self.folder = folder
+        self.files = PrivateFolder(folder)
         self.problems: list[Problem] = []
         self._actions_limit = actions_limit
 
@@ -46,11 +48,10 @@ class WorkspaceCache:
         StoreError
             When it cannot be made or written to.
         """
-        with disk_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        self.files.make(self.folder)
         for name, content in ((".gitignore", b"*\n!.gitignore\n"), ("CACHEDIR.TAG", _TAG)):
-            if not (self.folder / name).exists():
-                write_atomic(self.folder / name, content)
+            if not os.path.lexists(self.folder / name):
+                self.files.write(self.folder / name, content)
 
     @property
     def lock_path(self) -> Path:
@@ -61,8 +62,7 @@ class WorkspaceCache:
     def staging(self) -> Path:
         """Folder for files that are being written, on the same file system as the blobs."""
         path = self.folder / "staging"
-        with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
+        self.files.make(path)
         return path
 
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
@@ -100,10 +100,11 @@ class WorkspaceCache:
         """Move damaged `path` to ``quarantine/`` and remember why."""
         quarantine = self.folder / "quarantine"
         with contextlib.suppress(OSError):
-            quarantine.mkdir(parents=True, exist_ok=True)
+            self.files.check(path.parent)
+            self.files.make(quarantine)
             for n in itertools.count(1):
                 target = quarantine / f"{path.name}.{n}"
-                if not target.exists():
+                if not os.path.lexists(target):
                     path.rename(target)
                     break
         self.problems.append(
@@ -119,13 +120,11 @@ class WorkspaceCache:
 
     def clear_staging(self) -> None:
         """Remove what killed runs left half-written; call only while holding the run lock."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for entry in os.scandir(self.folder / "staging"):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):
-                        Path(entry.path).unlink()
+        staging = self.folder / "staging"
+        with contextlib.suppress(FileNotFoundError):
+            self.files.check(staging)
+            for entry in os.scandir(staging):
+                self.files.remove_tree(Path(entry.path))
 
     def close(self) -> None:
         """Close the databases that were opened."""

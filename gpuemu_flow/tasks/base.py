@@ -6,16 +6,17 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuemu_flow.errors import Problem, StoreError
 from gpuemu_flow.runners.api import Program
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.discovered import Discovered, Lookup
 from gpuemu_flow.store.keys import canonical, digest_bytes
+from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks.params import StageParams, params_from_json
 from gpuemu_flow.types import Json
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class TaskSpec:
     sources : tuple of str
         Workspace files that the action runs, relative to the workspace, POSIX separators.
     inputs : tuple of TaskInput
-    params : JSON
+    params : StageParams
         What the action key holds of the configuration.
     settings : JSON
         What the action needs and no result depends on: timeouts, absolute paths, labels.
@@ -78,14 +79,20 @@ class TaskSpec:
     dtype: str
     sources: tuple[str, ...]
     inputs: tuple[TaskInput, ...]
-    params: Json
+    params: StageParams
     settings: Json
     target: str
     packages: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         """As plain JSON; `from_json` is its inverse."""
-        return asdict(self)
+        return {
+            **vars(self),
+            "sources": list(self.sources),
+            "inputs": [dict(vars(source)) for source in self.inputs],
+            "params": self.params.to_json(),
+            "packages": list(self.packages),
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> TaskSpec:
@@ -93,6 +100,7 @@ class TaskSpec:
         return cls(
             **{
                 **data,
+                "params": params_from_json(data["stage"], data["params"]),
                 "sources": tuple(data["sources"]),
                 "inputs": tuple(TaskInput(**i) for i in data["inputs"]),
                 "packages": tuple(data["packages"]),
@@ -177,7 +185,11 @@ class StageResult:
 
 def program_of(settings: Mapping[str, Json]) -> Program:
     """Return the program of a task's settings, with the links to its file resolved as of now."""
-    program = Program.from_json(settings)
+    return resolved(Program.from_json(settings))
+
+
+def resolved(program: Program) -> Program:
+    """Return a program with the links to its file resolved as of now."""
     if not program.path or program.kind == "command":
         return program  # an executable may ask by which link it was called
     return replace(program, path=os.path.realpath(program.path))
@@ -187,10 +199,15 @@ class Interrupted(Exception):  # noqa: N818 - an event, not an error
     """The run was cancelled while this action was at work."""
 
 
+def _cache_of(manifest: Path) -> PrivateFolder:
+    """Return the cache folder of a manifest, which lies at ``tasks/STAGE/NAME.json`` in it."""
+    return PrivateFolder(manifest.parents[2])
+
+
 def write_manifest(path: Path, content: Json) -> str:
     """Write a stage's target; its digest."""
     data = canonical(content) + b"\n"
-    write_atomic(path, data)
+    _cache_of(path).write(path, data)
     return digest_bytes(data)
 
 
@@ -203,7 +220,7 @@ def read_manifest(path: Path, stage: str) -> dict[str, Json]:
         ``cache-manifest`` when it is absent or not what `stage` writes.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(_cache_of(path).read(path))
         if isinstance(content, dict) and content.get("stage") == stage:
             return content
         reason = "is not a manifest of that stage"

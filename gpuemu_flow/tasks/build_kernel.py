@@ -8,7 +8,6 @@ that gives the same bytes again lets the lint stand.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,11 +17,11 @@ from gpuemu_flow.artifacts.ptxas import parse_ptxas_output
 from gpuemu_flow.artifacts.sass import MachineCode
 from gpuemu_flow.artifacts.toolchain import Tool, tool_missing
 from gpuemu_flow.errors import Problem, StoreError
-from gpuemu_flow.store.atomic import write_atomic
 from gpuemu_flow.store.keys import digest_bytes
 from gpuemu_flow.tasks import compilers, stages
 from gpuemu_flow.tasks.assemble import assemble, disassemble
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, write_manifest
+from gpuemu_flow.tasks.params import BuildParams, params_of
 from gpuemu_flow.types import Json
 
 STAGE = stages.BUILD
@@ -77,11 +76,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     What a compiler says of the user's source is part of the manifest, not an error of the task: it
     is shown until the source is mended, and the other kernels go on.
     """
-    with tempfile.TemporaryDirectory(dir=context.cache.staging, prefix="build-") as folder:
-        built = _MAKERS[spec.params["kind"]](spec, context, Path(folder))
+    params = params_of(BuildParams, spec.params)
+    with context.cache.files.temporary(context.cache.staging, prefix="build-") as folder:
+        built = _MAKERS[params.kind](spec, context, folder)
         if built.cubin is not None and not built.cubin_name:
             built.cubin = without_line_table(built.cubin)
-        _list_instructions(spec, context, Path(folder), built)
+        _list_instructions(spec, context, folder, built)
     built.problems += [
         replace(Problem(**problem), warning=True) for problem in spec.settings["tool_problems"]
     ]
@@ -105,9 +105,9 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> Json:
     """Copy an artifact into the cache; its digest, where it lies, and what to call it."""
     if data is None:
-        path.unlink(missing_ok=True)
+        context.cache.files.remove(path)
         return None
-    write_atomic(path, data)
+    context.cache.files.write(path, data)
     stored = path.relative_to(context.cache.folder).as_posix()
     shown = path.relative_to(context.root) if path.is_relative_to(context.root) else path
     return {"digest": digest_bytes(data), "path": stored, "name": name or shown.as_posix()}
@@ -125,7 +125,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
         return None
     path: Path = context.cache.folder / entry["path"]
     try:
-        data = path.read_bytes()
+        data = context.cache.files.read(path)
     except OSError as error:
         reason = error.strerror or str(error)
     else:
@@ -193,12 +193,13 @@ def _read(context: StageContext, name: str, built: Built) -> bytes | None:
 
 def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """Artifacts that exist already."""
+    params = params_of(BuildParams, spec.params)
     built = Built()
-    if spec.params["ptx"]:
-        built.ptx_name = spec.params["ptx"]
+    if params.ptx:
+        built.ptx_name = params.ptx
         built.ptx = _read(context, built.ptx_name, built)
-    if spec.params["cubin"]:
-        built.cubin_name = spec.params["cubin"]
+    if params.cubin:
+        built.cubin_name = params.cubin
         built.cubin = _read(context, built.cubin_name, built)
     _complete(spec, context, folder, built)
     return built
@@ -206,7 +207,8 @@ def _given(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
     """Bring PTX and cubin of the user's to one architecture, assembling where that is needed."""
-    arch = spec.params["arch"]
+    params = params_of(BuildParams, spec.params)
+    arch = params.arch
     if built.cubin is not None and arch and built.ptx is not None:
         read = read_cubin(built.cubin, built.cubin_name)
         if isinstance(read, Cubin) and read.arch != arch:
@@ -219,7 +221,8 @@ def _complete(spec: TaskSpec, context: StageContext, folder: Path, built: Built)
 
 def _assemble(spec: TaskSpec, context: StageContext, folder: Path, built: Built) -> None:
     """PTX to cubin, when a ptxas that reads it is there; else the figures are estimates."""
-    arch = spec.params["arch"]
+    params = params_of(BuildParams, spec.params)
+    arch = params.arch
     found = assemble(
         built.ptx or b"", built.ptx_name, arch, tools(spec, "ptxas"), folder, context.cancel
     )
@@ -247,15 +250,16 @@ def _list_instructions(spec: TaskSpec, context: StageContext, folder: Path, buil
 
 def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """A ``.cu`` file through nvcc."""
+    params = params_of(BuildParams, spec.params)
     found = tools(spec, "nvcc")
     if not found:
         missing = tool_missing("nvcc")
         return Built(skipped=f"{missing.message}: {missing.hint}")
     result = compilers.nvcc(
         found[0],
-        spec.params["source"],
-        spec.params["arch"],
-        spec.params["flags"],
+        params.source or "",
+        params.arch,
+        params.flags,
         folder,
         root=context.root,
         cancel=context.cancel,
@@ -267,7 +271,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         ptx=relative_sources(result.ptx, context.root) if result.ptx is not None else None,
         cubin=result.output,
         unmet_bounds=parse_ptxas_output(result.text).unmet_bounds,
-        assembly={spec.params["arch"]: ""},
+        assembly={params.arch: ""},
     )
     unseen = sorted(set(result.reads) - set(spec.sources))
     if unseen:
@@ -277,7 +281,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
                 "build-unseen-include",
                 f"the compiler also read {', '.join(unseen[:5])}, which no #include line names",
                 "include it by name; until then the kernel is built by every run",
-                spec.params["source"],
+                params.source or "",
                 warning=True,
             )
         )
@@ -286,8 +290,9 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """The user's own command, and the files that it promises."""
+    params = params_of(BuildParams, spec.params)
     built = Built()
-    failure = compilers.command(spec.params["command"], context.root, cancel=context.cancel)
+    failure = compilers.command(params.command or (), context.root, cancel=context.cancel)
     if failure is not None:
         built.problems.append(failure)
         built.again = True
@@ -297,9 +302,10 @@ def _command(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
 
 def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     """A Triton kernel, compiled for a target without a GPU."""
+    params = params_of(BuildParams, spec.params)
     result = compilers.triton(
-        spec.params["triton"],
-        spec.params["arch"],
+        params.triton,
+        params.arch,
         folder,
         root=context.root,
         python=spec.settings["python"],
@@ -310,9 +316,7 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
     if result.output is None:
         return Built(problems=result.problems, again=True)
     ptx = relative_sources(result.ptx, context.root) if result.ptx is not None else None
-    return Built(
-        ptx=ptx, cubin=result.output, launch=result.launch, assembly={spec.params["arch"]: ""}
-    )
+    return Built(ptx=ptx, cubin=result.output, launch=result.launch, assembly={params.arch: ""})
 
 
 _MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _triton}

@@ -10,15 +10,18 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from gpuemu_flow.cases.samples import sample_cases
 from gpuemu_flow.errors import CancelledRunError
 from gpuemu_flow.judging.summary import summarise
-from gpuemu_flow.judging.verdicts import run_error_result, with_violations
+from gpuemu_flow.judging.verdicts import (
+    comparison_failed,
+    with_printed,
+    with_violations,
+    without_outputs,
+)
 from gpuemu_flow.observed import Observation
-from gpuemu_flow.runners.api import error_from_json
+from gpuemu_flow.runners.api import RunError, error_from_json
 from gpuemu_flow.runners.attempt import JobFailedError
 from gpuemu_flow.store.discovered import SeenInputs
 from gpuemu_flow.store.keys import digest_json
@@ -34,12 +37,11 @@ from gpuemu_flow.tasks.base import (
     read_manifest,
     write_manifest,
 )
-from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.tasks.generate import read_cases, read_samples
 from gpuemu_flow.tasks.outputs import heal_missing
 from gpuemu_flow.types import (
     Case,
     CheckResult,
-    FailureKind,
     Json,
     Verdict,
     failure_from_json,
@@ -56,7 +58,7 @@ BATCH = 32  # cases per message to a worker: enough to hide the round trip, few 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Judge every case of one op and dtype that has no verdict yet."""
     begin = time.perf_counter()
-    cases = read_cases(spec, context)
+    cases, samples = read_cases(spec, context), read_samples(spec, context)
     manifests = {
         source.role: read_manifest(context.cache.folder / source.path, source.role)
         for source in spec.inputs
@@ -67,11 +69,11 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         [
             STAGE,
             spec.version,
-            spec.params,
+            spec.params.to_json(),
             dict(code),
             expected_dtypes,
             {**context.environment, **context.packages},
-            [case.identity() for case in sample_cases(cases)],  # they say what kind of op it is
+            [case.identity() for case in samples],  # they say what kind of op it is
         ]
     )
     sources = frozenset(str(context.root / path) for path in spec.sources)
@@ -86,7 +88,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
     parts: dict[int, list[Json]] = {}
     todo: list[dict[str, Json]] = []
     for case, op, reference in pairs:
-        early = _without_values(op, reference)
+        early = without_outputs(_error_of(reference), _error_of(op))
         if early is not None:
             results[case.index] = early
             continue
@@ -102,6 +104,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         context,
         todo,
         cases=cases,
+        samples=samples,
         expected_dtypes=expected_dtypes,
         parts=parts,
         inputs=inputs,
@@ -137,12 +140,8 @@ def _pairs(
     return [(case, by_index[case.index], expected[case.index]) for case in cases]
 
 
-def _without_values(op: Mapping[str, Json], reference: Mapping[str, Json]) -> CheckResult | None:
-    """The verdict on a case where one side has no outputs."""
-    for record, kind in ((reference, FailureKind.REFERENCE), (op, FailureKind.EXECUTION)):
-        if not record["ok"]:
-            return run_error_result(kind, error_from_json(record["error"]))
-    return None
+def _error_of(record: Mapping[str, Json]) -> RunError | None:
+    return None if record["ok"] else error_from_json(record["error"])
 
 
 def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
@@ -166,6 +165,7 @@ def _judge(
     todo: Sequence[dict[str, Json]],
     *,
     cases: Sequence[Case],
+    samples: Sequence[Case],
     expected_dtypes: Mapping[str, Json],
     parts: Mapping[int, list[Json]],
     inputs: SeenInputs,
@@ -173,9 +173,9 @@ def _judge(
 ) -> None:
     """Send the cases to workers, batch by batch, and keep each verdict as it comes."""
     common = {
-        "samples": [case.to_json() for case in sample_cases(cases)],
+        "samples": [case.to_json() for case in samples],
         "blobs": str(context.cache.blobs.folder),
-        "compare": spec.params,
+        "compare": spec.params.to_json(),
         "expected_dtypes": expected_dtypes,
     }
     fresh = 0
@@ -189,6 +189,7 @@ def _judge(
             index = item["case"]["index"]
             violations = [failure_from_json(v) for v in item["op"]["violations"]]
             result = with_violations(judged, violations)
+            result = with_printed(result, str(item["op"].get("printed", "")))
             if result.verdict is not Verdict.ERROR and shared is not None:
                 context.cache.actions.put(digest_json([shared, *parts[index]]), result.to_json())
             results[index] = result
@@ -223,5 +224,4 @@ def _ask(
     except JobFailedError as failed:
         if len(batch) > 1:
             return [r for item in batch for r in _ask(spec, context, common, [item], inputs)]
-        error = replace(failed.error, message=f"while comparing: {failed.error.message}")
-        return [run_error_result(FailureKind.REFERENCE, error)]
+        return [comparison_failed(failed.error)]

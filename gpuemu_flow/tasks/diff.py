@@ -13,6 +13,7 @@ from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.changes import read_previous, write_changes
+from gpuemu_flow.tasks.params import DiffParams, params_of
 from gpuemu_flow.types import Case, Json, Verdict, number_from_json
 
 STAGE = stages.DIFF
@@ -27,7 +28,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     }
     target = context.cache.folder / spec.target
     previous = read_previous(target, STAGE)
-    threshold = spec.params["regression_threshold"]
+    threshold = params_of(DiffParams, spec.params).regression_threshold
     changes = [
         change
         for dtype, summary in current.items()

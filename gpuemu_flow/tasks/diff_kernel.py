@@ -10,6 +10,7 @@ from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, read_manifest
 from gpuemu_flow.tasks.changes import read_previous, write_changes
+from gpuemu_flow.tasks.params import KernelDiffParams, params_of
 from gpuemu_flow.types import Json
 
 STAGE = stages.KERNEL_DIFF
@@ -31,7 +32,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         if not before:
             continue
         after = [KernelMetrics.from_json(m) for m in metrics]
-        forbidden = tuple(spec.params["forbidden"])
+        forbidden = tuple(params_of(KernelDiffParams, spec.params).forbidden)
         for diff in diff_kernels(before, after, forbidden=forbidden):
             for judgement in diff.judgements:
                 if judgement.kind != INFO:

@@ -80,7 +80,7 @@ def execute(
     base = {
         "stage": f"{spec.stage}/{spec.version}",
         "code": dict(code),
-        "params": spec.params,
+        "params": spec.params.to_json(),
         "env": {**context.environment, **context.packages},
         "checks": asdict(checks),
     }

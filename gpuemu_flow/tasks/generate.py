@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from gpuemu_flow.cases.op_schema import Dim, OpSchema, TensorDef
 from gpuemu_flow.cases.plan import plan_cases
+from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import (
     StageContext,
@@ -19,6 +20,7 @@ from gpuemu_flow.tasks.base import (
     read_manifest,
     write_manifest,
 )
+from gpuemu_flow.tasks.params import GenerateParams, params_of
 from gpuemu_flow.types import Case, Json
 
 STAGE = stages.GENERATE
@@ -27,25 +29,47 @@ VERSION = stages.VERSIONS[STAGE]
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Plan the cases of one op and dtype."""
-    params = spec.params
+    params = params_of(GenerateParams, spec.params)
+    schema = schema_from_json(spec.settings["schema"])
     cases = plan_cases(
-        schema_from_json(spec.settings["schema"]),
-        seed=params["seed"],
+        schema,
+        seed=params.seed,
         dtype=spec.dtype,
-        count=params["count"],
-        strategies=params["strategies"],
-        layouts=params["layouts"],
+        count=params.count,
+        strategies=params.strategies,
+        layouts=params.layouts,
     )
-    content = {"stage": STAGE, "version": VERSION, "cases": [case.to_json() for case in cases]}
+    samples = op_samples(
+        schema,
+        seed=params.samples_seed,
+        dtype=spec.dtype,
+        strategies=params.strategies,
+        layouts=params.layouts,
+    )
+    content = {
+        "stage": STAGE,
+        "version": VERSION,
+        "cases": [case.to_json() for case in cases],
+        "samples": [case.to_json() for case in samples],
+    }
     digest = write_manifest(context.cache.folder / spec.target, content)
     return StageResult(digest, values={"cases": len(cases)})
 
 
 def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:
     """The cases that a later stage of the same op and dtype works on."""
+    return _read(spec, context, "cases")
+
+
+def read_samples(spec: TaskSpec, context: StageContext) -> list[Case]:
+    """The cases by which a later stage finds out the op's nature; see `cases.samples`."""
+    return _read(spec, context, "samples")
+
+
+def _read(spec: TaskSpec, context: StageContext, which: str) -> list[Case]:
     source = next(i for i in spec.inputs if i.role == STAGE)
     manifest = read_manifest(context.cache.folder / source.path, STAGE)
-    return [Case.from_json(case) for case in manifest["cases"]]
+    return [Case.from_json(case) for case in manifest[which]]
 
 
 def schema_to_json(schema: OpSchema) -> dict[str, Json]:

@@ -30,6 +30,7 @@ from gpuemu_flow.tasks.base import (
     write_manifest,
 )
 from gpuemu_flow.tasks.build_kernel import read_artifact
+from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import Json, Verdict
 from gpuemu_flow.verdicts import decide
 
@@ -71,6 +72,7 @@ class Linted:
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
     """Lint what one build made."""
+    params = params_of(LintParams, spec.params)
     (source,) = spec.inputs
     build = read_manifest(context.cache.folder / source.path, stages.BUILD)
     problems = [Problem(**problem) for problem in build["problems"]]
@@ -78,7 +80,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
         "stage": STAGE,
         "version": VERSION,
         "kernel": spec.subject,
-        "arch": spec.params["arch"],
+        "arch": params.arch,
         "skipped": build["skipped"],
         "verdict": Verdict.SKIPPED.value,
         "kernels": [],
@@ -88,12 +90,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
     executed = True
     target = context.cache.folder / spec.target
     if not build["skipped"]:
-        policy = policy_from_json(spec.params["policy"])
+        policy = policy_from_json(params.policy)
         linted = Linted(problems=[*problems, *unknown_rules(policy)])
         if build["ptx"] or build["cubin"]:
             measured, executed = _measured(spec, build, context)
             linted.problems += measured.problems
-            chosen = choose(measured.kernels, spec.params["entry"])
+            chosen = choose(measured.kernels, params.entry)
             lint_views(chosen, policy, linted, allowances=build["allowances"])
         content.update(
             verdict=linted.verdict.value,
@@ -147,16 +149,17 @@ def _measured(
     spec: TaskSpec, build: Mapping[str, Any], context: StageContext
 ) -> tuple[Measurement, bool]:
     """Views of a build, and whether anything had to be parsed for them."""
+    params = params_of(LintParams, spec.params)
     launch = dict(build["launch"] or {})
-    if spec.params["threads"]:
-        launch["threads"] = spec.params["threads"]
-    if spec.params["dynamic_shared_bytes"] is not None:
-        launch["dynamic_shared_bytes"] = spec.params["dynamic_shared_bytes"]
+    if params.threads:
+        launch["threads"] = params.threads
+    if params.dynamic_shared_bytes is not None:
+        launch["dynamic_shared_bytes"] = params.dynamic_shared_bytes
     ptx, cubin = build["ptx"], build["cubin"]
     identity = {
         "ptx": ptx and [ptx["digest"], ptx["name"]],
         "cubin": cubin and [cubin["digest"], cubin["name"]],
-        "arch": spec.params["arch"],
+        "arch": params.arch,
         "launch": launch,
         "unmet_bounds": build["unmet_bounds"],
         "assembly": build["assembly"],
@@ -172,7 +175,7 @@ def _measured(
         shown["name"],
         ptx=read_artifact(ptx, context),
         cubin=read_artifact(cubin, context),
-        arch=spec.params["arch"],
+        arch=params.arch,
         ptxas=PtxasReport(unmet_bounds=dict(build["unmet_bounds"])),
         sass=None if build["sass"] is None else MachineCode(**build["sass"]),
         assembly={

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.runners.api import Checks, Request
-from gpuemu_flow.tasks import run_op
+from gpuemu_flow.judging.checks import FULL_CHECKS, PLAIN
+from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks.base import Interrupted, StageContext, TaskSpec, program_of
 from gpuemu_flow.tasks.execute import outcome_record
 from gpuemu_flow.types import Case, Json
@@ -40,7 +40,7 @@ def _run_again(
         program_of(maker),
         requests,
         # An op is watched as before: it may have damaged the file to be run without.
-        checks=run_op.CHECKS if role == "op" else Checks(inputs_unchanged=False),
+        checks=FULL_CHECKS if role == "op" else PLAIN,
         publish=context.cache.blobs.publish,
         cancel=context.cancel,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.judging.checks import FULL_CHECKS
+from gpuemu_flow.runners.api import Request
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import execute
@@ -17,10 +18,6 @@ from gpuemu_flow.tasks.generate import read_cases
 
 STAGE = stages.OP
 VERSION = stages.VERSIONS[STAGE]
-
-
-CHECKS = Checks(inputs_unchanged=True, guards=True, decoy=True, repeat=True)
-"""What the runner watches while the op runs; see ``docs/oracle.md``."""
 
 
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
@@ -31,7 +28,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         program=program_of(spec.settings),
         code=code,
         requests=[Request(case) for case in read_cases(spec, context)],
-        checks=CHECKS,
+        checks=FULL_CHECKS,
     )
     content = {"stage": STAGE, "version": VERSION, "outcomes": execution.records()}
     return StageResult(

@@ -3,8 +3,8 @@
 Reads the cases and the reference's script with all it imports. Float inputs are widened to
 float64, exactly, so that a low-precision op is compared with an unrounded result. A case that the
 reference refuses in float64 is run again in its own dtype; if that fails too, its error is the one
-that counts. One more run of the smallest case in its own dtype tells which dtypes the outputs
-should have.
+that counts. One more run of the smallest sample in its own dtype tells which dtypes the outputs
+should have. The rules are `judging.reference_dtypes`; what stands here keeps results.
 """
 
 from __future__ import annotations
@@ -13,13 +13,21 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-from gpuemu_flow.judging.reference_dtypes import WIDE, expected_dtypes, widens
-from gpuemu_flow.runners.api import Checks, Request
+from gpuemu_flow.judging.checks import PLAIN
+from gpuemu_flow.judging.reference_dtypes import (
+    WIDE,
+    dtypes_to_try,
+    expected_dtypes,
+    probe_case,
+    widens,
+)
+from gpuemu_flow.runners.api import Request
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import StageContext, StageResult, TaskSpec, program_of, write_manifest
 from gpuemu_flow.tasks.execute import Execution, execute
-from gpuemu_flow.tasks.generate import read_cases
+from gpuemu_flow.tasks.generate import read_cases, read_samples
+from gpuemu_flow.tasks.params import ReferenceParams, params_of
 from gpuemu_flow.types import Json
 
 STAGE = stages.REFERENCE
@@ -29,7 +37,10 @@ VERSION = stages.VERSIONS[STAGE]
 def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> StageResult:
     """Run the reference on the cases that have no result yet."""
     program = program_of(spec.settings)
+    asked = params_of(ReferenceParams, spec.params).dtype
     cases = read_cases(spec, context)
+
+    samples = read_samples(spec, context)
 
     def execute_all(requests: Sequence[Request]) -> Execution:
         return execute(
@@ -38,26 +49,24 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
             program=program,
             code=code,
             requests=requests,
-            checks=Checks(inputs_unchanged=False),
+            checks=PLAIN,
         )
 
     runs: list[Execution] = []
     records: dict[int, dict[str, Json]] = {}
     expected: dict[str, list[str]] = {}
-    if cases:
-        if widens(spec.dtype, spec.params["dtype"]):
-            probe = execute_all([Request(min(cases, key=lambda case: case.numel))])
-            wide = execute_all([Request(case, WIDE) for case in cases])
-            runs += [probe, wide]
-            refused = [c for c, o in zip(cases, wide.outcomes, strict=True) if not o.ok]
-            records.update({r["index"]: r for r in wide.records()})
-            expected = expected_dtypes(probe.outcomes[0], wide.outcomes, spec.dtype)
-        else:
-            refused = cases
+    refused = cases
+    for input_dtype in dtypes_to_try(widened=widens(spec.dtype, asked)):
         if refused:
-            native = execute_all([Request(case) for case in refused])
-            runs.append(native)
-            records.update({r["index"]: r for r in native.records()})
+            found = execute_all([Request(case, input_dtype) for case in refused])
+            runs.append(found)
+            records.update({record["index"]: record for record in found.records()})
+            if input_dtype == WIDE:
+                probe = execute_all([Request(probe_case(samples))])
+                runs.append(probe)
+                expected = expected_dtypes(probe.outcomes[0], found.outcomes, spec.dtype)
+            pairs = zip(refused, found.outcomes, strict=True)
+            refused = [case for case, outcome in pairs if not outcome.ok]
     content = {
         "stage": STAGE,
         "version": VERSION,

@@ -155,29 +155,41 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
         if atol is not None or rtol is not None:
             self._tolerance = (atol or 0.0, rtol or 0.0)
-        outputs = self._session.outputs
-        self.result = outputs.check(
-            self.op,
-            self._case,
-            _arrays(output, outputs.output_names(self.op, self.dtype)),
-            inputs=self._inputs,
-            tolerance=self._tolerance,
-        )
+        self.result = self._judged(output)
         if self.result.verdict is Verdict.PASSED:
             return self.result
         if self.result.verdict is Verdict.INCONCLUSIVE:
-            pytest.skip(f"inconclusive: {'; '.join(self.result.notes)}")
+            pytest.skip(f"inconclusive: {'; '.join(self.result.all_notes)}")
         self._record()
         raise ValidationError(self.explain(), self.result)
+
+    def _judged(self, output: Any) -> CheckResult:
+        """The verdict on what a test gave to `check`, an error where that is no output."""
+        __tracebackhide__ = True
+        from gpuemu_flow.client.errors import ClientError  # noqa: PLC0415
+        from gpuemu_flow.runners.api import OpError  # noqa: PLC0415
+        from gpuemu_flow.runners.tensors import name_outputs  # noqa: PLC0415
+
+        outputs = self._session.outputs
+        names = outputs.output_names(self.op, self.dtype)
+        try:
+            arrays = _arrays(output, names)
+        except ClientError:
+            try:
+                name_outputs(output, names)
+            except OpError as refused:
+                return outputs.judge_error(self.op, self._case, refused.error)
+            raise
+        return outputs.check(
+            self.op, self._case, arrays, inputs=self._inputs, tolerance=self._tolerance
+        )
 
     def raised(self, error: BaseException) -> None:
         """The op, or the test about it, raised: a failure of the case too.
 
         What we raise ourselves says nothing of the op, and is not recorded.
         """
-        from gpuemu_flow.fuzz.own_outputs import raised  # noqa: PLC0415
-
-        self.result = raised(error)
+        self.result = self._session.outputs.raised(self.op, self._case, error)
         if not isinstance(error, FlowError):
             self._record()
 
@@ -206,7 +218,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
                 lines.append(f"    {place}: {values}")
         if len(failures) > SHOWN_FAILURES:
             lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
-        lines += [f"  {note}" for note in (self.result.notes if self.result is not None else ())]
+        lines += [
+            f"  {note}" for note in (self.result.all_notes if self.result is not None else ())
+        ]
         lines += self.how_to_see_it_again()
         return "\n".join(lines)
 

@@ -97,3 +97,17 @@ def test_the_words_give_the_very_inputs(name: str) -> None:
 def test_a_dtype_of_an_input_that_there_is_not() -> None:
     with pytest.raises(UsageError):
         case_from_text(BUILTIN_SCHEMAS["matmul"], 1, "float32/a=3x5,b=5x7:normal:strided:int99")
+
+
+def test_a_failure_that_gets_no_verdict_is_not_mended(mini: Mini) -> None:
+    """NaN for NaN on finite inputs: nothing fails any more, and nothing was compared."""
+    mini.edit("scripts/scale.py", "* 3)", "* 3.5)")
+    failure = mini.run("scale", "--dtype", "float32", code=1)["failures"][0]
+    mini.edit("scripts/scale.py", "* 3.5)", "* float('nan'))")
+    mini.edit("scripts/scale_ref.py", "x + x + x", "x + float('nan')")
+    done = mini.command("reproduce", failure["seed_str"], code=4)
+    assert "inconclusive scale" in done.stdout
+    assert "has no verdict now" in done.stdout
+    (again,) = _json(mini, ["reproduce", failure["seed_str"]], 4)
+    assert not again["still_fails"]
+    mini.command("debug", "--seed", failure["seed_str"], code=4)

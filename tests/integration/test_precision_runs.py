@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from runner_workspace import Workspace, make_case
 
-from gpuemu_flow.judging.case_evaluator import Subject, open_evaluator
+from gpuemu_flow.judging.case_evaluator import open_evaluator
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.types import CheckResult, Verdict
 
 COMPARE: dict[str, Any] = {
@@ -68,7 +70,7 @@ def results(
         dtype,
         ws.program("callable", op, name="op.py", function="op"),
         ws.program("callable", reference, name="ref.py", function="reference"),
-        {**COMPARE, "precision": precision},
+        CompareParams.from_json({**COMPARE, "precision": precision}),
         [make_case(0, SHAPE, dtype=dtype)],
     )
     with open_evaluator(ws.pool, subject) as evaluator:

@@ -11,7 +11,10 @@ import pytest
 from runner_workspace import Workspace, make_case, marked_case
 
 from gpuemu_flow.cases.generate import materialise
-from gpuemu_flow.judging.case_evaluator import BatchSize, CaseEvaluator, Subject, open_evaluator
+from gpuemu_flow.judging.case_evaluator import CaseEvaluator, open_evaluator
+from gpuemu_flow.judging.evaluated import BatchSize
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.judging.subject import Subject
 from gpuemu_flow.types import DTYPES, LAYOUTS, Case, CheckResult, FailureKind, Verdict
 
 REFERENCE = "def reference(x): return x * 2"
@@ -36,7 +39,7 @@ def evaluator(
         more.pop("dtype", "float32"),
         ws.program("callable", op, name="op.py", function="op", **more),
         ws.program("callable", reference, name="ref.py", function="reference", **more),
-        compare,
+        CompareParams.from_json(compare),
         [make_case(0)],
     )
     with open_evaluator(ws.pool, subject) as opened:

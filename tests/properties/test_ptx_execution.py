@@ -1,8 +1,8 @@
 """PTX that someone has damaged, executed: an error with a slug, or a run within its limits.
 
 Nothing outside of the launch's buffers is written, nothing read outside becomes a result, and no
-mutation takes more steps than its budget. The suite runs a few of each file;
-``PTX_EXECUTIONS=100000`` in the environment is the full count.
+mutation takes more steps than its budget. The suite runs a few of each kernel;
+``PTX_EXECUTIONS=100000`` in the environment is the full count, and ``-rP`` shows what came of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +38,18 @@ from gpuemu_flow.errors import FlowError
 KERNELS = Path(__file__).resolve().parent.parent / "emulator_kernels"
 FILES = sorted(KERNELS.glob("*.ptx"))
 EXECUTIONS = int(os.environ.get("PTX_EXECUTIONS", "600"))
-"""Mutations over all files."""
+"""Mutations over all kernels."""
 
 SEED = os.environ.get("PTX_EXECUTION_SEED", "")
-BUDGET = 1_000_000
+BUDGET = 500_000
+
+LONGEST = 60.0
+"""Seconds of processor time after which one mutation counts as hanging; most take 5 ms."""
 
 _WORD = re.compile(rb"%?[A-Za-z_][\w.:]*|-?\d+|[\[\]{},;!@+|]")
-_ENTRY = re.compile(rb"\.visible \.entry .*?^\}", re.DOTALL | re.MULTILINE)
+_ENTRY = re.compile(
+    rb"^\.visible \.entry .*?(?=^\.(?:visible|weak|func)|\Z)", re.DOTALL | re.MULTILINE
+)
 _REGISTER = re.compile(rb"%(?:rd|rs|r|fd|f|p|h|hh|b|q)\d+")
 _NUMBER = re.compile(rb"(?<![\w%.$])-?\d+(?![\w.])")
 _LABEL = re.compile(rb"\$?[\w$]+(?=\s*;)")
@@ -209,31 +218,128 @@ def run_one(kernel: Kernel, rng: random.Random) -> None:
         check_nothing_outside_changed(Watched.latest, constant)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+@dataclass(frozen=True)
+class Source:
+    """One kernel of the test kernels' files as a module of its own."""
+
+    name: str
+    data: bytes
+
+    @property
+    def weight(self) -> int:
+        """Its share of the mutations: reading a long kernel takes as long as running three."""
+        return 1 if len(self.data) > 8_000 else 3
+
+    @property
+    def executions(self) -> int:
+        """How many mutations of it are tried."""
+        return -(-EXECUTIONS * self.weight // sum(other.weight for other in SOURCES))
+
+
+def all_sources() -> list[Source]:
+    """List the kernels, named by file and place in it."""
+    return [
+        Source(f"{path.stem}-{number}", data)
+        for path in FILES
+        for number, data in enumerate(kernels_of(path), 1)
+    ]
+
+
+SOURCES = all_sources()
+
+
+class HangError(BaseException):
+    """Raised in the middle of a mutation that does not end."""
+
+
+@contextmanager
+def watchdog() -> Iterator[None]:
+    """End what takes too much processor time, so that the load of the machine does not count."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise HangError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def execute(data: bytes, rng: random.Random, covered: bool) -> str:
+    """Read and launch one mutation; what came of it, as a slug or ``executed``."""
+    try:
+        if covered:
+            cover_file(data, "hostile.ptx")
+        entry = choose_entry(read_entries(data, "hostile.ptx"), "", "hostile.ptx")
+        run_one(Kernel(decode_program(entry)), rng)
+    except FlowError as error:
+        assert error.slug
+        return error.slug
+    return "executed"
+
+
+def test_each_kernel_can_be_run_before_it_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "Arena", Watched)
+    assert len(SOURCES) > 60
+    for source in SOURCES:
+        outcome = execute(source.data, random.Random(1), covered=True)
+        assert outcome in ("executed", "emulator-budget"), source.name
+
+
+FAR = """
+.version 8.0
+.target sm_80
+.address_size 64
+.global .align 4 .b8 table[64];
+.visible .entry far(.param .u64 out)
+{{
+  .reg .b64 %rd<4>; .reg .b32 %r<3>;
+  ld.param.u64 %rd1, [out];
+  mov.u64 %rd2, {name}{added};
+  cvta.{space}.u64 %rd2, %rd2;
+  st.global.u64 [%rd1], %rd2;
+  ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(("name", "space"), [("table", "global"), ("out", "param")])
+@pytest.mark.parametrize("added", [2**63, -(2**63), 2**64 - 8, -1, 2**64 - 1, 2**31])
+def test_a_displacement_wraps_round(name: str, space: str, added: int) -> None:
+    text = FAR.format(name=name, space=space, added=f"+{added}").encode()
+    buffer = BufferArgument(np.zeros(2, "u8"), name="out")
+    outputs = []
+    for moved in (text, FAR.format(name=name, space=space, added="+0").encode()):
+        entry = choose_entry(read_entries(moved, "far.ptx"), "", "far.ptx")
+        (held,) = Kernel(decode_program(entry)).launch([1], [1], [buffer]).buffers
+        assert held is not None
+        outputs.append(int(held[0]))
+    assert outputs[0] == (outputs[1] + added) % 2**64
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: s.name)
 def test_mutated_ptx_ends_in_an_error_or_within_its_limits(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "Arena", Watched)
-    rng = random.Random(path.stem + SEED)
-    sources = kernels_of(path)
-    ran = refused = 0
+    rng = random.Random(source.name + SEED)
+    outcomes: Counter[str] = Counter()
     crashes: list[str] = []
-    wanted = -(-EXECUTIONS // len(FILES))
+    wanted = source.executions
     for number in range(wanted):
         change = damaged if number % 4 == 0 else altered
-        data = change(rng.choice(sources), rng)
+        data = change(source.data, rng)
         try:
-            cover_file(data, "hostile.ptx")
-            entry = choose_entry(read_entries(data, "hostile.ptx"), "", "hostile.ptx")
-            run_one(Kernel(decode_program(entry)), rng)
-            ran += 1
-        except FlowError as error:
-            assert error.slug
-            ran += error.slug == "emulator-budget"
-            refused += error.slug != "emulator-budget"
-        except Exception as error:
+            with watchdog():
+                outcomes[execute(data, rng, covered=number % 8 < 2)] += 1
+        except (Exception, HangError) as error:
             crashes.append(f"{error!r}\n{data.decode('latin-1')}")
             assert len(crashes) < 20, "\n\n".join(crashes)
-    print(f"{path.stem}: {ran} of {wanted} executed, {refused} refused")
+    for outcome, count in outcomes.most_common():
+        print(f"{source.name}: {count} {outcome}")
     assert not crashes, "\n\n".join(crashes)
+    ran = outcomes["executed"] + outcomes["emulator-budget"]
     assert ran > wanted // 4, f"{ran} of {wanted} mutations were executed"

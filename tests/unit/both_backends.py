@@ -21,16 +21,18 @@ WHO: Counter[str] = Counter()
 
 def launch_both(
     kernel: Kernel, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Argument],
-    *, shared: int = 0,
+    *, shared: int = 0, every: bool = False,
 ) -> LaunchResult:  # fmt: skip
-    """Launch with numpy, compare C with it bit by bit, and give numpy's result."""
+    """Launch with numpy, compare C with it bit by bit, and give numpy's result; with `every`, C
+    must be able to run it."""
     options: dict[str, Any] = {"shared": shared, "backend": "numpy"}
     result = kernel.launch(grid, block, arguments, **options)
     if HAS_COMPILER:
-        options |= {"backend": "c", "checks": ("mem", "init")}
+        options |= {"backend": "c", "checks": ("mem", "init", "race", "sync")}
         other = kernel.launch(grid, block, arguments, **options)
         WHO[other.backend] += 1
         assert other.backend == "c" or other.note, "nobody said why C did not run it"
+        assert other.backend == "c" or not every, other.note
         assert_equal(result, other)
     return result
 

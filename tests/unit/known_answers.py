@@ -66,7 +66,8 @@ def execute(
         BufferArgument(np.array([r[k] for r in padded], f"u{w // 8}")) for k, w in enumerate(widths)
     ]
     buffers.append(BufferArgument(np.zeros(count, f"u{out // 8}"), initialised=False))
-    result_ = launch_both(load_kernel(ptx.encode(), opcode), [count // 256], [256], buffers)
+    kernel = load_kernel(ptx.encode(), opcode)
+    result_ = launch_both(kernel, [count // 256], [256], buffers, every=True)
     assert result_.findings == ()
     last = result_.buffers[-1]
     assert last is not None

@@ -80,10 +80,18 @@ MORE: dict[str, tuple[str, str, str]] = {
     "bytes that nobody sends": ("sync", "never-completed", SINGLE + EXPECT + PARITY),
     "bytes that nobody awaits": (
         "init", "never-written", SINGLE + EXPECT.replace(".expect_tx", "").replace(", 256", "")
-        + COPY + PARITY + "ld.shared.u32 %r9, [%r6];",
+        + COPY + PARITY + "@%p6 ld.shared.u32 %r9, [%r6];",
     ),
     "bulk copy read before it came": (
-        "init", "never-written", SINGLE + EXPECT + COPY + "ld.shared.u32 %r9, [%r6];",
+        "init", "never-written", SINGLE + EXPECT + COPY + "@%p6 ld.shared.u32 %r9, [%r6];",
+    ),
+    "bulk copy read by others before it came": (
+        "race", "read-after-write", "st.shared.u32 [%r6], 7; " + SINGLE + EXPECT + COPY
+        + "ld.shared.u32 %r9, [%r6];",
+    ),
+    "bulk copy over what others still read": (
+        "race", "write-after-read", "st.shared.u32 [%r6], 7; " + SINGLE + EXPECT
+        + "ld.shared.u32 %r9, [%r6]; " + COPY + PARITY,
     ),
     "bulk copy past the end of its source": (
         "mem", "out-of-bounds", SINGLE + COPY.replace("[%rd1]", "[%rd1+16]"),
@@ -161,6 +169,101 @@ MORE: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 """By name: check, rule, body; as `PLANTED` of test_emulator_checks."""
 
+_FIELDS = (
+    ("global_address", "", "%rd1"), ("rank", "", "1"), ("box_dim", "0,", "16"),
+    ("box_dim", "1,", "4"), ("global_dim", "0,", "16"), ("global_dim", "1,", "4"),
+    ("global_stride", "0,", "64"), ("element_stride", "0,", "1"), ("element_stride", "1,", "1"),
+    ("elemtype", "", "7"),
+)  # fmt: skip
+
+
+def tensor_map(**changes: str) -> str:
+    """PTX that makes a map of x as 4 rows of 16 floats in y, and an object for its copies."""
+    lines = ["mov.u32 %r20, s2; add.u32 %r21, %r20, %r4; setp.lt.u32 %p5, %r2, 32;"]
+    lines += ["setp.eq.u32 %p6, %r2, 0; @%p5 st.shared.u32 [%r21], 0; bar.sync 0;"]
+    lines += ["add.u32 %r22, %r20, 128; @%p6 mbarrier.init.shared.b64 [%r22], 1;"]
+    for field, number, value in _FIELDS:
+        given = changes.get(field + number[:1], value)
+        if given:
+            wide = "b64" if field in ("global_address", "global_stride") else "b32"
+            lines += [
+                f"{'mov.u64 %rd10,' if wide == 'b64' else 'mov.u32 %r23,'} {given};"
+                if field not in ("elemtype", "rank")
+                else "",
+                f"@%p6 tensormap.replace.tile.{field}.shared::cta.b1024.{wide} [%r20], {number} "
+                + (given if field in ("elemtype", "rank") else "%rd10" if wide == "b64" else "%r23")
+                + ";",
+            ]
+    lines += [
+        "bar.sync 0; @%p5 tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release."
+        "gpu.sync.aligned [%rd2], [%r20], 128; fence.proxy.tensormap::generic.acquire.gpu [%rd2], "
+        "128; bar.sync 0;",
+    ]
+    return " ".join(lines) + " "
+
+
+AWAIT_BOX = "@%p6 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r22], 256; "
+BOX = (
+    "mov.u32 %r24, 0; mov.u32 %r25, 0; @%p6 cp.async.bulk.tensor.2d.shared::cta.global.tile."
+    "mbarrier::complete_tx::bytes [%r5], [%rd2, {%r24, %r25}], [%r22]; "
+)
+BOX_CAME = PARITY.replace("%r20", "%r22")
+BOX_BACK = (
+    "@%p6 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd2, {%r24, %r25}], [%r5]; "
+    "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; "
+)
+
+MORE |= {
+    "a box by a map of another rank": ("mem", "tensor-map", tensor_map(rank="0") + BOX),
+    "a box of no elements": ("mem", "tensor-map", tensor_map(box_dim1="0") + BOX),
+    "a box of more elements than there may be": (
+        "mem", "tensor-map", tensor_map(box_dim1="257") + BOX,
+    ),
+    "a box with a stride of 60 bytes": (
+        "mem", "tensor-map", tensor_map(global_stride0="60") + BOX,
+    ),
+    "a box of a tensor at an odd address": (
+        "mem", "tensor-map", "add.s64 %rd1, %rd1, 4; " + tensor_map() + BOX,
+    ),
+    "a box with rows of 4 bytes": ("mem", "tensor-map", tensor_map(box_dim0="1") + BOX),
+    "a box of a tensor larger than its buffer": (
+        "mem", "out-of-bounds", tensor_map(global_dim1="5", box_dim0="8", box_dim1="5") + BOX,
+    ),
+    "a box larger than its place": (
+        "mem", "out-of-bounds", tensor_map(box_dim1="8", global_dim1="8") + BOX,
+    ),
+    "a box to an odd place": (
+        "mem", "misaligned", tensor_map(box_dim1="1") + BOX.replace("[%r5]", "[%r5+16]"),
+    ),
+    "a map at an odd address": (
+        "mem", "misaligned", tensor_map() + BOX.replace("[%rd2", "[%rd2+16"),
+    ),
+    "a map that nobody made": ("init", "never-written", tensor_map() + BOX.replace(
+        "[%rd2", "[%rd2+128")),
+    "a map in shared memory": (
+        "mem", "out-of-bounds", tensor_map() + "cvt.u64.u32 %rd9, %r20; cvta.shared.u64 %rd9, "
+        "%rd9; " + BOX.replace("[%rd2", "[%rd9"),
+    ),
+    "a box read by its thread before it came": (
+        "init", "never-written", tensor_map() + AWAIT_BOX + BOX + "@%p6 ld.shared.u32 %r9, [%r6];",
+    ),
+    "a box over what others still read": (
+        "race", "write-after-read", "st.shared.u32 [%r6], 7; " + tensor_map() + AWAIT_BOX
+        + "ld.shared.u32 %r9, [%r6]; " + BOX + BOX_CAME,
+    ),
+    "bytes of a box that nobody awaits": (
+        "sync", "never-completed", tensor_map()
+        + AWAIT_BOX.replace("256", "512") + BOX + BOX_CAME,
+    ),
+    "a box back of what nobody wrote": (
+        "init", "never-written", tensor_map() + "mov.u32 %r24, 0; mov.u32 %r25, 0; " + BOX_BACK,
+    ),
+    "a box back before the others wrote": (
+        "race", "read-after-write", tensor_map() + "mov.u32 %r24, 0; mov.u32 %r25, 0; "
+        "st.shared.u32 [%r6], %r2; " + BOX_BACK,
+    ),
+}  # fmt: skip
+
 HARMLESS_MORE = {
     "a register that nobody looks at": "add.u32 %r9, %r21, 1;",
     "a register that is chosen against": (
@@ -174,6 +277,8 @@ HARMLESS_MORE = {
         "st.global.u32 [%rd5], %r9;"
     ),
     "a barrier object": INIT + "st.shared.u32 [%r6], %r2; " + ARRIVE + WAIT + NEIGHBOUR,
+    "a box": tensor_map() + AWAIT_BOX + BOX + BOX_CAME + "ld.shared.u32 %r9, [%r6]; "
+    "fence.proxy.async; bar.sync 0; " + BOX_BACK,
     "a bulk copy": SINGLE + EXPECT + COPY + PARITY + "ld.shared.u32 %r9, [%r6];",
     "stack": (
         "mov.u64 %rd8, 64; alloca.u64 %rd9, %rd8, 16; st.local.u32 [%rd9+60], %r2; "

@@ -33,13 +33,15 @@ HEAD = """.version 7.0
 """
 
 
-def launch(body: str, grid: int = 1, block: int = 64, n: int = 0) -> LaunchResult:
+def launch(
+    body: str, grid: int = 1, block: int = 64, n: int = 0, backend: str = "numpy"
+) -> LaunchResult:
     """Run a body with 64 floats in x and 64 unwritten in y."""
     kernel = load_kernel((HEAD + body + "\n ret;\n}\n").encode(), "planted.ptx")
     x = np.arange(64, dtype="f4")
     return kernel.launch(
         [grid], [block], [as_argument(x), as_argument(out(64)), as_argument(np.int32(n))],
-        budget=50_000_000,
+        budget=50_000_000, backend=backend,
     )  # fmt: skip
 
 

@@ -9,13 +9,23 @@ from gpuemu_flow.emulator.coverage import cover_file
 from gpuemu_flow.emulator.errors import UnsupportedError
 from gpuemu_flow.emulator.launch import load_kernel
 
-BODY = ".reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;\n"
+BODY = ".reg .b16 %h<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>; .reg .pred %p<3>;\n"
 MISSING = {
     "tex.1d.v4.f32.s32 {%f1,%f2,%f3,%f4}, [%rd1, {%r1}];": "textures",
-    "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], "
+    "cp.async.bulk.tensor.4d.shared::cta.global.im2col.mbarrier::complete_tx::bytes [%r1], "
+    "[%rd1, {%r2, %r3, %r4, %r5}], [%r4], {%h1, %h2};": "tensor maps",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile::gather4.mbarrier::complete_tx::bytes "
+    "[%r1], [%rd1, {%r2, %r3, %r3, %r3, %r3}], [%r4];": "tensor maps",
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast"
+    "::cluster [%r1], [%rd1, {%r2, %r3}], [%r4], %h1;": "tensor maps",
+    "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%r1], "
     "[%rd1, {%r2, %r3}], [%r4];": "tensor maps",
-    "tensormap.replace.tile.rank.global.b1024.b32 [%rd1], 2;": "tensor maps",
-    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16;": "tensor maps",
+    "tensormap.replace.tile.swizzle_atomicity.global.b1024.b32 [%rd1], 2;": "tensor maps",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.f16 [%rd1], [%r1], 16;": "tensor maps",
+    "cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r1], "
+    "[%r2], 16, [%r3];": "tensor maps",
+    "suld.b.1d.b32.trap {%r1}, [%rd1, {%r2}];": "surfaces",
+    "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %r2, [%r3];": "clusters",
     "tcgen05.wait::ld.sync.aligned;": "sm_90",
     "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, {%r1,%r2}, "
     "{%r3,%r4}, {%f1,%f2,%f3,%f4}, %r5, 0;": "dense mma",

@@ -166,7 +166,7 @@ def test_the_worst_hundred_ops_stay_below_a_megabyte_too() -> None:
     scatter = tuple((x, y, 5, x % 2) for x in range(-70, 70, 5) for y in range(-55, 55, 5))
     picture = Picture("output", (17, 129), rows, "fold", scatter, (9,) * 12, 2193, 400,
                       {"x": "1" * 4000, "y": "2" * 4000})  # fmt: skip
-    entry = {**KERNEL.entries[0], "violations": KERNEL.entries[0]["violations"] * 9}
+    entry = replace(KERNEL.entries[0], violations=KERNEL.entries[0].violations * 9)
     kernels = tuple(replace(KERNEL, kernel=f"k{n}", entries=(entry,)) for n in range(100))
     full = replace(
         report,
@@ -234,7 +234,7 @@ def test_a_folded_failure_says_what_its_cases_share_unless_most_do_not() -> None
     assert found.startswith("fails when N is above 100, confirmed by 9 of 9 new cases inside")
     assert found.endswith("outside: wrong in the last column")
     crashed = failed("a", 1, "line 1\nline 2", kind=FailureKind.EXECUTION, verdict=Verdict.ERROR,
-                     notes=("stderr:\nTraceback",))  # fmt: skip
+                     stderr="Traceback")  # fmt: skip
     assert lead(failure_cards.cards(report_of([crashed]), 9, 9)[0]) == ("line 1 line 2", True)
 
 

@@ -12,6 +12,7 @@ import pytest
 from published_schemas import check_junit
 from report_samples import failed, hostile, huge, report_of, sample
 
+from gpuemu_flow.errors import Problem
 from gpuemu_flow.reports.junit import MAX_MESSAGE, report_to_junit
 from gpuemu_flow.results.document import Report
 from gpuemu_flow.results.regressions import Regression
@@ -150,3 +151,16 @@ def test_every_sign_that_xml_cannot_hold_is_shown_by_its_number() -> None:
         assert (case[0].get("message") or "").endswith(shown)
         body = case[0].text or ""
         assert shown.replace("\r", "\n") in body or sign in "\t\n\r"
+
+
+def test_warnings_of_results_are_properties_and_no_tests() -> None:
+    report = replace(sample(), regressions=())
+    loose = Problem("loose-tolerance", "softmax: zeros <pass>", "a smaller one", warning=True)
+    warned = replace(report, run=replace(report.run, problems=(*report.run.problems, loose)))
+    text = report_to_junit(warned)
+    check_junit(text)
+    assert len(cases(text)) == len(cases(report_to_junit(report))) == warned.totals["total"]
+    root = ElementTree.fromstring(text)
+    found = {p.get("name"): p.get("value") for p in root.iter("property")}
+    assert found["warning loose-tolerance"] == str(loose)
+    assert "warning cache-damaged" not in found

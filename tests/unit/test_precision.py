@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -31,16 +33,14 @@ DRAWS = {
 }
 
 
-def cases(dtype: str, seeds: range = range(2)) -> list[Arrays]:
-    found = []
+def cases(dtype: str, seeds: range = range(2)) -> Iterator[Arrays]:
     for seed in seeds:
         queries, keys, depth = SIZES[seed % len(SIZES)]
         for number, draw in enumerate(DRAWS.values()):
             rng = np.random.default_rng([seed, number])
             shapes = {"q": (queries, depth), "k": (keys, depth), "v": (keys, depth)}
             kind = numpy_dtype(dtype)
-            found.append({name: draw(rng, shape).astype(kind) for name, shape in shapes.items()})
-    return found
+            yield {name: draw(rng, shape).astype(kind) for name, shape in shapes.items()}
 
 
 def tensor_core_attention(
@@ -79,18 +79,17 @@ def tensor_core_attention(
     return out / total[:, None]
 
 
-def verdicts(precision: str, dtype: str, **options: bool | int) -> list[Verdict]:
+def verdicts(precision: str, dtype: str, **options: bool | int) -> Iterator[Verdict]:
+    """The verdict on each case, one at a time: who looks for a failure needs no more after it."""
     reference = Reference("attention")
-    return [
-        check(
+    for inputs in cases(dtype):
+        yield check(
             reference,
             lambda *tensors: tensor_core_attention(*tensors, **options),  # type: ignore[arg-type]
             inputs,
             dtype,
             rounding=rounding_for(precision, dtype),
         )[0].verdict
-        for inputs in cases(dtype)
-    ]
 
 
 @pytest.mark.parametrize("block", [16, 32, 4096])

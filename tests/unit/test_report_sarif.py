@@ -61,8 +61,8 @@ def test_a_kernels_regression_stands_at_the_kernel() -> None:
 
 
 def test_a_finding_without_a_line_has_one() -> None:
-    found = {**KERNEL.entries[0]["violations"][0], "line": 0}
-    kernel = replace(KERNEL, entries=({**KERNEL.entries[0], "violations": [found]},))
+    found = replace(KERNEL.entries[0].violations[0], line=0)
+    kernel = replace(KERNEL, entries=(replace(KERNEL.entries[0], violations=(found,)),))
     (result,) = check_sarif(json.dumps(lint_to_sarif(replace(sample().run, kernels=(kernel,)))))
     assert place(result)[1] == 1
 
@@ -110,7 +110,7 @@ def test_the_schema_is_one_that_refuses() -> None:
 def test_lints_alone_are_valid_too(make: Any) -> None:
     found = check_sarif(json.dumps(lint_to_sarif(make().run)))
     assert len(found) == sum(
-        len(entry["violations"]) for kernel in make().run.kernels for entry in kernel.entries
+        len(entry.violations) for kernel in make().run.kernels for entry in kernel.entries
     )
 
 

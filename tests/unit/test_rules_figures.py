@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from ptx_text import broken_rules, kernel_views, lint, view_of, with_sass
 
-from gpuemu_flow.artifacts.lint import kernel_json, unknown_rules
+from gpuemu_flow.artifacts.findings import Place
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.artifacts.lint import kernel_json, kernel_record, unknown_rules
 from gpuemu_flow.artifacts.metrics import KernelMetrics
 from gpuemu_flow.artifacts.occupancy import ARCHITECTURES, occupancy
 from gpuemu_flow.artifacts.patterns import opcode_matches
@@ -330,3 +333,12 @@ def test_json_of_a_kernel_has_the_documented_fields() -> None:
     assert set(data["violations"][0]) == {
         "rule", "severity", "message", "file", "line", "actual", "limit",
     }  # fmt: skip
+
+
+def test_a_record_is_what_its_json_says() -> None:
+    for name in ("forced_spills", "several_kernels"):
+        for subject in kernel_views(name).values():
+            record = kernel_record(subject, lint(subject))
+            assert KernelRecord.from_json(json.loads(json.dumps(record.to_json()))) == replace(
+                record, violations=tuple(replace(v, place=Place()) for v in record.violations)
+            )

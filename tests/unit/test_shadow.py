@@ -10,6 +10,11 @@ from gpuemu_flow.numerics.shadow import shadow_source
 HEAD = "import numpy as np\n"
 
 
+def maker(name: str) -> str:
+    """What a shadow calls in place of a function of numpy's."""
+    return f'__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
+
+
 def one_line(line: str, head: str = HEAD) -> str:
     """The shadow of one line under `head`; the line itself when there is no shadow."""
     shadow = shadow_source(head + line + "\n")
@@ -30,9 +35,11 @@ def one_line(line: str, head: str = HEAD) -> str:
         ("x.astype('double')", "x.astype('float32')"),
         ("x.astype(dtype=np.double)", "x.astype(dtype=np.float32)"),
         ("np.sum(x, dtype=float)", "np.sum(x, dtype='float32')"),
-        ("np.zeros(3, float)", "np.zeros(3, 'float32')"),
-        ("np.full(3, 1, float)", "np.full(3, 1, 'float32')"),
-        ("np.asarray(x, np.float64)", "np.asarray(x, np.float32)"),
+        ("np.zeros(3, float)", maker("zeros") + "(3, 'float32')"),
+        ("np.full(3, 1, float)", maker("full") + "(3, 1, 'float32')"),
+        ("np.asarray(x, np.float64)", maker("asarray") + "(x, np.float32)"),
+        ("x * np.linspace(0, 1, 3)", f"x * {maker('linspace')}(0, 1, 3)"),
+        ("f(lambda np: np.zeros(3), np.float64)", "f(lambda np: np.zeros(3), np.float32)"),
         ("np.frombuffer(b, '<f8')", "np.frombuffer(b, '<f4')"),
         ("np.dtype('>f8')", "np.dtype('>f4')"),
         ("np.fft.fft(x).astype(np.complex128)", "np.fft.fft(x).astype(np.complex64)"),
@@ -109,7 +116,8 @@ def test_lines_and_formatting_stay() -> None:
     )
     shadow = shadow_source(source)
     assert shadow is not None
-    assert shadow == source.replace("np.float64", "np.float32")
+    wanted = source.replace("np.float64", "np.float32").replace("np.asarray", maker("asarray"))
+    assert shadow == wanted
 
 
 def test_the_shadow_computes_in_float32() -> None:

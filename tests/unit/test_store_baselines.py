@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from gpuemu_flow.errors import UsageError
+from gpuemu_flow.store.artifacts import ArtifactMetrics, OwnFigures
 from gpuemu_flow.store.baselines import Baseline, BaselineStore, SubmittedResult
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
+FIGURES = {
+    "sent": ArtifactMetrics("sent", 8, 1, 0, 0, 20, ("ld.global", "st.local"), "Sass", 1),
+    "k": ArtifactMetrics("k", 8, 0, 0, 0, 20, (), "Ptx", 1, OwnFigures(None, "estimate", 7)),
+}
 FULL = Baseline(
     "a", "2026-01-01T00:00:00.000000Z", "1", {"python": "3"}, {"k": [{}]}, {"op": {"f": {}}},
-    (SubmittedResult("op", (1 << 64) - 1, True, math.inf),), {"k": {"spill_count": 1}}, False,
+    (SubmittedResult("op", (1 << 64) - 1, True, math.inf),), FIGURES, False,
 )  # fmt: skip
 
 
@@ -55,6 +60,7 @@ def test_what_an_older_version_wrote_has_no_parts_of_clients() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("submitted", [{}]), ("submitted", 3), ("submitted", [3]), ("artifacts", {"k": 1}),
+     ("artifacts", {"k": {"spill_count": 1}}),
      ("artifacts", []), ("submitted", [{"op": "a", "seed": "x", "passed": 1, "max_abs": 0}])],
 )  # fmt: skip
 def test_another_form_is_an_error(name: str, value: object) -> None:

@@ -21,12 +21,13 @@ pytest.importorskip("triton")
 
 SOURCE = Path(__file__).resolve().parent.parent / "triton_kernels" / "kernels.py"
 CHECKS = "mem,init,race,sync"
+ARCHITECTURES = ("sm_80", "sm_90")
 Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Example:
-    """One kernel: inputs, what is right, and an edit that makes it wrong."""
+    """One kernel: inputs, what is right, an edit that makes it wrong, and what can run it."""
 
     name: str
     inputs: Callable[[np.random.Generator], dict[str, np.ndarray]]
@@ -34,6 +35,7 @@ class Example:
     old: str
     new: str
     atol: float = 1e-5
+    modes: tuple[str, ...] = ("interpreted", *ARCHITECTURES)
 
 
 def normal(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], dict[str, np.ndarray]]:
@@ -100,6 +102,12 @@ def philox(x: np.ndarray) -> np.ndarray:
     return ran
 
 
+def added(x: np.ndarray) -> np.ndarray:
+    rows = np.zeros((-(-len(x) // 8) * 8, x.shape[1]))
+    rows[: len(x)] = x
+    return rows.reshape(-1, 8, x.shape[1]).sum(0)
+
+
 def with_index(
     shape: tuple[int, ...], many: int, count: tuple[int, ...], name: str = "index", first: str = "x"
 ) -> Callable[[np.random.Generator], dict[str, np.ndarray]]:
@@ -158,12 +166,20 @@ EXAMPLES = [
             "(row + i) * W", "(row + i) * width", 1e-4),
     Example("tuned", half(a=(40, 24), b=(24, 33)), wide(lambda a, b: a @ b),
             "total.to(tl.float16)", "(total * 1.1).to(tl.float16)", 2e-2),
+    Example("boxes", normal(x=(20, 40)), lambda x: x * 2 + 1,
+            "target.store([row, col], source", "target.store([row, col + 4], source"),
+    Example("described", half(a=(130, 72), b=(72, 80)), wide(lambda a, b: a @ b),
+            "right.load([k, col])", "right.load([k, row])", 3e-2),
+    Example("specialised", half(a=(130, 136), b=(136, 80)), wide(lambda a, b: a @ b),
+            "left.load([row, k])", "left.load([row, 0])", 3e-2),
+    Example("added", normal(x=(21, 40)), added,
+            "target.atomic_add([0, col]", "target.atomic_add([1, col]", 1e-5, ARCHITECTURES),
 ]  # fmt: skip
 
 
 def run(name: str, inputs: Arrays, source: Path, mode: str) -> np.ndarray | str:
-    """The output, or the kind of what went wrong."""
-    argv = ("compiled", "sm_80", CHECKS) if mode == "compiled" else ()
+    """The output, or the kind of what went wrong; `mode` is ``interpreted`` or an architecture."""
+    argv = () if mode == "interpreted" else ("compiled", mode, CHECKS)
     program = Program(
         "triton", root=str(source.parent), path=str(source), function=name, argv=argv,
         input_names=tuple(inputs),
@@ -193,7 +209,7 @@ def verdict(example: Example, source: Path, mode: str) -> tuple[bool, str]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_a_right_kernel_passes_in_both_modes(example: Example) -> None:
-    for mode in ("interpreted", "compiled"):
+    for mode in example.modes:
         right, why = verdict(example, SOURCE, mode)
         assert right, f"{mode}: {why}"
 
@@ -204,7 +220,7 @@ def test_a_planted_bug_fails_in_both_modes(example: Example, tmp_path: Path) -> 
     assert text.count(example.old) == 1, "the edit is not of one place"
     source = tmp_path / "kernels.py"
     source.write_text(text.replace(example.old, example.new))
-    for mode in ("interpreted", "compiled"):
+    for mode in example.modes:
         right, why = verdict(example, source, mode)
         assert not right, f"{mode}: {why}"
         assert "triton-compiled" not in why and "emulator-unsupported" not in why, why
@@ -233,5 +249,5 @@ def test_what_cannot_be_emulated_is_refused_not_judged(
         )
     source.write_text(text)
     inputs = {"x": np.ones((2, 5), "f4")}
-    found = run("softmax", inputs, source, "compiled")
+    found = run("softmax", inputs, source, "sm_80")
     assert isinstance(found, str) and found.startswith("triton-compiled: ") and said in found

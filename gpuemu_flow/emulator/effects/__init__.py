@@ -15,6 +15,7 @@ from gpuemu_flow.emulator.effects import (
     moves,
     perturb,
     stack,
+    tensors,
     warps,
     watch,
     wgmma,
@@ -36,6 +37,7 @@ _EFFECTS: dict[str, Effect] = {
     **wgmma.EFFECTS,
     **mbarriers.EFFECTS,
     **stack.EFFECTS,
+    **tensors.EFFECTS,
     **calls.EFFECTS,
     **carries.EFFECTS,
 }

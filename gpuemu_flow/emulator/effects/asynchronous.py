@@ -33,8 +33,10 @@ def _is_predicate(operand: Operand) -> bool:
 
 def _problem(step: Step) -> str:
     words = step.opcode.segments[1:]
+    if words[:3] == ("reduce", "async", "bulk"):
+        return bulk_problem(step)
     if not words or words[0] != "async":
-        return "reductions by bulk copies are not supported"
+        return UNKNOWN_FORM
     rest = words[1:]
     if rest[:1] == ("bulk",):
         return bulk_problem(step)
@@ -62,8 +64,11 @@ def _problem(step: Step) -> str:
 
 def _emit(emitter: Emitter, step: Step, index: int) -> None:
     rest = step.opcode.segments[2:]
-    if rest[0] in ("bulk", "mbarrier"):
-        (emit_bulk if rest[0] == "bulk" else emit_arrival)(emitter, step, index)
+    if rest[0] == "mbarrier":
+        emit_arrival(emitter, step, index)
+        return
+    if "bulk" in rest:
+        emit_bulk(emitter, step, index)
         return
     mask = emitter.mask(step)
     if rest == ("commit_group",):
@@ -91,4 +96,8 @@ def _emit(emitter: Emitter, step: Step, index: int) -> None:
     emitter.do(f"m.start_copy({where}, {origin}, {size}, {taken}, {mask}, {index})")
 
 
-EFFECTS = {"cp": Effect(_problem, _emit, "cp.async, cp.async.bulk")}
+EFFECTS = {
+    "cp": Effect(
+        _problem, _emit, "cp.async, cp.async.bulk, cp.async.bulk.tensor, cp.reduce.async.bulk"
+    )
+}

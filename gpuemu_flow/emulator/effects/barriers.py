@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
+    constant_of,
     operand_problem,
     operands_problem,
     result_problem,
@@ -85,7 +86,17 @@ def _clockless(step: Step) -> str:
     return ""
 
 
+def _registers_problem(step: Step) -> str:
+    """Check ``setmaxnreg``: a constant from 24 to 256 in steps of 8."""
+    words, count = step.opcode.segments[1:], [constant_of(o) for o in step.operands]
+    known = words in (("inc", "sync", "aligned", "u32"), ("dec", "sync", "aligned", "u32"))
+    if not known or len(count) != 1:
+        return UNKNOWN_FORM
+    return "" if count[0] in range(24, 257, 8) else "its count is no multiple of 8 from 24 to 256"
+
+
 EFFECTS = {
+    "setmaxnreg": Effect(_registers_problem, lambda e, s, i: None, "setmaxnreg"),
     "bar": Effect(_bar_problem, _emit_bar, "bar, barrier"),
     "barrier": Effect(_bar_problem, _emit_bar, "bar, barrier"),
     "membar": Effect(_fence_problem, _emit_fence, "membar, fence"),

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuemu_flow.emulator.bulk import reduction
 from gpuemu_flow.emulator.effects.checking import (
     UNKNOWN_FORM,
     address_problem,
     constant_of,
     operand_problem,
+)
+from gpuemu_flow.emulator.effects.tensors import (
+    REDUCTIONS,
+    emit_prefetch,
+    emit_tensor_copy,
+    prefetch_problem,
+    tensor_copy_problem,
 )
 from gpuemu_flow.emulator.ir import Memory, Step
 
@@ -16,13 +24,14 @@ if TYPE_CHECKING:
     from gpuemu_flow.emulator.emitter import Emitter
 
 _WORDS = frozenset(
-    {"shared::cluster", "shared::cta", "global", "mbarrier::complete_tx::bytes", "bulk_group"}
-)
+    {"shared::cluster", "shared::cta", "global", "mbarrier::complete_tx::bytes", "bulk_group",
+     "L2::cache_hint"}
+)  # fmt: skip
 
 
 def _directions(step: Step) -> tuple[str, str]:
     """Give the spaces that a copy goes to and comes from."""
-    spaces = [w.partition("::")[0] for w in step.opcode.segments[3:]]
+    spaces = [w.partition("::")[0] for w in step.opcode.segments]
     found = [s for s in spaces if s in ("shared", "global")]
     return (found[0], found[1]) if len(found) == 2 else ("", "")
 
@@ -47,31 +56,58 @@ def emit_arrival(emitter: Emitter, step: Step, index: int) -> None:
     )
 
 
+def _reduction(step: Step) -> tuple[str, str]:
+    """Give what a copy does with what lies in global memory, and the type; empty for a copy."""
+    if step.opcode.segments[1] != "reduce":
+        return "", ""
+    return next((w for w in step.opcode.segments if w in REDUCTIONS), ""), step.opcode.type
+
+
 def bulk_problem(step: Step) -> str:
-    """Check ``cp.async.bulk`` and its groups."""
-    words, operands = step.opcode.segments[3:], step.operands
+    """Check ``cp.async.bulk``, ``cp.reduce.async.bulk`` and groups of copies."""
+    reduces = step.opcode.segments[1] == "reduce"
+    words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words == ("commit_group",):
         return "" if not operands else UNKNOWN_FORM
     if words[:1] == ("wait_group",):
         count = constant_of(operands[0]) if len(operands) == 1 else None
         good = count is not None and count >= 0
         return "" if good and set(words) <= {"wait_group", "read"} else UNKNOWN_FORM
-    if words[:1] in (("tensor",), ("prefetch",)):
-        return "copies by tensor maps (TMA) are not supported"
+    if words[:1] == ("tensor",):
+        return tensor_copy_problem(step)
+    if words[:1] == ("prefetch",) and not reduces:
+        return prefetch_problem(step)
+    if "L2::cache_hint" in words and operands:
+        problem = operand_problem(operands[-1], "b64")
+        if problem:
+            return problem
+        operands = operands[:-1]
+    if reduces:
+        operation, kind = _reduction(step)
+        if reduction(operation, kind) is None:
+            return "this reduction by bulk copies is not supported"
+        words = tuple(w for w in words if w not in (operation, kind, "noftz"))
     to, source = _directions(step)
+    if reduces and to == "shared":
+        return "reductions into shared memory of another block are not supported"
     into_shared = (to, source) == ("shared", "global")
     if not set(words) <= _WORDS or not (into_shared or (to, source) == ("global", "shared")):
         return "this direction or qualifier of a bulk copy is not supported"
     if len(operands) != (4 if into_shared else 3):
-        return "masks and cache policies of bulk copies are not supported"
+        return "masks of bulk copies are not supported"
     problem = address_problem(operands[0]) or address_problem(operands[1])
     problem = problem or operand_problem(operands[2], "u32")
     return problem or (address_problem(operands[3]) if into_shared else "")
 
 
 def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
-    """Write ``cp.async.bulk`` and its groups."""
-    words, operands, mask = step.opcode.segments[3:], step.operands, emitter.mask(step)
+    """Write ``cp.async.bulk``, ``cp.reduce.async.bulk`` and groups of copies."""
+    reduces = step.opcode.segments[1] == "reduce"
+    words, operands = step.opcode.segments[3 + reduces :], step.operands
+    if words[0] in ("tensor", "prefetch"):
+        (emit_tensor_copy if words[0] == "tensor" else emit_prefetch)(emitter, step, index)
+        return
+    mask = emitter.mask(step)
     if words == ("commit_group",):
         emitter.do(f"m.commit_bulk({mask})")
         return
@@ -87,8 +123,11 @@ def emit_bulk(emitter: Emitter, step: Step, index: int) -> None:
         there = operands[3]
         assert isinstance(there, Memory)
         barrier = emitter.address(there)
-    size = emitter.read(operands[2], "u32")
+    size, combine = emitter.read(operands[2], "u32"), "None"
+    if reduces:
+        form = reduction(*_reduction(step))
+        combine = emitter.function(form, f"bulk {form}")
     emitter.do(
         f"m.start_bulk({emitter.address(near)}, {emitter.address(far)}, {size}, {barrier}, "
-        f"{into_shared}, {mask}, {index})"
+        f"{into_shared}, {combine}, {mask}, {index})"
     )

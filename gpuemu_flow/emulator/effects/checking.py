@@ -13,6 +13,7 @@ from gpuemu_flow.emulator.ir import (
     Special,
     Step,
     Symbol,
+    TensorPlace,
 )
 from gpuemu_flow.emulator.types import BITS, SIZES
 
@@ -21,7 +22,7 @@ UNKNOWN_FORM = "the emulator does not know this form of the instruction"
 
 def operand_problem(operand: Operand, type_name: str) -> str:
     """Say why an operand cannot be read as a type; an empty string when it can."""
-    if isinstance(operand, (Group, Memory, Sink)):
+    if isinstance(operand, (Group, Memory, TensorPlace, Sink)):
         return "an operand has a form that this instruction does not take"
     if isinstance(operand, Inverted):
         return "" if type_name == "pred" else "a negated predicate is used as a number"
@@ -78,6 +79,14 @@ def address_problem(operand: Operand) -> str:
     if isinstance(base, Register) and SIZES.get(base.type, 0) not in (4, 8):
         return "its address lies in a register that is neither 32 nor 64 bits wide"
     return ""
+
+
+def tensor_problem(operand: Operand, dimensions: int) -> str:
+    """Say why an operand is no place in a tensor of some dimensions."""
+    if not isinstance(operand, TensorPlace) or len(operand.coordinates) != dimensions:
+        return f"it needs a tensor map with {dimensions} coordinates"
+    problems = (operand_problem(c, "s32") for c in operand.coordinates)
+    return address_problem(operand.map) or next((p for p in problems if p), "")
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:

@@ -27,7 +27,7 @@ docs/benchmarks.md."""
 LOOP_WEIGHT = 16
 """Assumed number of runs of a step, for each loop around it."""
 
-_BY_NUMPY = ("race", "sync", "order")
+_BY_NUMPY = ("order",)
 _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 
@@ -52,7 +52,7 @@ class Native:
 
     program: Program
     blocks: Blocks
-    _library: ctypes.CDLL | None = field(default=None, repr=False)
+    _libraries: dict[bool, ctypes.CDLL] = field(default_factory=dict, repr=False)
     _problem: str = ""
     _work: int = -1
 
@@ -85,21 +85,21 @@ class Native:
             return Choice(False, "blocks may wait for each other")
         if not asked and any(map(_depends_on_order, self.program.steps)):
             return Choice(False, "results may depend on the order of blocks")
-        self._load()
-        return Choice(self._library is not None, self._problem)
+        races = "race" in checks
+        self._load(races)
+        return Choice(races in self._libraries, self._problem)
 
     def run(self, launch: Launch, ids: Array) -> bool:
         """Run all blocks of a launch; False when numpy must make the launch again."""
-        assert self._library is not None
         try:
-            return run_blocks(self._library, launch, ids)
+            return run_blocks(self._libraries["race" in launch.checks], launch, ids)
         except BudgetError:
             if launch.blocks > 1 and any(map(_depends_on_order, self.program.steps)):
                 return False  # a block may have waited for one that had not begun
             raise
 
-    def _load(self) -> None:
-        if self._library is not None or self._problem:
+    def _load(self, races: bool) -> None:
+        if races in self._libraries or self._problem:
             return
         # Only where something is compiled: the store is no light import.
         from gpuemu_flow.store.user_cache import user_cache_folder  # noqa: PLC0415
@@ -109,9 +109,9 @@ class Native:
             self._problem = "no C compiler (cc, gcc or clang) is on PATH"
             return
         try:
-            source = generate(self.program)
+            source = generate(self.program, races=races)
             folder = user_cache_folder(os.environ) / "kernels"
-            self._library = load_library(source, compiler, folder)
+            self._libraries[races] = load_library(source, compiler, folder)
         except LackingError as lacking:
             self._problem = f"the compiled back end lacks {lacking}"
         except CompileError as error:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuemu_flow.emulator.memory import PATTERN, UNINITIALISED, WRITTEN
 from gpuemu_flow.emulator.native import runtime
 from gpuemu_flow.emulator.native.prelude import MAX_THREADS
+from gpuemu_flow.emulator.races import smallest_access
 from gpuemu_flow.emulator.state import Launch
 from gpuemu_flow.emulator.types import WARP, Array
 
@@ -43,6 +44,9 @@ class _Args(ctypes.Structure):
         ("dyn", ctypes.c_uint32),
         ("total", ctypes.c_uint32),
         ("unwritten", ctypes.c_uint32),
+        ("sync", ctypes.c_uint32),
+        ("across", ctypes.c_uint32),
+        ("owners", ctypes.c_void_p),
     )
 
 
@@ -107,6 +111,9 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
         "sym": np.array([*launch.symbols, 0], np.uint64),
         "ids": ids,
     }  # fmt: skip
+    across = "race" in launch.checks and launch.blocks > 1
+    if across:
+        arrays["owners"] = np.zeros(len(arena.data) // smallest_access(program) + 64, np.uint32)
     values: dict[str, Any] = {name: array.ctypes.data for name, array in arrays.items()}
     total = program.shared_bytes + launch.dynamic_shared
     args = _Args(
@@ -115,6 +122,7 @@ def _arguments(launch: Launch, ids: Array) -> tuple[list[Array], _Args]:
         par_address=launch.parameter_address, budget=launch.budget - launch.spent,
         nt=(ctypes.c_uint32 * 3)(*launch.block), nc=(ctypes.c_uint32 * 3)(*launch.grid),
         threads=launch.threads, dyn=launch.dynamic_shared, total=total, unwritten=unwritten,
+        sync="sync" in launch.checks, across=across,
     )  # fmt: skip
     return list(arrays.values()), args
 

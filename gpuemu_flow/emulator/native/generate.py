@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuemu_flow.emulator.blocks import ENDS_THREADS, Blocks, is_barrier, split_blocks
+from gpuemu_flow.emulator.blocks import (
+    ENDS_THREADS,
+    Blocks,
+    is_barrier,
+    is_unaligned,
+    split_blocks,
+)
 from gpuemu_flow.emulator.effects.loads import STRONG
 from gpuemu_flow.emulator.ir import Program, Register, Step
 from gpuemu_flow.emulator.native import runtime
+from gpuemu_flow.emulator.native.barrier_objects import BARRIER_OBJECTS
 from gpuemu_flow.emulator.native.c_types import bits_type
-from gpuemu_flow.emulator.native.collectives import BASES, HELPERS, write_collective
+from gpuemu_flow.emulator.native.collectives import HELPERS, is_collective, write_collective
+from gpuemu_flow.emulator.native.fragments import FRAGMENTS
 from gpuemu_flow.emulator.native.prelude import INTEGERS, MEMORY, STATE
 from gpuemu_flow.emulator.native.prelude_floats import FLOATS, HALVES
+from gpuemu_flow.emulator.native.prelude_races import RACES
 from gpuemu_flow.emulator.native.steps import write_step
 from gpuemu_flow.emulator.native.writer import LackingError, Writer
+from gpuemu_flow.emulator.races import smallest_access
+from gpuemu_flow.emulator.stack import stack_region
 from gpuemu_flow.emulator.types import BITS, SIZES
 
 MAX_STEPS = 12_000
@@ -35,15 +46,21 @@ class _Segment:
 def is_shared_step(step: Step) -> bool:
     """Tell whether other threads can see in which order a step's lanes execute it."""
     opcode = step.opcode
-    if opcode.base in BASES or opcode.base in ("atom", "red"):
+    if is_collective(step) or opcode.base in ("atom", "red", "mbarrier"):
         return True
-    if opcode.base in ("ld", "st") and STRONG.intersection(opcode.segments):
+    if opcode.base == "cp" and {"bulk", "mbarrier"} & set(opcode.segments):
         return True
-    return opcode.base in ("bar", "barrier") and "warp" in opcode.segments
+    return opcode.base in ("ld", "st") and bool(STRONG.intersection(opcode.segments))
 
 
-def generate(program: Program) -> str:
+def generate(program: Program, *, races: bool = False) -> str:
     """Write a kernel as C.
+
+    Parameters
+    ----------
+    program : Program
+    races : bool
+        Whether accesses are watched for races.
 
     Returns
     -------
@@ -65,9 +82,17 @@ def generate(program: Program) -> str:
     kept |= {_result(steps[end - 1]) for end in blocks.ends} & kept
     functions = [_function(program, blocks, s, kept) for s in segments]
     copying = any(step.opcode.base == "cp" for step in steps)
+    objects = any({"mbarrier", "bulk"} & set(step.opcode.segments) for step in steps)
     head, body = STATE.split("typedef unsigned __int128 u128;", 1)
     parts = [head, "typedef unsigned __int128 u128;", _register_file(program, kept), body]
-    parts += [INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, f"#define COPYING {int(copying)}"]
+    grain = smallest_access(program).bit_length() - 1
+    parts.insert(0, f"#define RACES {int(races)}\n#define GRAIN {grain}")
+    parts += [RACES, INTEGERS, MEMORY, FLOATS, HALVES, HELPERS, FRAGMENTS, BARRIER_OBJECTS]
+    bottom, top = stack_region(program)
+    parts.append(
+        f"#define COPYING {int(copying)}\n#define OBJECTING {int(objects)}\n"
+        f"#define STACK_START {bottom}ull\n#define STACK_END {top}ull"
+    )
     parts += functions
     parts += [_tables(program, blocks), _give(program, blocks, kept)]
     parts += [_clear(program, blocks.entry_live & kept), runtime.RUNTIME]
@@ -92,7 +117,7 @@ def _clear(program: Program, numbers: frozenset[int] | set[int]) -> str:
 def _write_segment(program: Program, blocks: Blocks, number: int) -> _Segment:
     start, end = blocks.starts[number], blocks.ends[number]
     first = program.steps[start]
-    if first.opcode.base in BASES:
+    if is_collective(first):
         made = write_collective(program, first)
         return _Segment(
             number, (made.reader, made.writer), collective=True, arrays=made.arrays, work=made.work
@@ -122,7 +147,7 @@ def _write(writer: Writer, step: Step) -> None:
 
 def _write_barrier(writer: Writer, step: Step) -> None:
     if not is_barrier(step):
-        return  # bar.warp.sync and barrier.cluster: nobody runs ahead here
+        return  # barrier.cluster of one block: nobody runs ahead here
     words, middle = step.opcode.segments, step.operands
     vote = "0"
     if "red" in words:
@@ -162,6 +187,7 @@ def _function(program: Program, blocks: Blocks, segment: _Segment, kept: set[int
         "for (uint32_t w = 0; w < s->width; w += 32) { uint32_t mask = 0;",
         "for (int l = 0; l < 32; l++) mask |= (uint32_t)s->on[w + l] << l;",
         "if (!mask) continue;",
+        "const uint32_t alive = s->together ? mask : living(s, w); (void)alive;",
         *(f"{array};" for array in segment.arrays),
         "for (int l = 0; l < 32; l++) { const uint32_t t = w + l; (void)t;",
         *framed(reader),
@@ -214,7 +240,7 @@ def _tables(program: Program, blocks: Blocks) -> str:
         name: []
         for name in (
             "KIND", "TARGET", "LENGTH", "WAITS", "COLLECTIVE", "REDUCES", "ARRIVES", "PLAIN",
-            "FIRSTS", "LENGTHS",
+            "FIRSTS", "LENGTHS", "FREE",
         )
     }  # fmt: skip
     targets: list[int] = []
@@ -227,12 +253,12 @@ def _tables(program: Program, blocks: Blocks) -> str:
         row = {
             "KIND": kind, "TARGET": target, "LENGTH": end - start,
             "WAITS": int(any(_may_wait(s) for s in shared)),
-            "COLLECTIVE": int(any(s.opcode.base in BASES for s in shared)),
+            "COLLECTIVE": int(any(map(is_collective, shared))),
             "REDUCES": next((n for w, n in _REDUCES.items() if w in words), 0)
             if _result(step) >= 0 else 0,
             "ARRIVES": int(kind == runtime.BARRIER and "arrive" in words),
             "PLAIN": int(kind == runtime.BARRIER and len(step.operands) == 1),
-            "FIRSTS": len(targets), "LENGTHS": len(table),
+            "FIRSTS": len(targets), "LENGTHS": len(table), "FREE": int(is_unaligned(step)),
         }  # fmt: skip
         targets += table
         for name, value in row.items():
@@ -248,4 +274,6 @@ def _tables(program: Program, blocks: Blocks) -> str:
 
 def _may_wait(step: Step) -> bool:
     words = STRONG.intersection(step.opcode.segments)
-    return step.opcode.base in ("atom", "nanosleep") or (step.opcode.base == "ld" and bool(words))
+    return step.opcode.base in ("atom", "nanosleep", "mbarrier") or (
+        step.opcode.base == "ld" and bool(words)
+    )

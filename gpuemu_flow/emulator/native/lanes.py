@@ -29,7 +29,7 @@ _WORDS: dict[str, frozenset[str]] = {
     "prmt": frozenset({"f4e", "b4e", "rc8", "ecl", "ecr", "rc16"}),
     "dp2a": frozenset({"lo", "hi"}),
     "cvt": frozenset(
-        {*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna", "ftz", "sat", "relu"}
+        {*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna", "ftz", "sat", "relu", "satfinite"}
     ),
 }  # fmt: skip
 """Words that an opcode may have besides its types; a word that is new is never passed over."""

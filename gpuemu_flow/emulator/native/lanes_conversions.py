@@ -16,6 +16,12 @@ def conversion(opcode: Opcode, words: Words, args: Arguments) -> str | None:
     to, source = opcode.types
     known = (*ROUNDINGS, "rni", "rzi", "rmi", "rpi", "rna")
     mode = next((m for m in known if m in words), "")
+    small = {"e4m3x2": 1, "e5m2x2": 0}
+    if to in small and source in ("f32", "f16x2"):
+        pair = args if source == "f32" else [f"h2f({half}({args[0]}))" for half in ("HI", "LO")]
+        return f"NARROW({pair[0]}, {pair[1]}, {small[to]}, {int('relu' in words)})"
+    if source in small:
+        return f"WIDEN({args[0]}, {small[source]})" if to == "f16x2" else None
     ftz, sat, relu = "ftz" in words, "sat" in words, "relu" in words
     if to in ("f16x2", "bf16x2") and source == "f32":
         scalar = to.removesuffix("x2")

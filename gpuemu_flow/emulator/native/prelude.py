@@ -43,8 +43,14 @@ typedef struct {
   const int64_t *ids;
   int64_t spent, executed, budget;
   uint32_t nt[3], nc[3];
-  uint32_t threads, dyn, total, unwritten;
+  uint32_t threads, dyn, total, unwritten, sync, across;
+  uint32_t *owners;
 } Args;
+typedef struct {
+  uint32_t write_when, write_epoch, read_when, read_epoch;
+  uint16_t writer, reader;
+  uint8_t write_strong, read_strong, readers, read_warp;
+} Cell;
 typedef struct { uint64_t to, from; uint32_t size, taken; int32_t group, live; } Copy;
 typedef struct {
   Args *a;
@@ -57,6 +63,11 @@ typedef struct {
   int32_t group[MW], pending[MW];
   uint32_t arrived[16];
   uint8_t carry[MW];
+  uint32_t clock[33][33], known[16][33], epoch, strong, together;
+  uint64_t stack[MW];
+  uint64_t stamp[33], stamps, *quiet;
+  Cell *cells;
+  struct Later *later;
   Copy *copies;
   RF *f;
 } St;
@@ -98,34 +109,75 @@ U uint64_t at_store(St *s, uint8_t *shadow, uint64_t cap, uint64_t o, unsigned n
   return o;
 }
 U uint8_t *ld_global(St *s, uint32_t t, uint64_t a, unsigned n) {
-  return s->a->g + at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  if (RACES && s->a->across) {
+    if (s->strong) global_update(s, o, n); else global_read(s, o, n);
+  }
+  return s->a->g + o;
 }
-U uint8_t *st_global(St *s, uint32_t t, uint64_t a, unsigned n) {
-  return s->a->g + at_store(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+U void wr_global(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
+  uint64_t o = at_store(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  uint8_t *p = s->a->g + o;
+  if (RACES && s->a->across && !RARE(s->err)) {
+    if (s->strong) global_update(s, o, n);
+    else if (memcmp(p, b, n)) global_write(s, o, n);
+    else global_read(s, o, n);
+  }
+  memcpy(p, b, n);
+}
+U uint8_t *up_global(St *s, uint32_t t, uint64_t a, unsigned n) {
+  uint64_t o = at_load(s, s->a->gs, s->a->gcap, a - GLOBAL_BASE, n);
+  o = at_store(s, s->a->gs, s->a->gcap, o, n);
+  if (RACES && s->a->across && !RARE(s->err)) global_update(s, o, n);
+  return s->a->g + o;
 }
 U uint8_t *ld_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
-  return s->a->sm + at_load(s, s->a->ss, s->a->scap, a, n);
+  uint64_t o = at_load(s, s->a->ss, s->a->scap, a, n);
+  if (RACES) shared_read(s, t, o, n);
+  return s->a->sm + o;
 }
-U uint8_t *st_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
-  return s->a->sm + at_store(s, s->a->ss, s->a->scap, a, n);
+U void wr_shared(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
+  uint64_t o = at_store(s, s->a->ss, s->a->scap, a, n);
+  uint8_t *p = s->a->sm + o;
+  if (RACES) {
+    if (memcmp(p, b, n)) shared_write(s, t, o, n); else shared_same(s, t, o, n);
+  }
+  memcpy(p, b, n);
+}
+U uint8_t *up_shared(St *s, uint32_t t, uint64_t a, unsigned n) {
+  uint64_t o = at_load(s, s->a->ss, s->a->scap, a, n);
+  o = at_store(s, s->a->ss, s->a->scap, o, n);
+  if (RACES) {
+    s->strong = 1; shared_read(s, t, o, n); shared_write(s, t, o, n); s->strong = 0;
+  }
+  return s->a->sm + o;
 }
 U uint8_t *ld_local(St *s, uint32_t t, uint64_t a, unsigned n) {
   uint64_t base = s->a->lcap * t;
   return s->a->lm + base + at_load(s, s->a->ls + base, s->a->lcap, a, n);
 }
-U uint8_t *st_local(St *s, uint32_t t, uint64_t a, unsigned n) {
+U void wr_local(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
   uint64_t base = s->a->lcap * t;
-  return s->a->lm + base + at_store(s, s->a->ls + base, s->a->lcap, a, n);
+  memcpy(s->a->lm + base + at_store(s, s->a->ls + base, s->a->lcap, a, n), b, n);
+}
+U uint8_t *up_local(St *s, uint32_t t, uint64_t a, unsigned n) {
+  uint64_t base = s->a->lcap * t, o = at_load(s, s->a->ls + base, s->a->lcap, a, n);
+  return s->a->lm + base + at_store(s, s->a->ls + base, s->a->lcap, o, n);
 }
 V uint8_t *ld_generic(St *s, uint32_t t, uint64_t a, unsigned n) {
   if (a - SHARED_BASE < WINDOW) return ld_shared(s, t, a - SHARED_BASE, n);
   if (a - LOCAL_BASE < WINDOW) return ld_local(s, t, a - LOCAL_BASE, n);
   return ld_global(s, t, a, n);
 }
-V uint8_t *st_generic(St *s, uint32_t t, uint64_t a, unsigned n) {
-  if (a - SHARED_BASE < WINDOW) return st_shared(s, t, a - SHARED_BASE, n);
-  if (a - LOCAL_BASE < WINDOW) return st_local(s, t, a - LOCAL_BASE, n);
-  return st_global(s, t, a, n);
+V void wr_generic(St *s, uint32_t t, uint64_t a, unsigned n, const uint8_t *b) {
+  if (a - SHARED_BASE < WINDOW) wr_shared(s, t, a - SHARED_BASE, n, b);
+  else if (a - LOCAL_BASE < WINDOW) wr_local(s, t, a - LOCAL_BASE, n, b);
+  else wr_global(s, t, a, n, b);
+}
+V uint8_t *up_generic(St *s, uint32_t t, uint64_t a, unsigned n) {
+  if (a - SHARED_BASE < WINDOW) return up_shared(s, t, a - SHARED_BASE, n);
+  if (a - LOCAL_BASE < WINDOW) return up_local(s, t, a - LOCAL_BASE, n);
+  return up_global(s, t, a, n);
 }
 U uint8_t get1(const uint8_t *p) { return *p; }
 U uint16_t get2(const uint8_t *p) { uint16_t x; memcpy(&x, p, 2); return x; }
@@ -148,7 +200,7 @@ V void wait_copies(St *s, uint32_t t, int32_t pending, int everything) {
     for (uint32_t b = 0; b < c[k].size; b += 4) {
       uint32_t x = 0;
       if (c[k].taken > b) x = get4(ld_global(s, t, c[k].from + b, 4));
-      put4(st_shared(s, t, c[k].to + b, 4), x);
+      uint8_t raw[4]; put4(raw, x); wr_shared(s, t, c[k].to + b, 4, raw);
     }
   }
   s->pending[t] = kept;

@@ -158,6 +158,33 @@ U uint16_t tanh_b(uint16_t a) { return d2b(tanh(WB(a)), FE_TONEAREST); }
 U uint32_t pack(uint16_t lower, uint16_t upper) { return lower | (uint32_t)upper << 16; }
 #define LO(x) ((uint16_t)(x))
 #define HI(x) ((uint16_t)((x) >> 16))
+U double fp8(uint8_t x, int four) {
+  int e = four ? x >> 3 & 15 : x >> 2 & 31, f = four ? x & 7 : x & 3;
+  double v;
+  if (four && (x & 127) == 127) return asd(0x7ff8000000000000ull);
+  if (!four && e == 31) v = f ? asd(0x7ff8000000000000ull) : asd(0x7ff0000000000000ull);
+  else if (e == 0) v = f * (four ? 0x1p-9 : 0x1p-16);
+  else v = ldexp(1 + f * (four ? 0.125 : 0.25), e - (four ? 7 : 15));
+  return x & 128 ? -v : v;
+}
+V uint8_t to_fp8(double x, int four, int relu) {
+  int low = 0, high = four ? 126 : 123;
+  double m = fabs(x), most = four ? 448.0 : 57344.0, up, down;
+  if (x != x) return 0x7f;
+  if (relu && x < 0) return 0;
+  if (m > most) m = most;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (fp8((uint8_t)middle, four) < m) low = middle + 1; else high = middle;
+  }
+  up = fp8((uint8_t)low, four) - m;
+  down = low ? m - fp8((uint8_t)(low - 1), four) : up;
+  if (up != 0 && (down < up || (down == up && low % 2))) low--;
+  return (uint8_t)(low | (dau(x) >> 63 ? 128 : 0));
+}
+#define NARROW(x, y, four, relu) \
+  ((uint16_t)(to_fp8((double)(y), four, relu) | (uint32_t)to_fp8((double)(x), four, relu) << 8))
+#define WIDEN(x, four) pack(d2h(fp8((uint8_t)(x), four)), d2h(fp8((uint8_t)((x) >> 8), four)))
 U uint32_t tf32(float x, int m) {
   uint32_t u = fau(x), r = u;
   if (x != x) return 0x7fffffffu;

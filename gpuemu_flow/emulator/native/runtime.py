@@ -26,8 +26,17 @@ static void release(St *s) {
     uint32_t present = here + s->arrived[name], wanted = set ? most : alive + s->arrived[name];
     if (present < wanted) continue;
     s->arrived[name] = 0;
+    uint32_t warps = 0; int lowest = INT32_MAX;
     for (uint32_t t = 0; t < s->threads; t++) {
       if (!s->waits[t] || s->bar_name[t] != name) continue;
+      warps |= 1u << (t >> 5);
+      if (s->bar_at[t] < lowest) lowest = s->bar_at[t];
+    }
+    join_some(s, warps, s->known[name]);
+    for (uint32_t t = 0; t < s->threads; t++) {
+      if (!s->waits[t] || s->bar_name[t] != name) continue;
+      if (s->a->sync && s->bar_at[t] != lowest && PLAIN[s->bar_at[t]] && !FREE[s->bar_at[t]])
+        s->err = 1;
       int at = s->bar_at[t], op = REDUCES[at];
       if (op) give(s, at, t, op == 1 ? total : op == 2 ? total == here : total != 0);
       s->waits[t] = 0; s->pc[t] = s->bar_block[t];
@@ -35,6 +44,14 @@ static void release(St *s) {
   }
 }
 static int barrier(St *s, int b, const int32_t *act, int n) {
+  if (ARRIVES[b]) {
+    uint32_t warps = 0, name = s->bar_name[act[0]];
+    for (int j = 0; j < n; j++) {
+      warps |= 1u << (act[j] >> 5);
+      if (s->bar_name[act[j]] != name || name > 15) { s->err = 1; return 0; }
+    }
+    come_by(s, warps, s->known[name]);
+  }
   for (int j = 0; j < n; j++) {
     uint32_t t = act[j];
     if (s->bar_name[t] > 15) { s->err = 1; return 0; }
@@ -83,13 +100,14 @@ static int block(St *s) {
     a->executed += (int64_t)LENGTH[b] * n;
     a->spent += (int64_t)LENGTH[b] * (n < 32 ? 32 : n) + 8;
     if (a->spent > a->budget) return 1;
+    s->together = alone >= 0;
     RUN[b](s, act, n);
     if (RARE(s->err)) return 0;
     int kind = KIND[b];
     if (kind == 7 && alone >= 0 && PLAIN[b]) {
       int same = 1;
       for (int j = 0; j < n; j++) same &= s->bar_name[act[j]] == s->bar_name[act[0]];
-      if (same) { alone = b + 1; continue; }
+      if (same) { join_all(s); alone = b + 1; continue; }
     }
     if (kind == 3 && alone >= 0) return 0;
     if (alone >= 0 && (kind == 0 || kind == 1)) { alone = kind == 0 ? b + 1 : TARGET[b]; continue; }
@@ -125,11 +143,16 @@ int run(Args *a, int64_t first, int64_t last) {
   St *s = calloc(1, sizeof(St));
   RF *f = calloc(1, sizeof(RF));
   uint32_t width = (a->threads + 31) / 32 * 32;
+  Cell *cells = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof(Cell)) : 0;
+  uint64_t *quiet = RACES ? calloc((a->scap >> GRAIN) + 16, sizeof *quiet) : 0;
+  struct Later *later = OBJECTING ? calloc(1, sizeof *later) : 0;
   Copy *copies = COPYING ? calloc((size_t)width * COPIES, sizeof(Copy)) : 0;
   int status = 3;
-  if (!s || !f || (COPYING && !copies) || a->threads > MT) goto out;
+  if (!s || !f || (COPYING && !copies) || (RACES && (!cells || !quiet))) goto out;
+  if (a->threads > MT || (OBJECTING && !later)) goto out;
   status = 0;
-  s->a = a; s->f = f; s->copies = copies; s->threads = a->threads; s->width = width;
+  s->a = a; s->f = f; s->copies = copies; s->cells = cells; s->quiet = quiet; s->later = later;
+  s->threads = a->threads; s->width = width;
   for (uint32_t t = 0; t < width; t++) {
     s->tx[t] = t % a->nt[0]; s->ty[t] = t / a->nt[0] % a->nt[1];
     s->tz[t] = t / (a->nt[0] * a->nt[1]) % a->nt[2];
@@ -149,11 +172,16 @@ int run(Args *a, int64_t first, int64_t last) {
     memset(s->waits, 0, sizeof s->waits); memset(s->arrived, 0, sizeof s->arrived);
     memset(s->carry, 0, sizeof s->carry);
     if (COPYING) { memset(s->group, 0, sizeof s->group); memset(s->pending, 0, sizeof s->pending); }
-    clear(f);
+    for (uint32_t t = 0; t < width; t++) s->stack[t] = STACK_START;
+    if (OBJECTING) {
+      memset(later->groups, 0, sizeof later->groups);
+      later->fruitless = later->count = later->pending = 0;
+    }
+    clear(f); join_all(s);
     status = block(s) ? 2 : s->err ? 1 : 0;
   }
 out:
-  free(copies); free(f); free(s);
+  free(later); free(cells); free(quiet); free(copies); free(f); free(s);
   return status;
 }
 """

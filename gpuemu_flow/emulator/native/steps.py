@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from gpuemu_flow.emulator.effects.asynchronous import _is_predicate as is_predicate
 from gpuemu_flow.emulator.effects.checking import constant_of, items_of
-from gpuemu_flow.emulator.effects.loads import space_of
+from gpuemu_flow.emulator.effects.loads import STRONG, space_of
+from gpuemu_flow.emulator.effects.stack import _alignment as alignment_of
 from gpuemu_flow.emulator.effects.watch import UNDEFINED
 from gpuemu_flow.emulator.forms import find_form
 from gpuemu_flow.emulator.ir import Group, Immediate, Memory, Step, Symbol
+from gpuemu_flow.emulator.native.barrier_objects import write_bulk, write_object
 from gpuemu_flow.emulator.native.c_types import bits_type, c_type, from_bits
 from gpuemu_flow.emulator.native.lanes import lane_wise
 from gpuemu_flow.emulator.native.writer import LackingError, Writer
@@ -223,9 +225,14 @@ def _load(writer: Writer, step: Step) -> None:
             writer.write(target, value, kind, guard)
         return
     place = f"ld_{space_of(step, address)}(s, t, {writer.address(address)}, {size * len(targets)})"
+    strong = bool(STRONG.intersection(step.opcode.segments))
+    if strong:
+        writer.do("s->strong = 1;")
     where = writer.temporary(
         "const uint8_t *", f"({guard}) ? {place} : s->a->g" if guard else place
     )
+    if strong:
+        writer.do("s->strong = 0;")
     values = [
         writer.temporary(c_type(kind), from_bits(f"get{size}({where} + {k * size})", kind))
         for k in range(len(targets))
@@ -240,9 +247,12 @@ def _store(writer: Writer, step: Step) -> None:
     size, items = SIZES[step.opcode.type], items_of(step.operands[1])
     values = [writer.read(v, f"b{8 * size}") for v in items]
     guard = writer.guard(step)
-    place = f"st_{space_of(step, address)}(s, t, {writer.address(address)}, {size * len(items)})"
-    puts = "".join(f" put{size}(p + {k * size}, {v});" for k, v in enumerate(values))
-    writer.do(f"{f'if ({guard}) ' if guard else ''}{{ uint8_t *p = {place};{puts} }}")
+    whole = size * len(items)
+    puts = "".join(f" put{size}(b + {k * size}, {v});" for k, v in enumerate(values))
+    call = f"wr_{space_of(step, address)}(s, t, {writer.address(address)}, {whole}, b);"
+    if STRONG.intersection(step.opcode.segments):
+        call = f"s->strong = 1; {call} s->strong = 0;"
+    writer.do(f"{f'if ({guard}) ' if guard else ''}{{ uint8_t b[{whole}];{puts} {call} }}")
 
 
 def _new_value(operation: str, kind: str, old: str, values: list[str]) -> str:
@@ -286,10 +296,10 @@ def _atomic(writer: Writer, step: Step) -> None:
     old = writer.temporary(c_type(kind), "0")
     bits = {"f32": "fau({})", "f64": "dau({})"}.get(kind, f"({bits_type(size)})({{}})")
     new = bits.format(_new_value(operation, kind, old, values))
-    read = from_bits(f"get{size}(ld_{space}(s, t, a, {size}))", kind)
+    read = from_bits(f"get{size}(p)", kind)
     writer.do(
-        f"{f'if ({guard}) ' if guard else ''}{{ uint64_t a = {where}; {old} = {read}; "
-        f"put{size}(st_{space}(s, t, a, {size}), {new}); }}"
+        f"{f'if ({guard}) ' if guard else ''}{{ uint8_t *p = up_{space}(s, t, {where}, {size}); "
+        f"{old} = {read}; put{size}(p, {new}); }}"
     )
     if opcode.base == "atom":
         writer.write(step.operands[0], old, kind, guard)
@@ -297,6 +307,9 @@ def _atomic(writer: Writer, step: Step) -> None:
 
 def _copy(writer: Writer, step: Step) -> None:
     rest = step.opcode.segments[2:]
+    if {"bulk", "mbarrier"} & set(step.opcode.segments):
+        write_bulk(writer, step)
+        return
     guard = writer.guard(step)
     when = f"if ({guard}) " if guard else ""
     if rest == ("commit_group",):
@@ -347,6 +360,29 @@ def _watched(writer: Writer, step: Step) -> None:
     writer.do(f"if ({condition}{f' && {guard}' if guard else ''}) s->err = 1;")
 
 
+def _alloca(writer: Writer, step: Step) -> None:
+    kind, unit = step.opcode.type, alignment_of(step)
+    size, guard = writer.read(step.operands[1], kind), writer.guard(step)
+    start = writer.temporary("uint64_t", f"(s->stack[t] + {unit - 1}) / {unit} * {unit}")
+    taken = f"((uint64_t)({size}) < (1ull << 40) ? (uint64_t)({size}) : 1ull << 40)"
+    end = writer.temporary("uint64_t", f"{start} + {taken}")
+    writer.do(
+        f"{f'if ({guard}) ' if guard else ''}"
+        f"{{ if ({end} > STACK_END) s->err = 1; s->stack[t] = {end}; }}"
+    )
+    writer.write(step.operands[0], f"({c_type(kind)}){start}", kind, guard)
+
+
+def _stacksave(writer: Writer, step: Step) -> None:
+    kind = step.opcode.type
+    writer.write(step.operands[0], f"({c_type(kind)})s->stack[t]", kind, writer.guard(step))
+
+
+def _stackrestore(writer: Writer, step: Step) -> None:
+    value, guard = writer.read(step.operands[0], step.opcode.type), writer.guard(step)
+    writer.do(f"{f'if ({guard}) ' if guard else ''}s->stack[t] = {value};")
+
+
 def _nothing(writer: Writer, step: Step) -> None:
     """Write nothing: the step changes no value here."""
 
@@ -357,5 +393,7 @@ _STEPS: dict[str, StepWriter] = {
     "add": _carry, "sub": _carry, "addc": _carry, "subc": _carry, "mad": _carry, "madc": _carry,
     "prefetch": _nothing, "prefetchu": _nothing, "applypriority": _nothing,
     "nanosleep": _nothing, "pmevent": _nothing, "membar": _nothing, "fence": _nothing,
-    "griddepcontrol": _nothing, UNDEFINED: _watched,
+    "mbarrier": write_object, "griddepcontrol": _nothing, "setmaxnreg": _nothing,
+    "discard": _nothing,
+    "alloca": _alloca, "stacksave": _stacksave, "stackrestore": _stackrestore, UNDEFINED: _watched,
 }  # fmt: skip

@@ -1,0 +1,128 @@
+"""The cost of fencing a worker; exits 1 when a bound is missed.
+
+    python benchmarks/bench_sandbox.py [--rounds 30] [--json]
+
+The same fork server starts workers with the fence and without it, in turns. Each loads nothing and
+ends. What is judged is CPU time, of the worker itself: `enter` is put into force in forked children
+and measured there, in a workspace whose reference and cache are hidden as in a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpuemu_flow.runners.process import ServerHandle
+from gpuemu_flow.runners.sandbox.enter import enter, make_scratch
+from gpuemu_flow.runners.sandbox.level import system_level
+from gpuemu_flow.runners.sandbox.spec import Sandbox, lacks
+
+MAX_MS = 50.0
+_PAIR = struct.Struct("dd")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Medians in milliseconds.
+
+    Attributes
+    ----------
+    level : str
+    enter_cpu, enter_wall : float
+        Of putting the fence into force in a forked process.
+    fenced_wall, plain_wall : float
+        From the request for a worker to its process id.
+    """
+
+    level: str
+    enter_cpu: float
+    enter_wall: float
+    fenced_wall: float
+    plain_wall: float
+
+
+def measure_enter(sandbox: Sandbox) -> tuple[float, float]:
+    """CPU and wall milliseconds of `enter`, in a child that ends then."""
+    scratch = make_scratch()
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        wall, cpu = time.perf_counter(), time.process_time()
+        enter(sandbox, scratch)
+        cost = time.process_time() - cpu, time.perf_counter() - wall
+        os.write(theirs, _PAIR.pack(*cost))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(theirs)
+    cpu, wall = _PAIR.unpack(os.read(ours, _PAIR.size))
+    os.close(ours)
+    shutil.rmtree(scratch)
+    return 1000 * cpu, 1000 * wall
+
+
+def measure_start(server: ServerHandle, sandbox: Sandbox | None) -> float:
+    """Wall milliseconds until a worker has its process id."""
+    begin = time.perf_counter()
+    worker = server.open_worker(fresh=False, sandbox=sandbox)
+    seconds = time.perf_counter() - begin
+    worker.close()
+    return 1000 * seconds
+
+
+def measure(root: Path, rounds: int) -> Figures:
+    """Take all measurements in turns."""
+    scripts, cache = root / "scripts", root / ".gpuemu-cache"
+    for folder in (scripts, cache):
+        folder.mkdir()
+    for number in range(100):
+        (scripts / f"op_{number}.py").write_text("x = 1\n")
+    hidden = (str(scripts / "op_1.py"), str(cache))
+    sandbox = Sandbox(system_level(), str(root), hidden=hidden)
+    server = ServerHandle({})
+    entered, fenced, plain = [], [], []
+    try:
+        for _ in range(rounds):
+            entered.append(measure_enter(sandbox))
+            fenced.append(measure_start(server, sandbox))
+            plain.append(measure_start(server, None))
+    finally:
+        server.close()
+    return Figures(
+        sandbox.level,
+        statistics.median(cpu for cpu, _ in entered),
+        statistics.median(wall for _, wall in entered),
+        statistics.median(fenced),
+        statistics.median(plain),
+    )
+
+
+def main() -> int:
+    """Measure, print, judge."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if lacks(system_level()):
+        print(f"the system has only {system_level()}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(Path(folder), options.rounds)
+    if options.json:
+        print(json.dumps(asdict(figures)))
+    else:
+        for name, value in asdict(figures).items():
+            print(f"{name:12} {value if isinstance(value, str) else f'{value:8.2f} ms'}")
+    return int(figures.enter_cpu > MAX_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""The state of a workspace's daemon as its status commands show it, and its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class DaemonState:
+    """What is known of a daemon from outside.
+
+    Attributes
+    ----------
+    pid : int or None
+        None when none runs.
+    socket, log : str
+    started : float
+        Unix time in s.
+    pong : mapping or None
+        Its answer to a ping, as it came; None when it does not answer.
+    """
+
+    pid: int | None = None
+    socket: str = ""
+    log: str = ""
+    started: float = 0.0
+    pong: Mapping[str, Json] | None = field(default=None, repr=False)
+
+    @property
+    def running(self) -> bool:
+        """Tell whether a process holds the daemon's lock."""
+        return self.pid is not None
+
+    @property
+    def answers(self) -> bool:
+        """Tell whether it answered."""
+        return self.pong is not None
+
+    @property
+    def config_error(self) -> str:
+        """Return the error of a configuration that it could not load; else nothing."""
+        return str((self.pong or {}).get("config_error", ""))
+
+    def line(self, version: str) -> str:
+        """Describe it in one line that an editor extension reads.
+
+        Parameters
+        ----------
+        version : str
+            Version to name when none runs; empty for none.
+        """
+        if not self.running:
+            # The extension looks for the word that is avoided here.
+            start = "start one with `gpuemu-flow daemon start --background`"
+            return f"v{version} daemon stopped; {start}" if version else f"daemon stopped; {start}"
+        if self.pong is None:
+            return f"daemon (process {self.pid}) does not answer; see its log: {self.log}"
+        since = datetime.fromtimestamp(self.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        version, uptime, requests = (
+            self.pong[name] for name in ("version", "uptime_secs", "requests")
+        )
+        return (
+            f"v{version} daemon running, uptime {uptime}s, since {since} UTC, "
+            f"process {self.pid}, {requests} requests, socket {self.socket}"
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``daemon status`` and ``status`` print of it."""
+        out: dict[str, Json] = {"running": self.running, "answers": self.answers}
+        if self.running:
+            out |= {"pid": self.pid, "socket": self.socket, "log": self.log}
+            out["started"] = self.started
+        told = (self.pong or {}).items()
+        return out | {name: value for name, value in told if name not in ("type", "workspace")}

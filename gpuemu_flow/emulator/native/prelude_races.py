@@ -1,0 +1,153 @@
+"""C that watches for races and for threads that are missing: it only says that there may be one.
+
+What it finds suspicious sets ``err``, and numpy makes the launch again with `SharedRaces` and
+`GlobalRaces`, which know more ways in which accesses are ordered and word the findings. So this
+may suspect too much and never too little.
+
+A cell whose reading can tell nothing new is ``quiet`` for a warp, or for all, until a barrier.
+
+Shared memory: clocks of warps as in `SharedRaces`; the last writer and the readers of each cell
+since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
+store of what is there already counts as a read: in another order it might have changed something.
+Global memory: which block accessed a cell, and whether several did.
+"""
+
+from __future__ import annotations
+
+RACES = r"""
+#define MANY 0xFFFFu
+#define ANY_WARP 255u
+#define SEVERAL 0xFFFFFFFEu
+#define ATOMICS 0xFFFFFFFDu
+U int unordered(St *s, uint32_t t, uint32_t who, uint32_t when) {
+  return when >= s->clock[t >> 5][who >> 5];
+}
+U void against_writer(St *s, uint32_t t, Cell *x) {
+  if (!x->writer || x->writer == t + 1 || x->write_epoch != s->epoch) return;
+  if (x->writer == MANY) s->err = 1;
+  else if (!(s->strong && x->write_strong) && unordered(s, t, x->writer - 1, x->write_when))
+    s->err = 1;
+}
+U void note_read(St *s, uint32_t t, Cell *x) {
+  uint32_t now = s->clock[t >> 5][t >> 5];
+  if (!x->reader || x->read_epoch != s->epoch) {
+    x->reader = t + 1; x->read_epoch = s->epoch; x->read_strong = s->strong; x->readers = 0;
+  } else {
+    if (!x->readers && x->reader != t + 1) { x->readers = 1; x->read_warp = (x->reader - 1) >> 5; }
+    if (x->readers && x->read_warp != t >> 5) x->read_warp = ANY_WARP;
+    x->read_strong &= s->strong;
+  }
+  x->read_when = now;
+}
+V void first_read(St *s, uint32_t t, uint64_t c) {
+  Cell *x = s->cells + c;
+  against_writer(s, t, x);
+  note_read(s, t, x);
+  if (x->readers && !x->read_strong && x->write_epoch != s->epoch)
+    s->quiet[c] = s->stamp[x->read_warp == ANY_WARP ? 32 : t >> 5];
+}
+U void shared_read(St *s, uint32_t t, uint64_t o, unsigned n) {
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++)
+    if (s->quiet[c] != s->stamp[32] && s->quiet[c] != s->stamp[t >> 5]) first_read(s, t, c);
+}
+V void shared_write(St *s, uint32_t t, uint64_t o, unsigned n) {
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
+    Cell *x = s->cells + c;
+    s->quiet[c] = 0;
+    against_writer(s, t, x);
+    if (x->reader && x->read_epoch == s->epoch && !(s->strong && x->read_strong)) {
+      if (x->readers) {
+        if (x->read_warp == ANY_WARP || unordered(s, t, x->read_warp << 5, x->read_when))
+          s->err = 1;
+      } else if (x->reader != t + 1 && unordered(s, t, x->reader - 1, x->read_when)) s->err = 1;
+    }
+    x->writer = t + 1; x->write_when = s->clock[t >> 5][t >> 5]; x->write_epoch = s->epoch;
+    x->write_strong = s->strong;
+  }
+}
+V void shared_same(St *s, uint32_t t, uint64_t o, unsigned n) {
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
+    Cell *x = s->cells + c;
+    s->quiet[c] = 0;
+    if (x->writer && x->writer != t + 1 && x->write_epoch == s->epoch &&
+        (x->writer == MANY || unordered(s, t, x->writer - 1, x->write_when))) x->writer = MANY;
+    note_read(s, t, x);
+  }
+}
+V void global_first(St *s, uint32_t *x) {
+  if (!*x) *x = (s->linear + 1) << 1;
+  else if (*x == ATOMICS || *x & 1) s->err = 1;
+  else *x = SEVERAL;
+}
+U void global_read(St *s, uint64_t o, unsigned n) {
+  uint32_t me = (s->linear + 1) << 1 | 1;
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
+    uint32_t *x = s->a->owners + c;
+    if ((*x | 1) != me && *x != SEVERAL) global_first(s, x);
+  }
+}
+U void global_write(St *s, uint64_t o, unsigned n) {
+  uint32_t me = (s->linear + 1) << 1 | 1;
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
+    uint32_t *x = s->a->owners + c;
+    if (!*x || (*x | 1) == me) *x = me;
+    else s->err = 1;
+  }
+}
+V void global_update(St *s, uint64_t o, unsigned n) {
+  uint32_t me = (s->linear + 1) << 1 | 1;
+  for (uint64_t c = o >> GRAIN; c <= (o + n - 1) >> GRAIN; c++) {
+    uint32_t *x = s->a->owners + c;
+    if (!*x) *x = ATOMICS;
+    else if (*x != ATOMICS && (*x | 1) != me) s->err = 1;
+    else if (*x != ATOMICS) *x = me;
+  }
+}
+V void tick(St *s, uint32_t w) {
+  if (!RACES) return;
+  s->clock[w][w]++; s->stamp[w] = ++s->stamps;
+}
+V void join_all(St *s) {
+  uint32_t warps = s->width / 32;
+  if (!RACES) return;
+  s->epoch++;
+  for (uint32_t w = 0; w < 33; w++) s->stamp[w] = ++s->stamps;
+  for (uint32_t v = 0; v < warps; v++) {
+    uint32_t most = ++s->clock[v][v];
+    for (uint32_t w = 0; w < warps; w++) if (s->clock[w][v] > most) most = s->clock[w][v];
+    for (uint32_t w = 0; w < warps; w++) s->clock[w][v] = most;
+  }
+}
+V void join_some(St *s, uint32_t chosen, const uint32_t *known) {
+  uint32_t warps = s->width / 32, all = warps == 32 ? UINT32_MAX : (1u << warps) - 1;
+  if (!RACES) return;
+  if (chosen == all) { join_all(s); return; }
+  for (uint32_t w = 0; w < warps; w++) if (chosen >> w & 1) tick(s, w);
+  for (uint32_t v = 0; v < warps; v++) {
+    uint32_t most = known[v];
+    for (uint32_t w = 0; w < warps; w++)
+      if (chosen >> w & 1 && s->clock[w][v] > most) most = s->clock[w][v];
+    for (uint32_t w = 0; w < warps; w++) if (chosen >> w & 1) s->clock[w][v] = most;
+  }
+}
+V void come_by(St *s, uint32_t chosen, uint32_t *known) {
+  if (!RACES) return;
+  for (uint32_t w = 0; w < s->width / 32; w++) {
+    if (!(chosen >> w & 1)) continue;
+    tick(s, w);
+    for (uint32_t v = 0; v < s->width / 32; v++)
+      if (s->clock[w][v] > known[v]) known[v] = s->clock[w][v];
+  }
+}
+V uint32_t living(St *s, uint32_t w) {
+  uint32_t found = 0;
+  for (uint32_t l = 0; l < 32 && w + l < s->threads; l++)
+    found |= (uint32_t)(s->pc[w + l] != INT32_MAX) << l;
+  return found;
+}
+V void members(St *s, const uint32_t *given, uint32_t mask, uint32_t alive) {
+  if (!s->a->sync) return;
+  for (int l = 0; l < 32; l++)
+    if (mask >> l & 1 && (!(given[l] >> l & 1) || given[l] & alive & ~mask)) s->err = 1;
+}
+"""

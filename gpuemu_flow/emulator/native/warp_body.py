@@ -1,0 +1,70 @@
+"""A step that the threads of a warp execute together, as C: read by lane, computed, written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpuemu_flow.emulator.effects.checking import items_of
+from gpuemu_flow.emulator.ir import Memory, Operand, Program, Sink, Step
+from gpuemu_flow.emulator.native.c_types import bits_type, c_type
+from gpuemu_flow.emulator.native.writer import Writer
+from gpuemu_flow.emulator.types import SIZES
+
+KINDS = {
+    "f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4, "s4": 5, "u4": 6, "e4m3": 7, "e5m2": 8,
+    "f32": 9, "s32": 10, "b1": 11,
+}  # fmt: skip
+"""Numbers of element types in C."""
+
+
+@dataclass
+class WarpBody:
+    """Write a collective as C: read by lane, computed by warp, written by lane."""
+
+    program: Program
+    reader: Writer = field(init=False)
+    writer: Writer = field(init=False)
+    arrays: list[str] = field(default_factory=list)
+    work: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reader, self.writer = Writer(self.program), Writer(self.program)
+
+    def take(self, operand: Operand, type_name: str) -> str:
+        """Read an operand of every lane; returns the array's name."""
+        name = f"x{len(self.arrays)}"
+        self.arrays.append(f"{c_type(type_name)} {name}[32]")
+        self.reader.do(f"{name}[l] = {self.reader.read(operand, type_name)};")
+        return name
+
+    def take_all(self, name: str, operands: Sequence[Operand]) -> None:
+        """Read several registers of every lane into rows of one array."""
+        self.arrays.append(f"uint32_t {name}[{len(operands)}][32]")
+        for k, operand in enumerate(operands):
+            self.reader.do(f"{name}[{k}][l] = {self.reader.read(operand, 'b32')};")
+
+    def take_address(self, address: Operand) -> str:
+        """Read an address of every lane."""
+        assert isinstance(address, Memory)
+        name = f"x{len(self.arrays)}"
+        self.arrays.append(f"uint64_t {name}[32]")
+        self.reader.do(f"{name}[l] = {self.reader.address(address)};")
+        return name
+
+    def give(self, step: Step, values: Sequence[str], types: Sequence[str]) -> None:
+        """Write results; they may use ``l``."""
+        items = items_of(step.operands[0])
+        names = [
+            self.writer.temporary("uint8_t" if t == "pred" else bits_type(SIZES[t]), v)
+            for v, t in zip(values, types, strict=False)
+        ]
+        for item, name, type_name in zip(items, names, types, strict=False):
+            if not isinstance(item, Sink):
+                self.writer.write(item, name, type_name)
+
+    def check_members(self, given: str = "") -> None:
+        """Look whether the threads come that a member mask names; all of the warp without one."""
+        if not given:
+            self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
+        self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")

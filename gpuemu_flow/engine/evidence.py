@@ -1,0 +1,77 @@
+"""What verdicts rest on, looked at before anything runs and again at the end.
+
+The reference, the configuration and our own code decide what passes. An op that got at one of them
+while it ran would be judged by what it made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.engine import own_code
+from gpuemu_flow.engine.files import FileTable
+from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.errors import Problem
+from gpuemu_flow.tasks import stages
+
+SLUG = "judged-by-changed"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Digests at the beginning of a run.
+
+    Attributes
+    ----------
+    judge : str
+        Of our own code; the one that keys hold.
+    config : mapping of str to str
+        Of the files of the configuration.
+    references : mapping of task to mapping
+        Of the files that each comparison's reference is made of.
+    """
+
+    judge: str
+    config: Mapping[str, str]
+    references: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def take(
+        cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
+    ) -> Evidence:
+        """Look at all that the tasks of `todo` will be judged by.
+
+        Parameters
+        ----------
+        judge : str
+            The digest in the tasks' keys.
+        config : iterable of str
+            Absolute paths.
+        """
+        references = {
+            name: {path: files.digest(path) for path in graph.tasks[name].sources}
+            for name in sorted(todo)
+            if graph.tasks[name].stage == stages.COMPARE
+        }
+        table = FileTable(files.root)  # apart: these files are no sources of tasks
+        return cls(judge, {path: table.digest(path) for path in config}, references)
+
+    def changed(self, files: FileTable) -> dict[str, Problem]:
+        """Return why the verdict of a comparison does not count, by its task."""
+        common = ""
+        if own_code.digest(files) != self.judge:
+            common = "gpuemu-flow's own code"
+        table = FileTable(files.root)
+        for path, digest in self.config.items():
+            if table.digest(path) != digest:
+                common = common or path
+        found = {}
+        for task, sources in self.references.items():
+            moved = [path for path, digest in sources.items() if files.digest(path) != digest]
+            what = common or (moved[0] if moved else "")
+            if what:
+                text = f"{task}: {what} changed while the run went on, and judged it"
+                hint = "run again when nothing writes to it"
+                found[task] = Problem(SLUG, text, hint)
+        return found

@@ -1,0 +1,100 @@
+"""What evaluators hand out: judged cases, cases ready to be judged, and sizes of batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.types import DTYPES, Case, CheckResult
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class EvaluatedCase:
+    """What came of one case.
+
+    Attributes
+    ----------
+    case : Case
+    result : CheckResult
+    actual : mapping of str to ndarray
+        Views that are valid until the next trial; empty where the op gave no outputs.
+    """
+
+    case: Case
+    result: CheckResult
+    actual: Arrays = field(default_factory=dict)
+    given: Arrays | None = None
+    bring_expected: Callable[[], Arrays] = dict
+
+    @cached_property
+    def inputs(self) -> Arrays:
+        """As they were given to the op, in their layouts."""
+        return materialise(self.case) if self.given is None else self.given
+
+    @cached_property
+    def expected(self) -> Arrays:
+        """What the reference gave; valid as `actual`. Fetched now, so ask before the next trial."""
+        return self.bring_expected()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with its expected outputs.
+
+    Attributes
+    ----------
+    case : Case
+    inputs, expected : mapping of str to ndarray
+    allowed : mapping of str to list of str
+        Dtypes that each output may have, the likeliest first.
+    check : callable
+        The verdict on outputs (mapping of str to ndarray), not explained.
+    """
+
+    case: Case
+    inputs: Arrays
+    expected: Arrays
+    allowed: Mapping[str, list[str]]
+    check: Callable[[Arrays], CheckResult]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The likeliest dtype of each output."""
+        return {name: names[0] for name, names in self.allowed.items()}
+
+
+class BatchSize:
+    """How many cases go to the programs in one message: as many as take no time to speak of.
+
+    A message costs as much as a small case, but what is under way can neither be interrupted nor
+    shown, and tensors of many cases at once fit no cache.
+    """
+
+    MAX_CASES = 32
+    MAX_BYTES = 16 << 20
+    MAX_SECONDS = 0.05
+
+    def __init__(self) -> None:
+        self._allowed = 1
+
+    def admits(self, count: int, nbytes: int) -> bool:
+        """Tell whether a batch may be of so many cases, with so many bytes of inputs together."""
+        return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
+
+    def took(self, count: int, seconds: float) -> None:
+        """Learn how long a batch of `count` cases took."""
+        by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
+        self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
+
+
+def input_bytes(case: Case) -> int:
+    """Bytes of a case's inputs, without gaps."""
+    return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)

@@ -1,0 +1,70 @@
+"""Judge a case whose reference does not live through it, one step after the other.
+
+When the reference's process ends while a case is judged in one go, nobody can tell which step ended
+it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or
+an evaluation that the comparison made. Each of these has another meaning.
+"""
+
+from __future__ import annotations
+
+from gpuemu_flow.judging.judge_requests import JudgeRequest, PreparedBatch, Setup
+from gpuemu_flow.judging.verdicts import comparison_failed, without_outputs
+from gpuemu_flow.runners.api import RunError
+from gpuemu_flow.runners.attempt import Attempt
+from gpuemu_flow.runners.session import ProgramSession
+from gpuemu_flow.types import CheckResult
+
+
+def ask_expected(
+    reference: ProgramSession, setup: Setup, about: PreparedBatch, *, bring: bool
+) -> tuple[Attempt, JudgeRequest]:
+    """Run the reference on a case, in its own dtype where float64 ends the process.
+
+    A reference that only raises in float64 is given its own dtype by the service itself.
+
+    Returns
+    -------
+    attempt : Attempt
+    request : JudgeRequest
+        With the outputs, if the attempt is good and `bring` is True.
+    """
+    while True:
+        request = JudgeRequest(setup, about, method="expected")
+        request.bring = bring
+        attempt = reference.ask(request)
+        if not (attempt.ended and setup.widens and about.widens):
+            return attempt, request
+        about.widens = False
+
+
+def judge_in_steps(
+    reference: ProgramSession, setup: Setup, request: JudgeRequest, op: RunError | None
+) -> CheckResult | None:
+    """Judge a case by processes of the reference that may each be lost.
+
+    Parameters
+    ----------
+    reference : ProgramSession
+    setup : Setup
+        That of the request; its `probes` may change.
+    request : JudgeRequest
+        That lost its process.
+    op : RunError or None
+        Why the op has no outputs.
+
+    Returns
+    -------
+    CheckResult or None
+        Why there is no comparison; None where `request` has its results by now.
+    """
+    attempt, _ = ask_expected(reference, setup, request.about, bring=False)
+    early = without_outputs(attempt.outcome.error, op)
+    if early is not None:
+        return early
+    attempt = reference.ask(request)
+    if attempt.ended and setup.probes:
+        setup.probes = False
+        attempt = reference.ask(request)
+        setup.probes = attempt.ended  # then it was not the probe
+    error = attempt.outcome.error
+    return None if error is None else comparison_failed(error)

@@ -1,0 +1,57 @@
+"""An op that is to be judged: its two programs, and how their outputs are held together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.runners.api import Program
+from gpuemu_flow.types import Case, Json
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An op to be tried: its programs and how outputs are judged.
+
+    Attributes
+    ----------
+    name, dtype : str
+    op, reference : Program
+    compare : CompareParams
+    reference_dtype : str or None
+        The dtype that the reference is asked for; None means float64 where it can.
+    samples : sequence of Case
+        The op's first cases; see `Judge`.
+    """
+
+    name: str
+    dtype: str
+    op: Program
+    reference: Program
+    compare: CompareParams
+    samples: Sequence[Case]
+    reference_dtype: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        """As plain JSON, all but its name and dtype: what a failure's record keeps of it."""
+        return {
+            "op": self.op.to_json(),
+            "reference": self.reference.to_json(),
+            "reference_dtype": self.reference_dtype,
+            "compare": self.compare.to_json(),
+            "samples": [case.to_json() for case in self.samples],
+        }
+
+    @classmethod
+    def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
+        """Rebuild from `to_json`'s form; `case` stands for samples that older records lack."""
+        return cls(
+            name,
+            case.dtype,
+            Program.from_json(data["op"]),
+            Program.from_json(data["reference"]),
+            CompareParams.from_json(data["compare"]),
+            [Case.from_json(sample) for sample in data.get("samples", ())] or [case],
+            data["reference_dtype"],
+        )

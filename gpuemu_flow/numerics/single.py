@@ -1,0 +1,176 @@
+"""Float32 arrays whose arithmetic stays in float32, whatever wider numbers stand beside them.
+
+``np.sqrt(n)`` is a float64, ``np.arange(n)`` holds int64 and ``np.zeros(n)`` float64: by numpy's
+rules each of them turns all that follows into float64, and a reference in float32 would show the
+rounding of its inputs alone. In a kernel such numbers are float32 like all the others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gpuemu_flow.numerics.perturb import Arrays
+
+    Base = np.ndarray[Any, np.dtype[Any]]
+else:
+    Base = np.ndarray
+
+PRODUCTS = (np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve)
+_WRITING = (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
+"""Functions whose first argument is written to, and has to be the caller's own."""
+_STAYING: ContextVar[bool] = ContextVar("staying_single", default=False)
+_NARROWED = {"d": np.float32, "D": np.complex64}
+
+
+class Single(Base):
+    """A float32 array; what numpy computes from it is computed in float32, and is such an array."""
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        call = getattr(ufunc, method)
+        operands = operands_in_float32(ufunc, method, inputs)
+        options = {name: narrowed(bare(value)) for name, value in options.items()}
+        if method == "at" or options.get("where", True) is not True:
+            if out:
+                options["out"] = tuple(map(bare, out))
+            return self._again(call(*operands, **options))
+        return self._into(out, call(*operands, **options), options.get("casting", "same_kind"))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func in _WRITING:
+            return super().__array_function__(func, types, args, kwargs)
+        args = tuple(_argument(func, value) for value in args)
+        kwargs = {k: v if k == "out" else _argument(func, v) for k, v in kwargs.items()}
+        result = super().__array_function__(func, types, args, kwargs)
+        if kwargs.get("out") is not None:
+            return result
+        return self._again(self._product(result) if func in PRODUCTS else result)
+
+    def _product(self, result: Any) -> Any:
+        """What comes out of a matrix product that is no ufunc."""
+        return result
+
+    def _into(self, out: tuple[Any, ...], result: Any, casting: Any = "same_kind") -> Any:
+        """The result, left where it was asked for."""
+        if all(array is None for array in out):
+            return self._again(result)
+        for array, values in zip(out, result if type(result) is tuple else [result], strict=True):
+            if array is not None:
+                np.copyto(bare(array), values, casting=casting)
+        return out[0] if len(out) == 1 else out
+
+    def _again(self, result: Any) -> Any:
+        """Floats that come out are again arrays of this kind."""
+        if isinstance(result, (tuple, list)):
+            make = getattr(type(result), "_make", type(result))
+            return make(map(self._again, result))
+        result = narrowed(bare(result), weak=False)
+        if getattr(result, "dtype", None) == np.float32:
+            return np.asarray(result).view(type(self))
+        return result
+
+
+def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
+    """The plain float32 arrays among the inputs as such whose arithmetic stays in float32."""
+    return {
+        name: array.view(Single)
+        if type(array) is np.ndarray and array.dtype == np.float32
+        else array
+        for name, array in inputs.items()
+    }
+
+
+def bare(value: Any) -> Any:
+    """The array itself, without its kind of arithmetic."""
+    return value.view(np.ndarray) if isinstance(value, Single) else value
+
+
+def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
+    """The bare operands, such that float32 among them decides in what type is computed."""
+    plain = [bare(value) for value in inputs]
+    if method == "at":  # the first is written to, the second holds places
+        return [*plain[:2], *map(narrowed, plain[2:])]
+    if not any(getattr(value, "dtype", None) == np.float32 for value in plain):
+        return plain
+    plain = [narrowed(value) for value in plain]
+    if method in ("__call__", "outer") and _takes_float32_alone(ufunc):
+        plain = [_as_float(value) for value in plain]
+    return plain
+
+
+def narrowed(value: Any, *, weak: bool = True) -> Any:
+    """A float64 array as float32; a float64 scalar as Python's, whose type decides nothing.
+
+    Not `weak`: the scalar as a float32, too. Anything else stays the very same object.
+    """
+    kind = getattr(getattr(value, "dtype", None), "char", "")
+    if kind not in _NARROWED or not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    if weak and isinstance(value, np.generic):
+        return value.item()
+    with np.errstate(all="ignore"):
+        return value.astype(_NARROWED[kind])
+
+
+def _as_float(value: Any) -> Any:
+    """Integers that float32 would be widened beside, as `narrowed` makes them of float64."""
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "iu":
+        return value
+    return value.item() if isinstance(value, np.generic) else value.astype(np.float32)
+
+
+@functools.cache
+def _takes_float32_alone(ufunc: np.ufunc) -> bool:
+    """Tell whether all operands may be float32, and results are then; not so for ``ldexp``."""
+    return f"{'f' * ufunc.nin}->{'f' * ufunc.nout}" in ufunc.types
+
+
+def _argument(func: Any, value: Any) -> Any:
+    """An argument of a numpy function with its arrays narrowed; a product's integers, too."""
+    if type(value) in (list, tuple):
+        return type(value)(_argument(func, inner) for inner in value)
+    if isinstance(value, Single):
+        return value
+    value = narrowed(value)
+    return _as_float(value) if func in PRODUCTS else value
+
+
+@contextmanager
+def staying_single() -> Iterator[None]:
+    """Let the functions of `MAKERS` make arrays of this kind, as long as it lasts."""
+    token = _STAYING.set(True)
+    try:
+        yield
+    finally:
+        _STAYING.reset(token)
+
+
+def _made_in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = narrowed(function(*args, **kwargs), weak=False)
+        if type(made) is not np.ndarray or made.dtype != np.float32 or not _STAYING.get():
+            return made
+        return made.view(type(args[0]) if args and isinstance(args[0], Single) else Single)
+
+    return make
+
+
+MAKERS = {
+    name: _made_in_float32(getattr(np, name))
+    for name in (
+        "array", "asarray", "ascontiguousarray", "asfortranarray", "zeros", "ones", "empty", "full",
+        "eye", "identity", "linspace", "arange",
+    )
+}  # fmt: skip
+"""Functions of numpy that give float64 unless told otherwise, or that drop an array's kind, by name
+as a shadow calls them instead."""

@@ -1,0 +1,121 @@
+"""A workspace as lines for people, without a run: plans, explanations, lists and its state."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from gpuemu_flow.reports.observed_text import observed_line
+from gpuemu_flow.reports.text import Style, plural, printable
+from gpuemu_flow.results.inspection import TaskExplanation, WorkspaceListing, WorkspaceStatus
+from gpuemu_flow.store.keys import BuildReason
+from gpuemu_flow.types import Json
+
+_VALUE_WIDTH = 70
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SHOWN_DIGITS = 12  # of a digest: enough to tell two apart
+_PARTS = {
+    "code": "source changed",
+    "params": "configuration changed",
+    "input": "input changed",
+    "env": "environment changed",
+    "output": "its output is not what it wrote",
+    "stage": "another version of gpuemu-flow",
+}
+
+
+def shown(value: Json) -> str:
+    """A key part's value, short."""
+    if value is None:
+        return "absent"
+    if isinstance(value, str) and _DIGEST.fullmatch(value):
+        return value[:_SHOWN_DIGITS]
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return printable(text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 1] + "…")
+
+
+def render_plan(
+    status: Mapping[str, str],
+    reasons: Mapping[str, Sequence[BuildReason]],
+    style: Style,
+    *,
+    explain: bool,
+) -> str:
+    """List the tasks that would run, in order."""
+    lines = []
+    for name, state in status.items():
+        if state == "pending":
+            lines.append(style.paint(name, "1"))
+            if explain:
+                lines += [f"  {reason_line(reason)}" for reason in reasons.get(name, ())]
+    current = sum(state == "current" for state in status.values())
+    would = sum(state == "pending" for state in status.values())
+    lines.append(f"{plural(would, 'task')} may run, {current} current")
+    return "\n".join(lines)
+
+
+def reason_line(reason: BuildReason) -> str:
+    """Say which part of a key changed, from what to what."""
+    old, new = reason.old, reason.new
+    if reason.part == "state":
+        return str(old)
+    if reason.part == "forced":
+        return f"{new} was asked for"
+    if reason.part == "follows":
+        return f"may follow from {new}, which would run"
+    if reason.part == "observed":
+        return observed_line(reason.name, old, new)
+    label = _PARTS.get(reason.part, reason.part) + (f": {reason.name}" if reason.name else "")
+    return f"{label}: {shown(old)} -> {shown(new)}"
+
+
+def render_explanations(found: Sequence[TaskExplanation], style: Style) -> str:
+    """Say of each task that it is current, or why not."""
+    lines = []
+    for task in found:
+        word = "is current" if task.current else "would run"
+        lines.append(f"{style.paint(task.task, '1')} {word}")
+        lines += [f"  {reason_line(change)}" for change in task.changes]
+        if not task.current and not task.changes:
+            for origin in task.because:
+                changed = ", ".join(origin.changes)
+                lines.append(f"  may follow from {origin.task}, which would run: {changed}")
+        if task.current:
+            lines.append(f"  key {shown(task.key)}")
+            lines += [f"  reads {path}" for path in task.reads]
+    return "\n".join(lines)
+
+
+def render_list(found: WorkspaceListing, style: Style) -> str:
+    """List tasks, then groups, then what is skipped."""
+    lines = []
+    for task in found.tasks:
+        code = "32" if task.status == "current" else "33"
+        state = f"  {style.paint(task.status, code)}" if task.status else ""
+        lines.append(task.task + state)
+    groups = ", ".join(f"{name} ({count})" for name, count in found.groups.items() if count)
+    lines.append(f"groups: {groups}")
+    lines += [f"skipped: {s.op} {s.dtype}: {printable(s.reason)}" for s in found.skipped]
+    return "\n".join(lines)
+
+
+def _outdated(count: int) -> str:
+    return f"; {count} of them changed since" if count else ""
+
+
+def render_status(found: WorkspaceStatus, style: Style) -> str:
+    """Show the workspace in a few lines."""
+    tasks, cache = found.tasks, found.cache
+    verdicts = ", ".join(f"{count} {name}" for name, count in found.verdicts.items())
+    return "\n".join(
+        [
+            f"workspace {style.paint(found.root, '1')}",
+            f"tasks     {tasks.total}: {tasks.current} current, {tasks.stale} stale, "
+            f"{tasks.skipped} skipped",
+            f"results   {verdicts or 'none yet'}{_outdated(found.outdated)}",
+            f"cache     {cache.folder}: {cache.blobs_bytes / 1e6:.1f} MB of tensors, "
+            f"{cache.actions_bytes / 1e6:.1f} MB of actions, "
+            f"limit {cache.size_limit / 1e6:.0f} MB",
+        ]
+    )

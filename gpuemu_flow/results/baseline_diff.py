@@ -1,0 +1,103 @@
+"""A workspace against one of its baselines, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.results.regressions import Regression
+from gpuemu_flow.types import Json
+
+if TYPE_CHECKING:
+    from gpuemu_flow.artifacts.diff import KernelDiff
+    from gpuemu_flow.store.baselines import Baseline
+
+NEW, MISSING, UNCHANGED, CHANGED = "new", "missing", "unchanged", "changed"
+REGRESSION, IMPROVEMENT = "regression", "improvement"
+
+
+@dataclass(frozen=True)
+class ResultDiff:
+    """One op and dtype against its baseline.
+
+    Attributes
+    ----------
+    op, dtype : str
+    status : str
+        ``new``, ``missing``, ``unchanged``, ``changed``, ``regression`` or ``improvement``.
+    what : str
+        ``verdict`` or ``max_abs``; empty when nothing changed.
+    old, new : JSON
+    """
+
+    op: str
+    dtype: str
+    status: str
+    what: str = ""
+    old: Json = None
+    new: Json = None
+
+
+@dataclass
+class BaselineDiff:
+    """All differences between a workspace and one baseline.
+
+    Attributes
+    ----------
+    baseline : Baseline
+    kernels : list of (str, KernelDiff)
+        Configured kernel, and one of its entries.
+    results : list of ResultDiff
+    """
+
+    baseline: Baseline
+    kernels: list[tuple[str, KernelDiff]] = field(default_factory=list)
+    results: list[ResultDiff] = field(default_factory=list)
+
+    @property
+    def has_regressions(self) -> bool:
+        """Tell whether anything got worse."""
+        return any(diff.is_regression for _, diff in self.kernels) or any(
+            result.status == REGRESSION for result in self.results
+        )
+
+    def drop_missing(self) -> None:
+        """Forget what only the baseline has: a part of the workspace was asked for."""
+        self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
+        self.results = [result for result in self.results if result.status != MISSING]
+
+    def regressions(self) -> list[Regression]:
+        """List what got worse: first ops, then kernels."""
+        tag = self.baseline.tag
+        worse = [
+            Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)
+            for r in self.results
+            if r.status == REGRESSION
+        ]
+        for kernel, diff in self.kernels:
+            for judgement in diff.judgements:
+                if judgement.kind == REGRESSION:
+                    old, new = diff.figures(judgement.metric)
+                    worse.append(
+                        Regression(
+                            kernel=kernel,
+                            arch=diff.arch,
+                            entry=diff.name,
+                            what=judgement.metric,
+                            old=old,
+                            new=new,
+                            message=judgement.message,
+                            baseline=tag,
+                        )
+                    )
+        return worse
+
+    def to_json(self) -> dict[str, Json]:
+        """Return what ``diff --format json`` prints."""
+        return {
+            "schema_version": 1,
+            "baseline": {"tag": self.baseline.tag, "created": self.baseline.created},
+            "has_regressions": self.has_regressions,
+            "kernels": [{"kernel": name, **diff.to_json()} for name, diff in self.kernels],
+            "results": [vars(result) for result in self.results],
+        }

@@ -1,0 +1,87 @@
+"""What changed for an op or a kernel since the run before, as the ``diff`` stages write it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuemu_flow.types import Json, number_from_json
+
+WORSE = ("regression", "growth")
+"""Kinds of changes that count as regressions."""
+
+
+@dataclass(frozen=True)
+class ResultChange:
+    """A difference between two summaries of an op in one dtype.
+
+    Attributes
+    ----------
+    op, dtype : str
+    kind : str
+        ``new``, ``regression``, ``growth``, ``improvement`` or ``change``.
+    what : str
+        ``verdict``, ``max_abs`` or, where there was none before, ``op``.
+    old, new : str, float or None
+        Verdicts or errors, as the manifest has them.
+    """
+
+    op: str
+    dtype: str
+    kind: str
+    what: str
+    old: Json
+    new: Json
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether it counts as a regression."""
+        return self.kind in WORSE
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON."""
+        return vars(self).copy()
+
+    @classmethod
+    def from_json(cls, op: str, data: Mapping[str, Json]) -> ResultChange:
+        """Rebuild from a manifest's form; KeyError when it is not that."""
+        return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
+
+    def errors(self) -> tuple[float, float]:
+        """Return the largest errors before and now; only for ``max_abs``."""
+        return number_from_json(self.old), number_from_json(self.new)
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """A figure of a kernel that got better or worse.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of the entry.
+    arch : str
+    kind : str
+        ``regression`` or ``improvement``.
+    metric, message : str
+    old, new : float or None
+        None where the rule gives no figure.
+    """
+
+    kernel: str
+    arch: str
+    kind: str
+    metric: str
+    message: str
+    old: float | None = None
+    new: float | None = None
+
+    @property
+    def is_worse(self) -> bool:
+        """Tell whether it counts as a regression."""
+        return self.kind in WORSE
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Json]) -> KernelChange:
+        """Rebuild from a manifest's form; TypeError when it is not that."""
+        return cls(**data)  # an older version's manifest has no figures

@@ -1,0 +1,156 @@
+"""From the manifests of a run to its results: the only reader of manifests for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.judging.summary import WORST
+from gpuemu_flow.results.changes import KernelChange, ResultChange
+from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult
+from gpuemu_flow.store.workspace_cache import WorkspaceCache
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.tasks.base import TaskSpec, read_manifest
+from gpuemu_flow.tasks.params import LintParams, OpParams, params_of
+from gpuemu_flow.types import Case, CheckResult, Json, Verdict, number_from_json
+
+
+def result_of_summary(
+    op: str, dtype: str, summary: Mapping[str, Json], *, reason: str | None = None, **more: Any
+) -> OpResult:
+    """Make the result of an op and dtype from the summary of its comparison.
+
+    Parameters
+    ----------
+    reason : str, optional
+        In place of the summary's own.
+    more : mapping
+        Further fields of `OpResult`.
+    """
+    counts = ("cases", "passed", "failed", "inconclusive", "errors", "skipped")
+    return OpResult(
+        op=op,
+        dtype=dtype,
+        verdict=Verdict(summary["verdict"]),
+        **{name: summary[name] for name in counts},
+        **{name: number_from_json(summary[name]) for name in WORST},
+        unjudged=summary.get("unjudged", 0.0),  # an older version's says nothing of it
+        reason=summary.get("reason", "") if reason is None else reason,
+        loose=tuple(summary.get("loose", ())),
+        constant=tuple(sorted(summary.get("constant", {}).items())),
+        **more,
+    )
+
+
+@dataclass
+class ReportBuilder:
+    """Reads manifests into a `RunReport`.
+
+    Attributes
+    ----------
+    cache : WorkspaceCache
+    tasks : mapping of name to TaskSpec
+    status : mapping of name to str
+        What the run did with each task.
+    values : callable
+        Stored facts of a task (durations), by name.
+    relocate : callable
+        From a comparison and a case's result to the result with the lines of findings as they are
+        now.
+    """
+
+    cache: WorkspaceCache
+    tasks: Mapping[str, TaskSpec]
+    status: Mapping[str, str]
+    records: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
+    relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
+
+    def op_result(self, compare: TaskSpec) -> OpResult | None:
+        """The result of one op and dtype, or None when its comparison never ended."""
+        try:
+            manifest = read_manifest(self.cache.folder / compare.target, "compare")
+        except StoreError:
+            return None
+        sources = [compare.name, *(i.task for i in compare.inputs)]
+        failures, passing = [], []
+        for item in manifest["cases"]:
+            if item["result"]["verdict"] == Verdict.PASSED.value:
+                passing.append(item["case"])
+            elif item["result"]["verdict"] != Verdict.SKIPPED.value:
+                case = Case.from_json(item["case"])
+                result = self.relocate(compare, CheckResult.from_json(item["result"]))
+                failures.append(CaseFailure(compare.subject, case, result))
+        return result_of_summary(
+            compare.subject,
+            compare.dtype,
+            manifest["summary"],
+            duration_s=sum(self.records.get(m, {}).get("duration_s", 0.0) for m in sources),
+            cached=not any(self.status.get(m) == "ran" for m in sources),
+            sandbox=self._sandbox_of(compare),
+            failures=tuple(sorted(failures, key=lambda f: f.case.numel)),
+            passing=tuple(Case.from_json(case) for case in passing) if failures else (),
+        )
+
+    def _sandbox_of(self, compare: TaskSpec) -> str:
+        """Return the level that the op's results are kept under."""
+        for source in compare.inputs:
+            if source.role == stages.OP and source.task in self.tasks:
+                return str(params_of(OpParams, self.tasks[source.task].params).sandbox["level"])
+        return ""
+
+    def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
+        """The result of one lint and its problems, or None when it never ended."""
+        try:
+            manifest = read_manifest(self.cache.folder / lint.target, stages.LINT)
+        except StoreError:
+            return None
+        problems = [Problem(**problem) for problem in manifest["problems"]]
+        verdict = Verdict(manifest["verdict"])
+        reason = manifest["skipped"]
+        if verdict is Verdict.ERROR:
+            errors = [problem.message for problem in problems if not problem.warning]
+            reason = errors[0] if errors else "no kernel in it"
+        sources = [lint.name, *(i.task for i in lint.inputs)]
+        result = KernelResult(
+            kernel=lint.subject,
+            arch=manifest["arch"],
+            verdict=verdict,
+            reason=reason,
+            cached=not any(self.status.get(m) in ("ran", "restored") for m in sources),
+            entries=tuple(KernelRecord.from_json(kernel) for kernel in manifest["kernels"]),
+            changes=tuple(self._kernel_changes(lint)),
+        )
+        return result, problems
+
+    def build_problems(self, build: TaskSpec) -> list[Problem]:
+        """Return what a build says of its source."""
+        if self.status.get(build.name) in ("failed", "pending"):
+            return []
+        try:
+            manifest = read_manifest(self.cache.folder / build.target, stages.BUILD)
+        except StoreError:
+            return []
+        return [Problem(**problem) for problem in manifest["problems"]]
+
+    def _kernel_changes(self, lint: TaskSpec) -> list[KernelChange]:
+        """Read what this run's diff says of one architecture of a kernel."""
+        found = []
+        arch = params_of(LintParams, lint.params).arch
+        for spec in self.tasks.values():
+            reads = any(source.task == lint.name for source in spec.inputs)
+            if reads and self.status.get(spec.name) in ("ran", "restored"):
+                manifest = read_manifest(self.cache.folder / spec.target, stages.KERNEL_DIFF)
+                found += [KernelChange.from_json(change) for change in manifest["changes"]]
+        return [change for change in found if change.arch == arch or not arch]
+
+    def changes(self, diffs: Iterable[TaskSpec]) -> list[ResultChange]:
+        """List the differences that the ``diff`` tasks of this run found."""
+        found = []
+        for spec in diffs:
+            if self.status.get(spec.name) in ("ran", "restored"):
+                manifest = read_manifest(self.cache.folder / spec.target, "diff")
+                found += [ResultChange.from_json(spec.subject, c) for c in manifest["changes"]]
+        return [change for change in found if change.kind != "new"]

@@ -1,0 +1,138 @@
+"""What a look at a workspace finds without a run: why tasks would run, which there are, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from gpuemu_flow.store.keys import BuildReason
+from gpuemu_flow.types import Json
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A task that would run for reasons of its own, and the parts of its key that changed."""
+
+    task: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TaskExplanation:
+    """Why a task would run, or that it is current.
+
+    Attributes
+    ----------
+    task : str
+    current : bool
+    key : str
+        As of now.
+    changes : tuple of BuildReason
+    because : tuple of Origin
+        Tasks before it that changed themselves.
+    reads : tuple of str
+    """
+
+    task: str
+    current: bool
+    key: str
+    changes: tuple[BuildReason, ...]
+    because: tuple[Origin, ...]
+    reads: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``explain`` prints of one task."""
+        return {
+            "task": self.task,
+            "current": self.current,
+            "key": self.key,
+            "changes": [change.to_json() for change in self.changes],
+            "because": [{"task": o.task, "changes": list(o.changes)} for o in self.because],
+            "reads": list(self.reads),
+        }
+
+
+@dataclass(frozen=True)
+class ListedTask:
+    """A task of the graph; `status` is empty where it was not asked for."""
+
+    task: str
+    stage: str
+    subject: str
+    status: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain JSON, without a status that was not asked for."""
+        return {name: value for name, value in vars(self).items() if name != "status" or value}
+
+
+@dataclass(frozen=True)
+class SkippedTask:
+    """An op and dtype, or a kernel, that has no task, and why."""
+
+    op: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WorkspaceListing:
+    """The tasks of a workspace, the size of each group, and what is skipped."""
+
+    tasks: tuple[ListedTask, ...]
+    groups: Mapping[str, int]
+    skipped: tuple[SkippedTask, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``list`` prints."""
+        return {
+            "tasks": [task.to_json() for task in self.tasks],
+            "groups": dict(self.groups),
+            "skipped": [vars(one) for one in self.skipped],
+        }
+
+
+@dataclass(frozen=True)
+class StatusCounts:
+    """Numbers of tasks by state."""
+
+    total: int
+    current: int
+    stale: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """Where the cache is, what it holds and may hold, in bytes."""
+
+    folder: str
+    blobs_bytes: int
+    actions_bytes: int
+    size_limit: int
+
+
+@dataclass(frozen=True)
+class WorkspaceStatus:
+    """A workspace at a glance.
+
+    Attributes
+    ----------
+    root : str
+    tasks : StatusCounts
+    verdicts : mapping of str to int
+        Last verdicts of ops by dtype and of kernels.
+    outdated : int
+        How many of them are of another state of the workspace.
+    cache : CacheSize
+    """
+
+    root: str
+    tasks: StatusCounts
+    verdicts: Mapping[str, int]
+    outdated: int
+    cache: CacheSize
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the JSON that ``status`` prints."""
+        return {"schema_version": 1, **asdict(self), "verdicts": dict(self.verdicts)}

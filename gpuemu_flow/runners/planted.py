@@ -1,0 +1,43 @@
+"""PTX put in the place of what Triton makes, so that bugs can be planted in compiled kernels."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+RECORD = "record"
+"""A folder in which the PTX of all kernels is kept that are launched."""
+
+
+class PtxFolder:
+    """A folder of PTX files, each named by the digest of the PTX that it stands for.
+
+    Parameters
+    ----------
+    folder : Path or None
+        None for none, and all PTX stays as it is.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+
+    def exchanged(self, ptx: bytes) -> bytes:
+        """Return what stands for some PTX, or the same."""
+        if self._folder is None:
+            return ptx
+        try:
+            return (self._folder / _name(ptx)).read_bytes()
+        except FileNotFoundError:
+            return ptx
+
+    def launched(self, ptx: bytes) -> None:
+        """Keep the PTX of a kernel that is launched, where that is wanted."""
+        if self._folder is None or not (self._folder / RECORD).is_dir():
+            return
+        kept = self._folder / RECORD / _name(ptx)
+        if not kept.exists():
+            kept.write_bytes(ptx)
+
+
+def _name(ptx: bytes) -> str:
+    return f"{hashlib.sha256(ptx).hexdigest()}.ptx"

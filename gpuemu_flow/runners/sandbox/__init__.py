@@ -1,0 +1,1 @@
+"""The wall round an op: what the kernel (Linux) keeps its processes from."""

@@ -1,0 +1,114 @@
+"""Put a wall into force, in a process that has just been forked and runs nothing yet."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import tempfile
+from typing import Any
+
+from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
+from gpuemu_flow.runners.sandbox.rules import rules_for
+from gpuemu_flow.runners.sandbox.spec import Sandbox, has_seccomp, landlock_version
+
+CACHES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "MPLCONFIGDIR": "matplotlib",
+    "NUMBA_CACHE_DIR": "numba",
+    "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+}
+"""Variables that name a folder in which a framework keeps what it compiles."""
+PREFIX = "gpuemu-scratch-"
+_KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
+_CAPABILITIES_VERSION = 0x20080522
+_HIGHEST_CAPABILITY = 63
+
+
+class SandboxError(Exception):
+    """The wall cannot be put into force."""
+
+
+def make_scratch() -> str:
+    """Make a worker's own folder; OSError when that is impossible."""
+    return os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
+
+
+def enter(sandbox: Sandbox, scratch: str) -> None:
+    """Keep this process, and all that it will start, from what is not its own; for good.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+    scratch : str
+        The worker's own folder.
+
+    Raises
+    ------
+    SandboxError
+        Nothing may run then: its level is part of what results are kept under.
+    """
+    known = landlock_version(sandbox.level)
+    try:
+        for path in sandbox.writable:
+            if not os.path.lexists(path):
+                os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        _point_to(scratch, sandbox)
+        libc = syscalls.library()
+        if len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208
+            raise SandboxError("the worker has more than one thread")
+        _drop_capabilities(libc)
+        syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
+        if known:
+            _restrict_files(libc, sandbox, scratch, known)
+        if has_seccomp(sandbox.level):
+            filters.enforce(libc)
+    except (OSError, AttributeError) as error:
+        raise SandboxError(str(error)) from None
+
+
+def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, known: int) -> None:
+    rules = rules_for(sandbox, scratch, os.environ.get("HOME", ""))
+    ruleset = landlock.Ruleset(libc, known)
+    # Names, unlike what is in a file, can be listed everywhere: a folder on the way to something
+    # hidden could else hold no module.
+    ruleset.allow(("/",), landlock.READ_DIR)
+    ruleset.allow(rules.read, landlock.READ)
+    ruleset.allow(rules.write, landlock.WRITE)
+    ruleset.allow(rules.devices, landlock.DEVICE)
+    ruleset.enforce()
+
+
+def _point_to(scratch: str, sandbox: Sandbox) -> None:
+    """Let temporary files, and what frameworks compile, lie where they can be written."""
+    os.environ["TMPDIR"] = scratch
+    for name in ("TMP", "TEMP"):
+        os.environ.pop(name, None)
+    tempfile.tempdir = None
+    writable = tuple(os.path.realpath(path) for path in sandbox.writable)
+    for name, folder in CACHES.items():
+        given = os.environ.get(name, "")
+        real = os.path.realpath(given) if given else ""
+        if not any(real == path or real.startswith(path + "/") for path in writable):
+            os.environ[name] = f"{scratch}/{folder}"
+
+
+def _drop_capabilities(libc: Any) -> None:
+    """Give up root's rights over the system; those over files stay, which Landlock narrows."""
+    header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITIES_VERSION, 0))
+    held = ctypes.create_string_buffer(24)
+    if libc.capget(header, held) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
+    low = struct.unpack("<6I", held.raw)
+    if not (low[1] or low[4]):
+        return
+    for number in range(_HIGHEST_CAPABILITY + 1):
+        if not (1 << number) & _KEPT_CAPABILITIES:
+            # Refused for numbers that this kernel has not, and where there is no right to it.
+            libc.prctl(syscalls.DROP_FROM_BOUNDS, *map(ctypes.c_ulong, (number, 0, 0, 0)))
+    kept = low[1] & _KEPT_CAPABILITIES
+    data = ctypes.create_string_buffer(struct.pack("<6I", kept, kept, 0, 0, 0, 0))
+    if libc.capset(header, data) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be given up")

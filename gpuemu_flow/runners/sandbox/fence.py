@@ -1,0 +1,70 @@
+"""From the configuration to the wall round each op, and to what keys hold of it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from gpuemu_flow.runners.off_limits import OffLimits
+from gpuemu_flow.runners.sandbox.level import level_for
+from gpuemu_flow.runners.sandbox.spec import OFF, Sandbox
+from gpuemu_flow.types import Json
+
+
+class Fence:
+    """Makes the walls of one workspace.
+
+    Parameters
+    ----------
+    mode : str
+        One of `spec.MODES`.
+    root : Path
+        The workspace.
+    writable : tuple of str
+        Absolute paths that the configuration lets ops write.
+    compiled : str
+        Folder in which the emulator keeps what it makes of kernels.
+    """
+
+    def __init__(
+        self, mode: str, root: Path, writable: tuple[str, ...] = (), compiled: str = ""
+    ) -> None:
+        self._mode = mode
+        self._compiled = compiled
+        self._root = str(root)
+        self._writable = writable
+
+    @cached_property
+    def level(self) -> str:
+        """Return the level that ops run at on this system."""
+        return level_for(self._mode)
+
+    def key(self) -> dict[str, Json]:
+        """Return what an op's action key holds of it."""
+        if self.level == OFF:
+            return {"level": OFF}
+        inside = self._root.rstrip("/") + "/"
+        return {"level": self.level, "writable": [p.removeprefix(inside) for p in self._writable]}
+
+    def around(self, kept_from: OffLimits, path: str, *, emulated: bool) -> Sandbox | None:
+        """Return the wall round an op; None where there is none.
+
+        Parameters
+        ----------
+        kept_from : OffLimits
+        path : str
+            The op's own file, which may lie in the cache.
+        emulated : bool
+            The op is a compiled kernel, which our emulator runs.
+        """
+        if self.level == OFF:
+            return None
+        return Sandbox(
+            level=self.level,
+            root=self._root,
+            hidden=kept_from["forbidden"],
+            shown=(path,) if path else (),
+            kept=kept_from["read_only"],
+            writable=(*self._writable, *([self._compiled] if emulated and self._compiled else [])),
+            required=self._mode == "require",
+        )

@@ -1,0 +1,102 @@
+"""Landlock: an allow-list of files, kept by the kernel, for a process and all that it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from gpuemu_flow.runners.sandbox import syscalls
+
+# linux/landlock.h
+_EXECUTE, _WRITE_FILE, _READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_REMOVE_DIR, _REMOVE_FILE, _MAKE_CHAR, _MAKE_DIR = 1 << 4, 1 << 5, 1 << 6, 1 << 7
+_MAKE_REG, _MAKE_SOCK, _MAKE_FIFO, _MAKE_BLOCK = 1 << 8, 1 << 9, 1 << 10, 1 << 11
+_MAKE_SYM, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 12, 1 << 13, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_SINCE = {1: _MAKE_SYM | (_MAKE_SYM - 1), 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
+_TCP = 0b11  # bind and connect
+_SCOPES = 0b11  # abstract Unix sockets, signals
+_QUIETLY = 1  # what is denied goes into no log of the system
+_RULE = struct.Struct("<Qi")
+_PATH = 1
+
+READ = _READ_FILE | READ_DIR | _EXECUTE
+WRITE = (
+    READ | _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_DIR | _REMOVE_FILE
+    | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
+)  # fmt: skip
+"""All but the making of devices."""
+DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+
+
+def version() -> int:
+    """Return the version that the system has; 0 without."""
+    if not syscalls.seccomp_number():  # numbers of calls are known for these processors
+        return 0
+    try:
+        found = syscalls.syscall(syscalls.library(), syscalls.LANDLOCK_CREATE, None, 0, 1)
+    except (OSError, AttributeError):
+        return 0
+    return max(0, found)
+
+
+class Ruleset:
+    """An allow-list that is being made; what it does not name is denied.
+
+    Parameters
+    ----------
+    libc : object
+        See `syscalls.library`.
+    known : int
+        The version whose rights are handled.
+    """
+
+    def __init__(self, libc: Any, known: int) -> None:
+        self._libc = libc
+        self._known = known
+        self._handled = 0
+        for since, rights in _SINCE.items():
+            self._handled |= rights if since <= known else 0
+        words = [self._handled]
+        words += [_TCP] if known >= 4 else []
+        words += [_SCOPES] if known >= 6 else []
+        attributes = struct.pack(f"<{len(words)}Q", *words)
+        self._fd = syscalls.syscall(
+            libc, syscalls.LANDLOCK_CREATE, ctypes.c_char_p(attributes), len(attributes), 0
+        )
+
+    def allow(self, paths: Iterable[str], rights: int) -> None:
+        """Add what lies at or below each path; one that is not there, or is a link, is left out."""
+        for path in paths:
+            try:
+                fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                mode = os.fstat(fd).st_mode
+                if stat.S_ISLNK(mode):
+                    continue
+                here = rights & self._handled
+                if not stat.S_ISDIR(mode):
+                    here &= _OF_FILES
+                if here:
+                    rule = ctypes.c_char_p(_RULE.pack(here, fd))
+                    arguments = (self._fd, _PATH, rule, 0)
+                    syscalls.syscall(self._libc, syscalls.LANDLOCK_ADD, *arguments)
+            finally:
+                os.close(fd)
+
+    def enforce(self) -> None:
+        """Put it into force for this thread and what it starts; ``NO_NEW_PRIVS`` comes before.
+
+        Raises
+        ------
+        OSError
+        """
+        flags = _QUIETLY if self._known >= 7 else 0
+        syscalls.syscall(self._libc, syscalls.LANDLOCK_RESTRICT, self._fd, flags)
+        os.close(self._fd)

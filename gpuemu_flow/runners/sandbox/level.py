@@ -1,0 +1,23 @@
+"""What of the wall this system has."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+from gpuemu_flow.runners.sandbox.spec import NONE, OFF, level_of
+
+
+@cache
+def system_level() -> str:
+    """Return what the system has, such as ``landlock 7, seccomp``."""
+    if sys.platform != "linux":
+        return NONE
+    from gpuemu_flow.runners.sandbox import filters, landlock  # noqa: PLC0415 - brings ctypes
+
+    return level_of(landlock.version(), seccomp=filters.available())
+
+
+def level_for(mode: str) -> str:
+    """Return the level that ops run at under a mode of the configuration."""
+    return OFF if mode == "off" else system_level()

@@ -1,0 +1,162 @@
+"""From "all but these" to a list of what is allowed, which is all that Landlock takes.
+
+Along the way from the root to each path that is left out, every folder's other entries are named;
+what is made in such a folder later is therefore left out, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuemu_flow.runners.sandbox.private import private_paths
+from gpuemu_flow.runners.sandbox.spec import Sandbox
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+_PROCESSORS = ("nvidia", "dri", "kfd", "dxg", "accel", "infiniband")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - semaphores and shared arrays lie there
+_MOST_LOOKED = 200_000
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a program may do where.
+
+    Attributes
+    ----------
+    read, write, devices : tuple of str
+        Paths; each holds for all that lies below.
+    """
+
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
+    """Return what a program may do as files lie now.
+
+    Parameters
+    ----------
+    sandbox : Sandbox
+    scratch : str
+        The worker's own folder.
+    home : str
+        The value of ``HOME``.
+    """
+    hidden = _Excluded([*_with_copies(sandbox), *private_paths(sandbox.root, home), "/dev"])
+    kept = _Excluded([*hidden.paths, *sandbox.kept])
+    read = [*hidden.rest("/")]
+    for path in _needed():
+        # A home folder that is another's, or that cannot be listed, may hold the interpreter.
+        read += hidden.without_own(path)
+    write = [path for start in sandbox.writable for path in kept.rest(os.path.realpath(start))]
+    devices, below_dev = _devices()
+    return Rules(
+        read=(*read, *below_dev, *map(os.path.realpath, sandbox.shown)),
+        write=(scratch, _SHARED_MEMORY, *write),
+        devices=devices,
+    )
+
+
+def _needed() -> list[str]:
+    """Return where the interpreter and its packages lie."""
+    return sorted({os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, *sys.path) if p})
+
+
+def _devices() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return devices that anyone may use, and folders below /dev that may be read.
+
+    Not the disks, which hold every file, nor terminals, whose input could be forged.
+    """
+    try:
+        names = sorted(os.listdir("/dev"))  # noqa: PTH208
+    except OSError:
+        names = []
+    devices = [f"/dev/{n}" for n in names if n in DEVICES or n.startswith(_PROCESSORS)]
+    return tuple(devices), (_SHARED_MEMORY,)
+
+
+def _with_copies(sandbox: Sandbox) -> Iterator[str]:
+    """Return hidden files, the bytecode that is made of them, and their other names on the disk."""
+    linked: set[tuple[int, int]] = set()
+    for path in sandbox.hidden:
+        yield path
+        if path.endswith(".py"):
+            yield from {os.path.dirname(path) + "/__pycache__", _bytecode_folder(path)}  # noqa: PTH120
+        found = _stat(path)
+        if found is not None and found.st_nlink > 1 and not os.path.isdir(path):  # noqa: PTH112
+            linked.add((found.st_dev, found.st_ino))
+    if linked:
+        yield from _other_names(sandbox.root, linked)
+
+
+def _bytecode_folder(path: str) -> str:
+    """Return where bytecode lies when ``PYTHONPYCACHEPREFIX`` moves it."""
+    try:
+        return os.path.dirname(importlib.util.cache_from_source(path))  # noqa: PTH120
+    except (NotImplementedError, ValueError):
+        return path
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def _other_names(root: str, wanted: set[tuple[int, int]]) -> Iterator[str]:
+    """Return all names in the workspace that hard links gave to these files."""
+    looked = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = f"{folder}/{name}"
+            found = _stat(path)
+            if found is not None and (found.st_dev, found.st_ino) in wanted:
+                yield path
+        looked += len(names)
+        if looked > _MOST_LOOKED:
+            return
+
+
+class _Excluded:
+    """Paths that are left out of what is allowed."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = frozenset(os.path.realpath(path) for path in paths)
+        self._above = {above for path in self.paths for above in _above(path)}
+
+    def rest(self, start: str) -> Iterator[str]:
+        """Return the largest paths at and below `start` that hold nothing that is left out."""
+        if any(path in self.paths for path in (start, *_above(start))):
+            return
+        yield from self._rest(start)
+
+    def without_own(self, start: str) -> Iterator[str]:
+        """Do what `rest` does for a path that lies in a folder that is left out."""
+        if start not in self.paths and any(path in self.paths for path in _above(start)):
+            yield from self._rest(start)
+
+    def _rest(self, start: str) -> Iterator[str]:
+        if start not in self._above:
+            yield start
+            return
+        try:
+            with os.scandir(start) as entries:
+                found = [e.path for e in entries if not e.is_symlink()]
+        except OSError:
+            return
+        for path in found:
+            if path not in self.paths:
+                yield from self._rest(path)
+
+
+def _above(path: str) -> Iterator[str]:
+    """Return the folders that a path lies in, up to the root."""
+    while path != "/":
+        path = os.path.dirname(path)  # noqa: PTH120 - often
+        yield path

@@ -1,0 +1,331 @@
+"""Files of the cache: private to the user, and never reached through a link.
+
+A cache folder can come with a checkout or an archive of somebody else. What lies in it is data: a
+link in it must not make the tool read, write or delete a file that lies elsewhere, and a pipe or a
+device must not make it hang. So each folder on the way is looked at, each file is opened without
+following links, and only regular files are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuemu_flow.errors import Problem, StoreError
+from gpuemu_flow.store.atomic import disk_errors, disk_problem, replace_file
+
+LINK_VARIABLE = "GPUEMU_CACHE_LINK"
+"""Environment variable by which the user allows that the cache folder itself is a link."""
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+LARGEST = 2 << 30
+"""Bytes of the largest file of a cache that is read, blobs aside."""
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_WRITING = os.O_WRONLY | os.O_RDWR
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def unsafe_entry(path: Path, mode: int) -> StoreError:
+    """Make the error for an entry of the cache that is not the file or folder it should be.
+
+    Parameters
+    ----------
+    mode : int
+        As `os.lstat` tells it: the kind of entry that was found.
+    """
+    kind = stat.S_IFMT(mode)
+    if kind in (stat.S_IFREG, stat.S_IFDIR):
+        wanted = "file" if kind == stat.S_IFDIR else "folder"
+        return StoreError(disk_problem(OSError(0, f"there is no {wanted} in its place"), path))
+    return _refused(path, f"{_KINDS.get(kind, 'something unknown')} lies there")
+
+
+def _refused(path: Path, found: str) -> StoreError:
+    return StoreError(
+        Problem(
+            "cache-unsafe-entry",
+            f"cannot use an entry of the cache: {found}",
+            "remove it; what is missing in a cache is made again",
+            file=str(path),
+        )
+    )
+
+
+def check_root(root: Path) -> None:
+    """Refuse a cache folder that is a link, unless the user's environment allows it.
+
+    Raises
+    ------
+    StoreError
+        ``cache-unsafe-entry``.
+    """
+    if not root.is_symlink() or os.environ.get(LINK_VARIABLE, "") not in ("", "0"):
+        return
+    raise StoreError(
+        Problem(
+            "cache-unsafe-entry",
+            "the cache folder is a link: it may come from somebody else",
+            f"name the real folder under [cache] dir, or set {LINK_VARIABLE}=1",
+            file=str(root),
+        )
+    )
+
+
+class PrivateFolder:
+    """A cache folder, and how files below it are opened, made and deleted.
+
+    Parameters
+    ----------
+    root : Path
+        The cache folder; all paths that the methods take lie below it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def check(self, path: Path) -> None:
+        """Refuse a path below the cache that leads through a link.
+
+        Parameters
+        ----------
+        path : Path
+            A folder below it, or the folder itself. What does not exist yet is fine.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``.
+        """
+        check_root(self.root)
+        folder = self.root
+        for part in path.relative_to(self.root).parts:
+            folder = folder / part
+            try:
+                mode = folder.lstat().st_mode
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise StoreError(disk_problem(error, folder)) from error
+            if not stat.S_ISDIR(mode):
+                raise unsafe_entry(folder, mode)
+
+    def make(self, path: Path) -> None:
+        """Make a folder below the cache, with all on the way to it, for this user alone.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``, ``cache-not-writable``, ``cache-disk-full``.
+        """
+        self.check(path)
+        with disk_errors(path):
+            if not self.root.exists():
+                self.root.parent.mkdir(parents=True, exist_ok=True)
+                _make_one(self.root)
+            folder = self.root
+            for part in path.relative_to(self.root).parts:
+                folder = folder / part
+                _make_one(folder)
+
+    def check_file(self, path: Path) -> None:
+        """Refuse a file that cannot be written without touching another one.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``; none where there is no such file.
+        """
+        self.check(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            _check_status(path, path.lstat(), for_writing=True)
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a regular file below the cache.
+
+        Parameters
+        ----------
+        flags : int
+            As those of `os.open`; a file that is made gets mode 0600.
+
+        Returns
+        -------
+        int
+            The descriptor.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        StoreError
+            ``cache-unsafe-entry`` for a link, pipe, device or folder, and for a file with several
+            names that is opened for writing.
+        """
+        self.check(path.parent)
+        try:
+            descriptor = os.open(path, flags | _OPEN_FLAGS, FILE_MODE)
+        except OSError as error:
+            # A pipe without a reader gives ENXIO, a link ELOOP, a folder opened for writing EISDIR.
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise unsafe_entry(path, path.lstat().st_mode) from error
+            raise
+        try:
+            _check_status(path, os.fstat(descriptor), for_writing=flags & _WRITING != 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def read(self, path: Path, limit: int = LARGEST) -> bytes:
+        """Read a file below the cache.
+
+        Parameters
+        ----------
+        limit : int
+            Bytes; a file that says it has more was not written by this program.
+
+        Raises
+        ------
+        FileNotFoundError
+            There is none.
+        StoreError
+            ``cache-unsafe-entry``.
+        """
+        with os.fdopen(self.open(path, os.O_RDONLY), "rb") as file:
+            if os.fstat(file.fileno()).st_size > limit:
+                raise _refused(path, f"a file of more than {limit >> 20} MiB")
+            return file.read()
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file below the cache, whole or not at all; what lay there is replaced.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        """
+        self.make(path.parent)
+        replace_file(path, data)
+
+    def touch(self, path: Path) -> int:
+        """Make an empty file below the cache, or empty the one that is there.
+
+        Returns
+        -------
+        int
+            Its new time of change by the file system's clock, in ns.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        """
+        self.make(path.parent)
+        with disk_errors(path):
+            descriptor = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                return os.fstat(descriptor).st_mtime_ns
+            finally:
+                os.close(descriptor)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Append to a file below the cache, which is made where it does not exist.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``, ``cache-disk-full`` or ``cache-not-writable``.
+        """
+        self.make(path.parent)
+        with disk_errors(path):
+            descriptor = self.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(data)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file below the cache, or the link in its place; silent when there is none.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry``, ``cache-not-writable``.
+        """
+        self.check(path.parent)
+        with disk_errors(path), contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def remove_tree(self, path: Path) -> None:
+        """Delete a folder below the cache with all that is in it, or what else lies in its place.
+
+        A link is deleted, not what it leads to. What cannot be deleted stays.
+
+        Raises
+        ------
+        StoreError
+            ``cache-unsafe-entry`` when a folder on the way to it is a link.
+        """
+        self.check(path.parent)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def list_files(self, folder: Path, suffix: str, *, depth: int = 0) -> Iterator[Path]:
+        """List the regular files of a folder of the cache, or of its folders.
+
+        Parameters
+        ----------
+        suffix : str
+            End of the files' names.
+        depth : int
+            Number of folders between `folder` and the files.
+
+        Yields
+        ------
+        Path
+            In no order. Links, pipes and devices are passed over, folders that are links too.
+        """
+        self.check(folder)
+        yield from _files(folder, suffix, depth)
+
+    @contextlib.contextmanager
+    def temporary(self, parent: Path, prefix: str) -> Iterator[Path]:
+        """Make a folder below the cache that is deleted at the end of the block."""
+        self.make(parent)
+        with disk_errors(parent), tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as folder:
+            yield Path(folder)
+
+
+def _check_status(path: Path, status: os.stat_result, *, for_writing: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise unsafe_entry(path, status.st_mode)
+    if status.st_nlink > 1 and for_writing:
+        raise _refused(path, "a file that has another name elsewhere")
+
+
+def _make_one(folder: Path) -> None:
+    """Make a folder that nobody else can enter; the umask can only take away more."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=FOLDER_MODE)
+
+
+def _files(folder: Path, suffix: str, depth: int) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if depth:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _files(Path(entry.path), suffix, depth - 1)
+            elif entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)

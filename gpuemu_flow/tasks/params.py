@@ -1,0 +1,221 @@
+"""What of the configuration decides a task's result, typed by stage: `base.TaskSpec.params`.
+
+Each field holds plain JSON, for action keys and snapshots are made of it, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from gpuemu_flow.judging.params import CompareParams
+from gpuemu_flow.tasks import stages
+from gpuemu_flow.types import Json
+
+
+class StageParams(Protocol):
+    """Parameters of one stage."""
+
+    def to_json(self) -> dict[str, Json]:
+        """As an action key holds them; `params_from_json` is its inverse."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """Parameters whose fields are JSON as they are; fields that are None are left out."""
+
+    STAGE: ClassVar[str]
+
+    def to_json(self) -> dict[str, Json]:
+        """See `StageParams`."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateParams(_Plain):
+    """Which cases are made.
+
+    Attributes
+    ----------
+    schema : JSON
+        The op's, in canonical form.
+    layouts, strategies : list of str
+    count, seed : int
+        How many cases, of which master seed.
+    samples_seed : int
+        Master seed of the cases by which the op's nature is found out; see `cases.samples`.
+    dtype : str
+    """
+
+    STAGE = stages.GENERATE
+    schema: Json
+    layouts: list[str]
+    strategies: list[str]
+    count: int
+    seed: int
+    samples_seed: int
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramParams(_Plain):
+    """What a program is, and what it runs with.
+
+    Attributes
+    ----------
+    ref : JSON
+        Kind, path, module, function and arguments.
+    input_names, output_names : list of str
+    kwargs, env : JSON
+    python : str or None
+        Another interpreter than ours.
+    """
+
+    ref: Json
+    input_names: list[str]
+    output_names: list[str]
+    kwargs: Json
+    env: dict[str, str]
+    python: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpParams(ProgramParams):
+    """An op under test.
+
+    Attributes
+    ----------
+    mutates : list of str
+        Inputs that it may change.
+    deterministic : bool
+        Equal calls give equal bits.
+    sandbox : JSON
+        What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
+    """
+
+    STAGE = stages.OP
+    mutates: list[str]
+    deterministic: bool
+    sandbox: Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceParams(ProgramParams):
+    """A reference, and the dtype that it is asked for; None means float64 where it can."""
+
+    STAGE = stages.REFERENCE
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffParams(_Plain):
+    """By which factor an error may grow before a change counts as a regression."""
+
+    STAGE = stages.DIFF
+    regression_threshold: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildParams(_Plain):
+    """What a kernel is built from.
+
+    Attributes
+    ----------
+    kind, arch : str
+    source, ptx, cubin : str or None
+        Relative to the workspace.
+    tools : list
+        Name and version of each.
+    unusable : list of str
+    flags : list of str
+    command : list of str or None
+        Of kernels that are built by one.
+    triton : JSON
+        What a Triton kernel is compiled for; None for others.
+    triton_version : str or None
+    """
+
+    STAGE = stages.BUILD
+    kind: str
+    arch: str
+    tools: list[list[str]]
+    unusable: list[str]
+    flags: list[str]
+    source: str | None = None
+    ptx: str | None = None
+    cubin: str | None = None
+    command: list[str] | None = None
+    triton: Json = None
+    triton_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeParams(_Plain):
+    """The architecture whose code is taken out of a build."""
+
+    STAGE = stages.CODE
+    arch: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LintParams(_Plain):
+    """How a kernel is linted.
+
+    Attributes
+    ----------
+    entry, arch : str
+    policy : JSON
+        See `artifacts.policy`.
+    threads : int
+        0: unknown.
+    dynamic_shared_bytes : int or None
+    versions : list of int
+        Of the measurements and of the rules.
+    """
+
+    STAGE = stages.LINT
+    entry: str
+    arch: str
+    policy: Json
+    threads: int
+    versions: list[int]
+    dynamic_shared_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelDiffParams(_Plain):
+    """Instructions whose new occurrence is a regression."""
+
+    STAGE = stages.KERNEL_DIFF
+    forbidden: list[str]
+
+
+_PLAIN: tuple[type[_Plain], ...] = (
+    GenerateParams,
+    OpParams,
+    ReferenceParams,
+    DiffParams,
+    BuildParams,
+    CodeParams,
+    LintParams,
+    KernelDiffParams,
+)
+_BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
+
+
+def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
+    """Rebuild a stage's parameters; TypeError or KeyError when they are none."""
+    if stage == stages.COMPARE:
+        return CompareParams.from_json(data)
+    return _BY_STAGE[stage](**data)
+
+
+P = TypeVar("P")
+
+
+def params_of(kind: type[P], params: StageParams) -> P:
+    """Return a task's parameters as those of its stage; TypeError when it is of another stage."""
+    if not isinstance(params, kind):
+        raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
+    return params

@@ -1,0 +1,190 @@
+"""Random small ops with planted faults, and their references: a grammar of source text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+DTYPES = ("float32", "float32", "float32", "float16", "bfloat16", "float64", "int32")
+
+EXPRESSIONS = {
+    "one": ("x * 2", "x + x * x", "abs(x)", "-x", "np.maximum(x, 0)", "x.sum(-1)", "x.max(-1)",
+            "np.exp(-abs(x.astype(np.float64)))", "x - x.mean(-1, keepdims=True)", "x[..., ::-1]",
+            "x.T", "x / (1 + abs(x))", "x > 0", "x.argmax(-1)", "x.cumsum(-1)"),
+    "two": ("x + w", "x * w + x", "x - w * w", "np.maximum(x, w)", "(x * w).sum(-1)", "x @ w.T",
+            "x / (1 + w * w)", "np.where(x > w, x, w)"),
+}  # fmt: skip
+"""What an op computes, of one input or of two."""
+
+VALUE_FAULTS = {
+    "none": "",
+    "scaled": "y = y * 1.25",
+    "shifted": "y = y + 1",
+    "one element": "y = np.array(y); y.flat[-1:] = 7",
+    "tail": "y = np.array(y); y.flat[y.size // 2:] = 0",
+    "nan": "y = np.array(y, np.result_type(y, np.float32)); y.flat[:1] = np.nan",
+    "inf": "y = np.array(y, np.result_type(y, np.float32)); y.flat[:1] = np.inf",
+    "shape": "y = np.ravel(y)[:-1]",
+    "rank": "y = y[None]",
+    "dtype": "y = np.asarray(y).astype(np.float64)",
+    "integers": "y = np.asarray(y).astype(np.int64)",
+    "complex": "y = np.asarray(y).astype(np.complex64)",
+    "big-endian": "y = np.asarray(y, np.float32).astype('>f4')",
+    "list": "y = np.asarray(y, np.float64).tolist()",
+    "nothing": "y = None",
+    "text": "y = 'seven'",
+    "strided": "y = np.repeat(y, 2, axis=-1)[..., ::2]",
+    "bad bool": "y = np.full(np.shape(y), 2, np.uint8).view(bool)",
+    "raises": "raise ValueError('planted')",
+    "raises late": "if x.size > 6: raise KeyError('planted ' + str(x.shape))",
+    "says and raises": "import sys; print('words', file=sys.stderr); raise RuntimeError('planted')",
+    "exits": "sys = __import__('sys'); sys.exit(3)",
+    "dies": "import os; os._exit(3)",
+    "dies late": "if x.size > 6: __import__('os')._exit(4)",
+    "killed": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "small only": "y = y if x.size < 9 else y * 0",
+}
+"""Statements between an op's result and its return."""
+
+WATCHED_FAULTS = {
+    "changes input": "x[...] = 0",
+    "changes input and result": "x[...] = 0; y = y + 1",
+    "keeps state": "SEEN.append(1); y = y + (len(SEEN) > 1)",
+    "counts calls": "SEEN.append(1); y = y + len(SEEN)",
+    "draws": "y = y + np.random.default_rng().normal()",
+    "draws seeded": "y = y + np.random.normal()",
+    "never writes": "y = np.empty(9999, x.dtype)[:np.size(y)].reshape(np.shape(y))",
+    "remembers": "y = MEMORY.setdefault(np.shape(y), np.array(y))",
+    "writes beyond": (
+        "np.lib.stride_tricks.as_strided(x.reshape(-1) if x.flags.c_contiguous else x.T.reshape(-1)"
+        " if x.flags.f_contiguous else x.ravel(), (x.size + 1,), (x.itemsize,))[-1:] = 3"
+    ),
+    "reads reference": "import {reference}; y = {reference}.reference(*given)",
+}
+"""Faults that show only to who runs the op: a caller who is given its outputs cannot see them."""
+
+REFERENCE_FAULTS = {
+    "none": "",
+    "refuses": "raise TypeError(f'no {x.dtype} here')",
+    "own dtype only": "assert x.dtype.name == OWN, f'not for {x.dtype}'",
+    "dies in float64": "if x.dtype == np.float64: __import__('os')._exit(5)",
+    "exits in float64": "if x.dtype == np.float64: __import__('sys').exit(5)",
+    "dies": "import os; os._exit(6)",
+    "float64 only": "assert x.dtype == np.float64",
+    "float64 only if small": "assert x.dtype == np.float64 or x.size > 6",
+    "large only": "assert x.size > 4, 'too small'",
+    "rounds": "y = np.asarray(y).astype(OWN)",
+    "float32 always": "y = np.asarray(y).astype(np.float32)",
+    "float64 always": "y = np.asarray(y).astype(np.float64)",
+    "nan": "y = y * np.nan",
+    "zeros": "y = y * 0",
+    "changes input": "x[...] = 0",
+    "text": "y = 'no tensor'",
+    "complex": "y = np.asarray(y).astype(np.complex64)",
+    "dies in its own dtype": "if x.dtype.name == OWN: __import__('os')._exit(7)",
+    "dies if small": "if x.size < 5: __import__('os')._exit(8)",
+    "no moved values": "assert (x == np.asarray(x, np.float64).astype(OWN)).all(), 'moved'",
+}
+"""Of a reference, before its return."""
+
+
+@dataclass(frozen=True)
+class PlantedOp:
+    """An op, its reference and its table in ``gpuemu.toml``.
+
+    Attributes
+    ----------
+    name, dtype, fault, reference_fault : str
+    watched : bool
+        The fault shows only to who runs the op.
+    op, reference, table : str
+        Texts of the two files and of the table.
+    """
+
+    name: str
+    dtype: str
+    fault: str
+    reference_fault: str
+    watched: bool
+    op: str
+    reference: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.dtype}, {self.fault!r}, reference {self.reference_fault!r})"
+
+
+_HEAD = "import numpy as np\n\nOWN = {own!r}\nSEEN = []\nMEMORY = {{}}\n\n\n"
+
+
+def planted_ops(count: int, seed: int) -> list[PlantedOp]:
+    """Draw ops whose faults take turns, so that few ops have one of each."""
+    draw = random.Random(seed)
+    faults = _in_turns([*VALUE_FAULTS, *WATCHED_FAULTS], draw)
+    of_references = _in_turns(list(REFERENCE_FAULTS), draw)
+    return [
+        planted_op(n, next(faults), next(of_references) if n % 2 else "none", draw)
+        for n in range(count)
+    ]
+
+
+def _in_turns(names: list[str], draw: random.Random) -> Iterator[str]:
+    while True:
+        yield from draw.sample(names, len(names))
+
+
+def planted_op(number: int, fault: str, reference_fault: str, draw: random.Random) -> PlantedOp:
+    """Draw an op with a given fault; its name says its number."""
+    name = f"op_{number:03}"
+    inputs = draw.choice(("one", "one", "two"))
+    dtype = draw.choice(DTYPES)
+    expression = draw.choice(EXPRESSIONS[inputs])
+    watched = fault in WATCHED_FAULTS
+    code = WATCHED_FAULTS[fault] if watched else VALUE_FAULTS[fault]
+    arguments = "x, w" if inputs == "two" else "x"
+    several = draw.random() < 0.25
+    own = "float64" if dtype == "bfloat16" else dtype
+    cast = "y = np.asarray(y)"
+    if draw.random() < 0.7:
+        cast = "y = np.asarray(y); y = y.astype(x.dtype) if y.dtype.kind == 'f' else y"
+
+    returned = "return y, 2 * x" if several else "return y"
+
+    def text(function: str, fault_code: str) -> str:
+        planted = fault_code.replace("{reference}", f"ref_{name}")
+        lines = [f"given = ({arguments},)", f"y = {expression}", cast, planted, returned]
+        body = "".join(f"    {line}\n" for line in lines if line)
+        return _HEAD.format(own=own) + f"def {function}({arguments}):\n{body}"
+
+    outputs = '{ y = ["M", "N"], b = ["M", "N"] }' if several else ""
+    shaped = '{ x = ["M", "N"], w = ["M", "N"] }' if inputs == "two" else '{ x = ["M", "N"] }'
+    names = '["x", "w"]' if inputs == "two" else '["x"]'
+    # With the word `auto`, for a daemon makes milder cases where only the table is asked for.
+    both = "{ atol = 0.01, rtol = 0.01 }"
+    explicit = ['tolerance = "auto"', f"tolerances = {{ {dtype} = {both} }}"]
+    table = [
+        "[[ops]]",
+        f'name = "{name}"',
+        f'op = "ops/{name}.py:op"',
+        f'reference = "refs/ref_{name}.py:reference"',
+        f"input_names = {names}",
+        f'dtypes = ["{dtype}"]',
+        *(explicit if draw.random() < 0.15 else []),
+        *(['mutates = ["x"]'] if draw.random() < 0.1 else []),
+        *(["deterministic = false"] if draw.random() < 0.1 else []),
+        "[ops.schema]",
+        "dims = { M = [1, 3, 4], N = { min = 1, max = 9 } }",
+        f"inputs = {shaped}",
+        f"outputs = {outputs}" if several else 'output = ["M", "N"]',
+    ]
+    return PlantedOp(
+        name,
+        dtype,
+        fault,
+        reference_fault,
+        watched,
+        text("op", code),
+        text("reference", REFERENCE_FAULTS[reference_fault]),
+        "\n".join(table) + "\n",
+    )

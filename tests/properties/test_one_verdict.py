@@ -1,0 +1,270 @@
+"""All that judge a case give it one verdict, with the same figures and in the same words.
+
+``run``, ``fuzz``, a daemon, the pytest plugin and ``reproduce`` judge the same cases of random
+small ops with planted faults. GPUEMU_PLANTED_OPS says how many ops, five cases each;
+GPUEMU_PLANTED_SEED draws others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_ops import PlantedOp, planted_ops
+
+from gpuemu_flow.client import Client
+from gpuemu_flow.daemon.control import stop_daemon
+from gpuemu_flow.engine.workspace import Workspace
+from gpuemu_flow.fuzz.failures import FailureLog, reproduce
+from gpuemu_flow.fuzz.fuzzing import Fuzzer, FuzzOptions
+from gpuemu_flow.store.failures import FailureRecord, FailureStore
+from gpuemu_flow.types import BAD, Case, CheckResult
+from gpuemu_flow.wire.launch import start_daemon
+
+OPS = int(os.environ.get("GPUEMU_PLANTED_OPS", "40"))
+SEED = int(os.environ.get("GPUEMU_PLANTED_SEED", "11"))
+CASES = 5
+
+CONFIG = f"""\
+[project]
+name = "planted"
+
+[validation]
+cases = {CASES}
+seed = 3
+
+[execution]
+max_parallel_refs = 1
+reference_timeout = 60
+
+"""
+
+UNSEEN = {"exits", "dies", "dies late", "killed", "list"}
+"""Faults that would end the process of the tests; and a list, which a test may hand over."""
+
+BY_CHANCE = {"draws"}
+"""Faults whose figures nobody can give again; the verdict and the kinds of failures stay."""
+
+ACROSS_CASES = {"keeps state", "counts calls", "remembers", "draws"}
+"""Faults whose figures depend on the cases before: one case alone only fails, too."""
+
+CONFTEST = """
+import json
+
+def pytest_runtest_teardown(item):
+    case = item.funcargs["gpuemu_case"]
+    result = None if case.result is None else case.result.to_json()
+    with open("told.jsonl", "a") as stream:
+        stream.write(json.dumps([case.op, case.index, result]) + "\\n")
+"""
+
+TESTS = """
+import importlib.util
+import pytest
+
+OPS = {ops!r}
+
+def op(name):
+    spec = importlib.util.spec_from_file_location(name, f"ops/{{name}}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.op
+
+def test_of(name):
+    @pytest.mark.gpuemu(name)
+    def test(gpuemu_case):
+        gpuemu_case.check(op(name)(*gpuemu_case.inputs.values()))
+
+    return test
+
+for name in OPS:
+    globals()["test_" + name] = test_of(name)
+
+del test_of
+"""
+
+Results = dict[tuple[str, int], CheckResult]
+
+
+class Planted:
+    """A workspace of planted ops, and what each way of judging says of its cases."""
+
+    def __init__(self, root: Path, ops: list[PlantedOp]) -> None:
+        self.root = root
+        self.ops = {op.name: op for op in ops}
+        for folder in ("ops", "refs", "home"):
+            (root / folder).mkdir(parents=True)
+        for op in ops:
+            (root / "ops" / f"{op.name}.py").write_text(op.op)
+            (root / "refs" / f"ref_{op.name}.py").write_text(op.reference)
+        (root / "gpuemu.toml").write_text(CONFIG + "\n".join(op.table for op in ops))
+        dropped = ("GPUEMU", "XDG", "CI", "PYTEST")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+        self.environ = {**kept, "HOME": str(root / "home"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        self.cases: dict[tuple[str, int], Case] = {}
+
+    def workspace(self) -> Workspace:
+        return Workspace(self.root, environ=self.environ)
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=self.root, env=self.environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert "Traceback (most recent call last)" not in done.stderr, done.stderr
+        return done
+
+    def run(self) -> Results:
+        done = self.command("gpuemu_flow", "run", "--format", "json")
+        assert json.loads(done.stdout)["results"], done.stderr
+        workspace = self.workspace()
+        found = {}
+        for spec in workspace.graph.tasks.values():
+            if spec.stage == "compare":
+                manifest = json.loads((workspace.cache.folder / spec.target).read_bytes())
+                for entry in manifest["cases"]:
+                    case = Case.from_json(entry["case"])
+                    self.cases[spec.subject, case.index] = case
+                    found[spec.subject, case.index] = CheckResult.from_json(entry["result"])
+        workspace.cache.close()
+        return found
+
+    def fuzz(self) -> Results:
+        workspace = self.workspace()
+        workspace.cache.create()
+        found = {}
+        for name in self.ops:
+            told: list[Any] = []
+            Fuzzer(workspace, name, FuzzOptions(CASES, force=True), on_case=told.append).run()
+            for judged in told:
+                assert judged.case == self.cases[name, judged.case.index]
+                found[name, judged.case.index] = judged.result
+        workspace.cache.close()
+        return found
+
+    def reproduce(self, results: Results) -> Results:
+        workspace = self.workspace()
+        log = FailureLog(workspace)
+        failing = {key: result for key, result in results.items() if result.verdict in BAD}
+        records: list[FailureRecord] = []
+        for (name, index), result in failing.items():
+            record = log.add(name, self.cases[name, index], result, source="run")
+            records.append(log.store.get(record))
+        again = reproduce(workspace, records)
+        workspace.cache.close()
+        return {key: one.result for key, one in zip(failing, again, strict=True)}
+
+    def daemon(self) -> Results:
+        """The results of cases that failed, as the daemon recorded them."""
+        recorded = {}
+        info = start_daemon(self.root, self.environ)
+        try:
+            with Client(str(info["socket"])) as client:
+                for name, op in self.ops.items():
+                    results = client.fuzz_op(name, 3, CASES)
+                    assert results.total == CASES, op
+                    recorded.update({(name, one.seed): one.failure_id for one in results.failures})
+        finally:
+            stop_daemon(self.root, self.environ)
+        workspace = self.workspace()
+        store = FailureStore(workspace.cache)
+        found = {}
+        for key, case in self.cases.items():
+            failure = recorded.pop((key[0], case.seed), None)
+            if failure is not None:
+                record = store.get(failure)
+                assert Case.from_json(record.case).identity() == case.identity()
+                found[key] = CheckResult.from_json(record.result)
+        workspace.cache.close()
+        assert not recorded, "cases that `run` does not have"
+        return found
+
+    def plugin(self, names: list[str]) -> Results:
+        (self.root / "conftest.py").write_text(CONFTEST)
+        (self.root / "test_ops.py").write_text(TESTS.format(ops=names))
+        done = self.command(
+            "pytest", "-p", "gpuemu_flow.pytest_plugin", "-p", "no:cacheprovider", "-q", "--tb=no",
+            "test_ops.py",
+        )  # fmt: skip
+        found = {}
+        for line in (self.root / "told.jsonl").read_text().splitlines():
+            name, index, result = json.loads(line)
+            assert result is not None, (name, index, done.stdout)
+            found[name, index] = CheckResult.from_json(result)
+        return found
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    yield Planted(tmp_path_factory.mktemp("planted") / "w", planted_ops(OPS, SEED))
+
+
+def told(result: CheckResult, op: PlantedOp) -> dict[str, str]:
+    """All of a result as text, in which NaN is equal to NaN."""
+    if op.fault in BY_CHANCE:
+        kinds = sorted({failure.kind.value for failure in result.failures})
+        return {"verdict": result.verdict.value, "kinds": str(kinds)}
+    return {name: json.dumps(value) for name, value in result.to_json().items()}
+
+
+def differences(
+    planted: Planted, left: Results, right: Results, *, but: tuple[str, ...] = ()
+) -> list[str]:
+    """What two ways of judging say differently, one line for each case and part of a result."""
+    found = []
+    for key in sorted(right):
+        op = planted.ops[key[0]]
+        one, other = told(left[key], op), told(right[key], op)
+        for name in one:
+            if name not in but and one[name] != other[name]:
+                found.append(f"{op} case {key[1]}: {name}: {one[name]} / {other[name]}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def of_run(planted: Planted) -> Results:
+    found = planted.run()
+    assert len(found) == CASES * OPS
+    return found
+
+
+def failing(results: Results) -> set[tuple[str, int]]:
+    return {key for key, result in results.items() if result.verdict in BAD}
+
+
+def test_fuzz_agrees_with_run(planted: Planted, of_run: Results) -> None:
+    found = planted.fuzz()
+    assert set(found) == set(of_run)
+    demand_none(differences(planted, of_run, found))
+
+
+def test_reproduce_agrees_with_run(planted: Planted, of_run: Results) -> None:
+    """Notes may say besides what a failure needs in order to show."""
+    found = planted.reproduce(of_run)
+    for key in [key for key in found if planted.ops[key[0]].fault in ACROSS_CASES]:
+        assert found.pop(key).verdict is of_run[key].verdict, planted.ops[key[0]]
+    demand_none(differences(planted, of_run, found, but=("notes",)))
+
+
+def test_the_daemon_agrees_with_run(planted: Planted, of_run: Results) -> None:
+    found = planted.daemon()
+    said = [f"{planted.ops[name]} case {n}" for name, n in failing(of_run) ^ set(found)]
+    demand_none([*said, *differences(planted, of_run, found)])
+
+
+def test_the_plugin_agrees_with_run(planted: Planted, of_run: Results) -> None:
+    seen = [name for name, op in planted.ops.items() if not op.watched and op.fault not in UNSEEN]
+    found = planted.plugin(seen)
+    assert set(found) == {key for key in of_run if key[0] in set(seen)}
+    demand_none(differences(planted, of_run, found, but=("notes",)))
+
+
+def demand_none(said: list[str]) -> None:
+    if said:
+        pytest.fail(f"{len(said)} differences\n" + "\n".join(said), pytrace=False)

@@ -1,0 +1,217 @@
+"""Arithmetic that stays in float32: what would widen it, what goes on as numpy has it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.numerics.envelope import build_envelope
+from gpuemu_flow.numerics.evaluations import Evaluations
+from gpuemu_flow.numerics.noise import flushing, noisy
+from gpuemu_flow.numerics.perturb import Arrays
+from gpuemu_flow.numerics.regroup import regrouped
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.numerics.shadow import shadow_source
+from gpuemu_flow.numerics.single import MAKERS, Single, single, staying_single
+
+Array = NDArray[Any]
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+KINDS: dict[str, Callable[[Arrays], Arrays]] = {
+    "single": single,
+    "noisy": lambda inputs: noisy(inputs, SeededRng(1), 2.0**-23),
+    "flushing": flushing,
+    "regrouped": regrouped,
+}
+WIDENING: dict[str, Callable[[Any], Any]] = {
+    "a scalar of a ufunc": lambda x: x / np.sqrt(5),
+    "the same on the left": lambda x: np.sqrt(5) - x,
+    "an integer scalar": lambda x: x.sum(axis=1) / np.int64(5),
+    "integers": lambda x: x * np.arange(5),
+    "a new array": lambda x: x + np.ones(5),
+    "a column of constants": lambda x: x @ np.array([[0.1], [0.2], [0.3], [0.4], [0.5]]),
+    "integers in a product": lambda x: np.dot(x, np.arange(5)),
+    "a choice": lambda x: np.where(x > 0, x, np.zeros(5)),
+    "a list of arrays": lambda x: np.concatenate([x, np.zeros((1, 5))]),
+    "bounds": lambda x: np.clip(x, np.float64(-0.5), np.ones(5)),
+    "a sum over all": lambda x: x.sum() / np.sqrt(2),
+    "an initial value": lambda x: np.add.reduce(x, initial=np.float64(2)),
+    "a ufunc of float64 alone": lambda x: np.float_power(x, 2),
+    "a function of float64 alone": lambda x: np.interp(x[0], [0, 1], [2.0, 3.0]),
+    "weights": lambda x: np.average(x, axis=1, weights=np.arange(1, 6)),
+    "an outer product": lambda x: np.multiply.outer(x[0], np.arange(3)),
+    "a type that is asked for": lambda x: np.cumsum(x, axis=1, dtype=np.float64),
+    "a tuple of results": lambda x: np.divmod(x, np.float64(0.3))[0],
+    "a named tuple of results": lambda x: np.linalg.svd(x * np.sqrt(2)).S,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("compute", WIDENING.values(), ids=WIDENING)
+def test_wider_numbers_widen_nothing(compute: Callable[[Any], Any], kind: str) -> None:
+    x = normal(4, 5)
+    result = compute(KINDS[kind]({"x": x})["x"])
+    assert isinstance(result, Single)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(np.asarray(result), compute(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: np.exp(x) / x.max(axis=1, keepdims=True),
+        lambda x: x.mean(axis=0) - x.var(axis=0),
+        lambda x: x @ x.T,
+        lambda x: np.sort(x, axis=1)[:, ::-1],
+        lambda x: np.take_along_axis(x, np.argsort(x, axis=1), axis=1),
+        lambda x: np.argmax(x, axis=1),
+        lambda x: x > np.float64(0.5),
+        lambda x: np.ldexp(x, np.arange(5)),
+        lambda x: np.einsum("ij,kj->ik", x, x),
+        lambda x: np.subtract(x, 1, out=np.zeros(x.shape, np.float32), where=x > 0),
+    ],
+)
+def test_all_else_is_as_numpy_has_it(compute: Callable[[Any], Any]) -> None:
+    x = normal(4, 5)
+    result, plain = compute(single({"x": x})["x"]), compute(x)
+    assert np.asarray(result).dtype == np.asarray(plain).dtype
+    np.testing.assert_array_equal(np.asarray(result), plain)
+
+
+def test_what_is_written_to_stays_the_callers_own() -> None:
+    x = single({"x": normal(4, 5)})["x"]
+    total = np.zeros(5)
+    total += x[0]
+    np.add.at(total, [0, 0], x[1, :2])
+    np.copyto(total[1:], x[2, 1:])
+    np.add(x[3], 1, out=total[:], where=np.arange(5) == 4)
+    assert type(total) is np.ndarray
+    first = np.asarray(x[0, 0]) + np.asarray(x[1, 0], np.float64) + np.asarray(x[1, 1], np.float64)
+    assert total[0] == pytest.approx(float(first), rel=1e-6)
+    assert total[1:4].tolist() == np.asarray(x[2, 1:4], np.float64).tolist()
+    assert total[4] == np.float32(x[3, 4] + np.float32(1))
+    before = np.asarray(x).copy()
+    x /= np.sqrt(3)
+    assert type(x) is Single
+    np.testing.assert_array_equal(np.asarray(x), before / np.float32(np.sqrt(3)))
+    with pytest.raises(TypeError, match="Cannot cast"):
+        np.multiply(x, 0.5, out=np.zeros(x.shape, np.int64))
+
+
+def test_float16_and_integers_are_left() -> None:
+    given = {"i": np.arange(3), "h": np.ones(2, np.float16), "d": np.ones(2)}
+    assert all(array is given[name] for name, array in single(given).items())
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_makers_make_what_numpy_makes_in_float32(name: str) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {
+        "full": (3, 0.1),
+        "linspace": (0.0, 1.0, 4),
+        "arange": (0.0, 1.0, 0.3),
+    }
+    from_values = name.startswith("a") and name != "arange"
+    given = arguments.get(name, ([0.1, 0.2],) if from_values else (3,))
+    plain, own = getattr(np, name)(*given), MAKERS[name](*given)
+    assert type(own) is np.ndarray
+    assert own.dtype == np.float32
+    assert own.shape == plain.shape
+    with staying_single():
+        assert type(MAKERS[name](*given)) is Single
+    if name not in ("empty",):
+        np.testing.assert_array_equal(own, plain.astype(np.float32))
+
+
+def test_makers_keep_a_kind_and_integers() -> None:
+    x = noisy({"x": normal(3)}, SeededRng(1), 2.0**-23)["x"]
+    with staying_single():
+        assert type(MAKERS["asarray"](x)) is type(x)
+        assert np.shares_memory(MAKERS["asarray"](x), x)
+        assert type(MAKERS["array"]([1, 2])) is np.ndarray
+        assert MAKERS["arange"](3).dtype == np.int64
+
+
+ATTENTION = """
+import numpy as np
+
+def attention(q, k, v):
+    scores = np.asarray(q, np.float64) @ k.astype(np.float64).T / np.sqrt(q.shape[1])
+    e = np.exp(scores - scores.max(axis=1, keepdims=True))
+    total = np.zeros((e.shape[0], v.shape[1]))
+    total += np.einsum("ij,jk->ik", e, v.astype(np.float64))
+    return total / e.sum(axis=1, keepdims=True)
+"""
+
+
+class Attention:
+    """A reference that divides by a float64 scalar and adds in new float64 memory."""
+
+    has_source = True
+
+    def __init__(self) -> None:
+        self.functions: dict[bool, Callable[..., Any]] = {}
+        for shadow in (False, True):
+            names: dict[str, Any] = {}
+            exec((shadow_source(ATTENTION) or "") if shadow else ATTENTION, names)
+            self.functions[shadow] = names["attention"]
+
+    def __call__(self, inputs: Arrays, *, shadow: bool = False) -> dict[str, Array]:
+        copies = {name: array.copy(order="K") for name, array in inputs.items()}
+        return {"out": self.functions[shadow](**copies)}
+
+
+def test_a_weight_that_vanishes_in_float32_is_seen_to_by_the_shadow_itself() -> None:
+    """A weight of 1e-52 meets a value of 1e18: what came of it was a false alarm."""
+    q = np.array([[120.0, 0.0, 0.0, 0.0]], np.float32)
+    k = np.array([[0.0] * 4, [-2.0, 0.0, 0.0, 0.0]], np.float32)
+    v = np.array([[1e-18] * 4, [1e38, 1.0, -1e38, 1e30]], np.float32)
+    inputs = {"q": q, "k": k, "v": v}
+    reference = Attention()
+    expected = reference({name: array.astype(np.float64) for name, array in inputs.items()})
+    found = Evaluations(reference, inputs).outputs(inputs, shadow=True)
+    assert found is not None
+    assert type(found["out"]) is np.ndarray
+    assert (found["out"] == np.float32(1e-18)).all()
+    assert expected["out"][0, 0] > 1e-15
+
+
+def test_a_right_op_is_allowed_what_follows_a_float64_scalar_in_float32() -> None:
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"y": (inputs["x"] / np.sqrt(inputs["x"].shape[1]) + 1000) - 1000}
+
+    x = normal(6, 8)
+    expected = reference({"x": x.astype(np.float64)})
+    wide = expected["y"].ravel()
+    right = ((x / np.float32(np.sqrt(8)) + 1000) - 1000).ravel()
+    envelope = build_envelope(
+        {"x": x}, expected, reference, dtype="float32", seed=1, exact_op=False, weak=False
+    )
+    assert envelope.full("y").no_verdict(slice(0, wide.size)) is None
+    allowed = envelope.full("y").tolerance(wide, slice(0, wide.size))
+    assert (np.abs(right - wide) <= allowed).all()
+    assert (np.abs(right - wide) > envelope.quick("y").tolerance(wide, slice(0, wide.size))).any()
+
+
+def test_a_reference_that_takes_plain_arrays_alone_is_given_them() -> None:
+    tried = []
+
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        tried.append(type(inputs["x"]))
+        if type(inputs["x"]) is not np.ndarray:
+            raise RunnerError(Problem("reference-failed", "not an array"))
+        return {"y": inputs["x"] / 3}
+
+    evaluations = Evaluations(reference, {"x": normal(3)})
+    for _ in range(2):
+        assert evaluations.outputs({"x": normal(3)}, shadow=True) is not None
+    assert tried == [Single, np.ndarray, np.ndarray]
+    assert evaluations.outputs(flushing({"x": normal(3)}), shadow=True) is None
