@@ -186,10 +186,10 @@ class TaskStates:
         )
         self._cache.state.put(f"task:{spec.name}", record.to_json())
 
-    def restore(self, spec: TaskSpec, record: Json) -> None:
+    def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
         """Record of `spec` what `record` returned of a task with another name."""
-        self._files.record(self.manifest(spec.target), record["digest"])
-        self._cache.state.put(f"task:{spec.name}", record)
+        self._files.record(self.manifest(spec.target), record.digest)
+        self._cache.state.put(f"task:{spec.name}", record.to_json())
 
     def forget(self, name: str) -> None:
         """Drop the record of a task."""
