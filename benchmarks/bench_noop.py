@@ -32,8 +32,8 @@ from processes import CommandFailedError, Cost, output_of, plain_environment, ti
 OURS, EDITABLE, NINJA, INTERPRETER = "gpuemu-flow", "gpuemu-flow (editable)", "ninja", "interpreter"
 DOIT = ("doit (dbm)", "doit (sqlite3)")
 BOUNDS = {
-    (1_000, "ninja"): 6.0,
-    (10_000, "ninja"): 2.0,
+    (1_000, "ninja"): 2.7,
+    (10_000, "ninja"): 1.5,
     (1_000, "doit"): 0.35,
     (10_000, "doit"): 0.15,
 }

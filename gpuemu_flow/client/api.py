@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,16 +20,16 @@ from gpuemu_flow.client.issued import IssuedCases
 from gpuemu_flow.client.results import (
     BaselineComparison,
     CiSummary,
-    FailureInfo,
     FuzzResults,
     MinimizeResult,
     ReproduceResult,
     TestCase,
     ValidationResult,
+    raised_result,
     summed,
 )
 from gpuemu_flow.errors import Problem
-from gpuemu_flow.types import FailureKind, Json, Verdict
+from gpuemu_flow.types import Json
 
 T = TypeVar("T")
 
@@ -320,15 +319,11 @@ class Client:
             output = function(given)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            return ValidationResult(
-                seed=case.seed,
-                op_name=op_name,
-                max_diff=float("inf"),
-                max_rel_diff=float("inf"),
-                failures=[FailureInfo(FailureKind.EXECUTION.value, text)],
-                timestamp=int(time.time()),
-                verdict=Verdict.ERROR.value,
-            )
+            call = calls.raised(op_name, case.inputs, text, kwargs, seed=case.seed, client=client)
+            try:
+                return self._do(call)
+            except ClientError:  # such as of a daemon that wants an output
+                return raised_result(op_name, case.seed, text)
         call = calls.validate(
             op_name, case.inputs, output, kwargs, seed=case.seed, dtype=None, client=client
         )

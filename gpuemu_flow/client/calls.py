@@ -29,6 +29,8 @@ from gpuemu_flow.wire.tensors import decode_tensors
 T = TypeVar("T")
 
 PLAIN = "contiguous"
+MAX_ERROR = 2000
+"""Characters of an exception's text that are sent."""
 FUZZ_SHAPES: Mapping[str, Sequence[int]] = {
     "batch_sizes": (1, 2, 4, 8, 16, 32),
     "seq_lengths": (64, 128, 256, 512, 1024),
@@ -137,6 +139,28 @@ def validate(
     if seed is None:
         return Call({"type": "ValidateOp", **request}, "ValidationResult", _result)
     return Call({"type": "SubmitOutput", "seed": seed, **request}, "SubmitResult", _result)
+
+
+def raised(
+    op_name: str,
+    inputs: Mapping[str, Any],
+    error: str,
+    kwargs: Mapping[str, Json],
+    *,
+    seed: int,
+    client: Mapping[str, Json],
+) -> Call[ValidationResult]:
+    """Say that the op raised on a case; protocol v1 has no field for it, our own daemon has."""
+    request = {
+        "type": "SubmitOutput",
+        "op_name": op_name,
+        "inputs": as_arrays(inputs, None),
+        "kwargs": dict(kwargs),
+        "client": dict(client),
+        "seed": seed,
+        "error": error[:MAX_ERROR],
+    }
+    return Call(request, "SubmitResult", _result)
 
 
 def nbytes(value: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.layouts import lay_out
-from gpuemu_flow.types import Json, Verdict
+from gpuemu_flow.types import FailureKind, Json, Verdict
 from gpuemu_flow.verdicts import Elements, Tally, decide
 
 R = TypeVar("R", bound="Record")
@@ -325,3 +326,16 @@ class CiSummary(Record):
         """Rebuild from a reply."""
         results = [ValidationResult.from_dict(r) for r in data.get("validation_results", ())]
         return super().from_dict({**data, "validation_results": results})
+
+
+def raised_result(op_name: str, seed: int, error: str) -> ValidationResult:
+    """The result of a case on which the op raised, where no daemon gave one."""
+    return ValidationResult(
+        seed=seed,
+        op_name=op_name,
+        max_diff=float("inf"),
+        max_rel_diff=float("inf"),
+        failures=[FailureInfo(FailureKind.EXECUTION.value, error)],
+        timestamp=int(time.time()),
+        verdict=Verdict.ERROR.value,
+    )

@@ -20,12 +20,14 @@ from gpuemu_flow.daemon.recording import record_failure
 from gpuemu_flow.daemon.replies import RequestError, reproduction_info, validation_result
 from gpuemu_flow.daemon.service import Service
 from gpuemu_flow.fuzz.wire_ops import Query, precision_of, tolerance_of
+from gpuemu_flow.judging.verdicts import EXCEPTION
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
 from gpuemu_flow.store.results import Judged
 from gpuemu_flow.types import (
     DTYPES,
     Case,
     CheckResult,
+    Failure,
     FailureKind,
     InputSpec,
     Json,
@@ -36,6 +38,9 @@ CHANGED_INPUTS = (
     "these are not the inputs that the case was handed out with: an op that changes its inputs in "
     "place must be given copies"
 )
+
+MAX_ERROR = 4096
+"""Characters of the text of an exception that are taken."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -69,7 +74,8 @@ def _judge(
     dtype = _leading_dtype(inputs.values())
     if issued is None and inputs:
         demand_fit(op, inputs, dtype)
-    outputs = _outputs(fields)
+    raised = _raised(fields)
+    outputs = _outputs(fields) if raised is None else {}
     notes = []
     if issued is not None and digest_of(inputs) != issued.digest:
         # Judged as what it is: inputs of the client's own.
@@ -87,8 +93,11 @@ def _judge(
     query = Query(name, dtype, kwargs, tolerance, names, precision)
     subject = configured.subjects.make(query, case)
     outputs = {key or subject.output_name: array for key, array in outputs.items()}
-    with service.references.checkout(subject, job) as session:
-        result = session.judge_outputs(case, inputs, outputs)
+    if raised is not None:
+        result = raised
+    else:
+        with service.references.checkout(subject, job) as session:
+            result = session.judge_outputs(case, inputs, outputs)
     job.check()
     refuse_broken_reference(result)
     result = replace(result, notes=(*notes, *result.notes))
@@ -129,6 +138,22 @@ def refuse_broken_reference(result: CheckResult) -> None:
     first = result.failures[0] if result.failures else None
     if first is not None and first.kind is FailureKind.REFERENCE:
         raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.all_notes]))
+
+
+def _raised(fields: Fields) -> CheckResult | None:
+    """Make the verdict on a case on which a client's op raised; None where it gave outputs."""
+    if not fields.has("error"):
+        return None
+    if fields.has("output") or fields.has("outputs"):
+        raise invalid("there is an error beside the output: an op gives one of them")
+    text = fields.string("error").strip()
+    if not 0 < len(text) <= MAX_ERROR:
+        raise invalid(f"error must be a text of 1 to {MAX_ERROR} characters")
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    kind = shown.partition(":")[0]
+    why = kind if kind.isidentifier() else EXCEPTION
+    failure = Failure(FailureKind.EXECUTION, f"the op: {shown}", why=why)
+    return CheckResult(Verdict.ERROR, (failure,))
 
 
 def _outputs(fields: Fields) -> dict[str, NDArray[Any]]:

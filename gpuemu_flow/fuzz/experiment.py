@@ -129,6 +129,7 @@ class Experiment:
         self._relater = relater
         self._budget = budget
         self._failing = list(failing)
+        self._passing = list(passing)
         self._facts: list[CaseFacts] = []
         self._fails: list[bool] = []
         self._tested = 0
@@ -166,6 +167,7 @@ class Experiment:
                 return None
             if tried.failed:
                 self._relater.observe(tried)
+        self._relater.weigh(self._passing)
         if not self._relater.left:
             return None
         counts = self._confirm_relation(chosen)

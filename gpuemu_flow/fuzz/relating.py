@@ -26,6 +26,10 @@ FIRST = 3
 OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "tile-edge")
 """Relations whose formula is a tile: which one it is, other cases have to tell."""
 
+OF_ENDS = ("unwritten", "place")
+CONTRADICTED = 2
+"""Cases known to pass that speak against a relation of an end: one may hold nothing but zeros."""
+
 FORGIVEN = 8
 """One case in so many may contradict a relation: rounding can be larger than the error."""
 
@@ -151,6 +155,25 @@ class Relater:
         # It says nothing of this case. Where swapped axes would have to be of one size, and others
         # pass, that they are of one size is what is wrong.
         return not tried.failed and relation.kind != "swapped-input"
+
+    def weigh(self, passing: Sequence[Case]) -> None:
+        """Drop what cases that are known to pass contradict, so that none is run for it.
+
+        An end that is never written is wrong for all sizes but 1.
+        """
+        plain = [
+            dict(case.dims)
+            for case in passing
+            if case.numel > 1 and all(spec.strategy in PLAIN for spec in case.inputs)
+        ]
+
+        def spared(relation: Relation) -> int:
+            subject = relation.subject
+            return sum(not subject or dims.get(subject, 0) > 1 for dims in plain)
+
+        self.left = {
+            r for r in self.left or () if r.kind not in OF_ENDS or spared(r) < CONTRADICTED
+        }
 
     def best(self) -> Relation | None:
         """The plainest of the relations that are left and missed least; None while tiles differ."""

@@ -41,7 +41,8 @@ def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
             continue
         for word, chosen in (("last", index == size - 1), ("first", index == 0)):
             mask = along(chosen, axis, shape)
-            yield from _left(seen, f"{word}, axis {axis}", f"the {word} index of {where}", mask)
+            words = f"the {word} index of {where}"
+            yield from _left(seen, where, f"{word}, axis {axis}", words, mask)
         for tile in CUT_TILES:
             if new and tile >= size:
                 continue
@@ -54,16 +55,18 @@ def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
     if len(shape) > 1 and (not new or math.prod(shape) > 1):
         mask = np.zeros(shape, bool)
         mask[(-1,) * len(shape)] = True
-        yield from _left(seen, "last, in memory", "the last element", mask)
+        yield from _left(seen, "", "last, in memory", "the last element", mask)
 
 
-def _left(seen: Observation, formula: str, where: str, mask: BoolArray) -> Iterator[Hypothesis]:
+def _left(
+    seen: Observation, subject: str, formula: str, where: str, mask: BoolArray
+) -> Iterator[Hypothesis]:
     for shown, value in (("0", 0.0), ("NaN", np.nan)):
         sentence = f"{where} of actual is {shown}, as if it were never written"
-        relation = Relation("unwritten", "", f"{formula}, {shown}", sentence)
+        relation = Relation("unwritten", subject, f"{formula}, {shown}", sentence)
         yield relation, _filled(seen, mask, value)
     sentence = f"{where} of actual is wrong, and nothing else"
-    yield Relation("place", "", formula, sentence), _wrong_there(seen, mask)
+    yield Relation("place", subject, formula, sentence), _wrong_there(seen, mask)
 
 
 def _zeros(seen: Observation, formula: str, where: str, mask: BoolArray) -> Hypothesis:

@@ -201,3 +201,36 @@ def test_digests_are_computed_again_only_when_the_stamp_moved(folder: Path) -> N
     (folder / "a.py").unlink()
     assert table.refresh(["a.py"]) == {"a.py"}
     assert table.digest("sub") == "", "a folder is no file"
+
+
+def test_many_files_of_one_folder_are_each_looked_at(tmp_path: Path) -> None:
+    """They stand in one section; whichever of them changes, goes or is replaced, is noticed."""
+    names = [f"f{n}" for n in range(12)]
+    for name in names:
+        (tmp_path / name).write_text("x")
+
+    def write() -> None:
+        stamps = {}
+        for name in names:
+            s = (tmp_path / name).stat()
+            stamps[str(tmp_path / name)] = s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino
+        content = plan.render(
+            identity_text=plan.identity({}), summary="fine", files=stamps, absent=[], folders={}
+        )
+        assert content is not None
+        (tmp_path / "plan").write_bytes(content)
+
+    for name in names[:: len(names) // 3]:
+        file = tmp_path / name
+        write()
+        assert plan.up_to_date(str(tmp_path / "plan"), {}) == "fine"
+        file.write_text("longer")
+        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "another size"
+        write()
+        (tmp_path / "new").write_text("longer")
+        (tmp_path / "new").replace(file)
+        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "another inode"
+        write()
+        file.unlink()
+        assert plan.up_to_date(str(tmp_path / "plan"), {}) is None, "gone"
+        file.write_text("x")
