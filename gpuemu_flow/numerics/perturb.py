@@ -108,7 +108,7 @@ class Perturbation:
         return self._with_zeros(chosen)
 
     def _with_zeros(self, chosen: Callable[[Float64Array], NDArray[np.bool_]]) -> Arrays | None:
-        """Put zeros in place of what is chosen by its magnitude; return None where nothing changes."""
+        """Put zeros where values are chosen by magnitude; return None where nothing changes."""
         found = False
 
         def change(values: Float64Array) -> Float64Array:
