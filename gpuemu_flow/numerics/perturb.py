@@ -15,6 +15,9 @@ from gpuemu_flow.numerics.ulp import Float64Array
 Arrays = Mapping[str, NDArray[Any]]
 
 FLOAT32_SMALLEST_NORMAL = FLOAT_LIMITS["float32"].smallest_normal
+FLOAT32_UNIT = 2.0**-24
+FLOAT32_STEP = FLOAT_LIMITS["float32"].smallest_subnormal
+"""Between two neighbouring subnormals; a rounding is at most half of it."""
 
 
 def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
@@ -48,6 +51,10 @@ class Perturbation:
     Notes
     -----
     Only what is finite and not zero changes. No method modifies `inputs64`.
+
+    One rounding of a float32 subnormal is half of 2**-149, whatever its size: an op that scales its
+    inputs first leaves so much of it. Where the op computes in a wider type, subnormals move as
+    all other values do.
     """
 
     def __init__(self, inputs64: Arrays, seed: int, unit: float) -> None:
@@ -58,12 +65,10 @@ class Perturbation:
     def independent(self, draw: int, scale: float = 1.0) -> Arrays:
         """Each element times ``1 + d``, d uniform in ±`scale` units, independent of the others."""
         rng = self._rng.derive(f"auto/independent/{draw}")
-        width = scale * self._unit
 
         def change(values: Float64Array) -> Float64Array:
-            deltas = (2.0 * rng.f64(values.size) - 1.0) * width
-            moved: Float64Array = values * (1.0 + deltas.reshape(values.shape))
-            return moved
+            shares = (2.0 * rng.f64(values.size) - 1.0).reshape(values.shape)
+            return self._moved(values, shares, scale)
 
         return map_floats(self._inputs, change)
 
@@ -78,10 +83,20 @@ class Perturbation:
         def change(values: Float64Array) -> Float64Array:
             words = _mix(values.reshape(-1).view(np.uint64) ^ key).reshape(values.shape)
             uniform = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            moved: Float64Array = values * (1.0 + (2.0 * uniform - 1.0) * self._unit)
-            return moved
+            return self._moved(values, 2.0 * uniform - 1.0)
 
         return map_floats(self._inputs, change)
+
+    def _moved(
+        self, values: Float64Array, shares: Float64Array, scale: float = 1.0
+    ) -> Float64Array:
+        """Move each value by a share of its rounding; noise (another `scale`) is relative alone."""
+        moved: Float64Array = values * (1.0 + shares * (scale * self._unit))
+        if scale == 1.0 and self._unit >= FLOAT32_UNIT:
+            small = (np.abs(values) < FLOAT32_SMALLEST_NORMAL) & (values != 0.0)
+            if small.any():
+                moved[small] = values[small] + shares[small] * FLOAT32_STEP
+        return moved
 
     def scaled(self) -> Arrays:
         """Multiply every element by ``1 + unit``."""

@@ -222,6 +222,27 @@ def test_an_op_that_rounds_a_subnormal_input_is_right() -> None:
         assert allowed[1] < 2.0**-46, "what no subnormal has a part in is judged as ever"
 
 
+def test_a_right_op_may_scale_subnormals_that_cancel_afterwards() -> None:
+    """Of two subnormals on one side of every bound, scaling in float32 leaves a rounding each."""
+
+    def reference(inputs: Arrays, *, shadow: bool = False) -> Arrays:
+        return {"y": 0.6 * (inputs["a"] @ inputs["b"])}
+
+    a = np.array([[3 * 2.0**-149, 7 * 2.0**-149]], np.float32)
+    b = np.array([[7 * 2.0**60], [-3 * 2.0**60 * (1 - 2.0**-4)]], np.float32)
+    expected = reference({"a": a.astype(np.float64), "b": b.astype(np.float64)})["y"]
+    right = (a * np.float32(0.6)) @ b
+    assert right[0, 0] > 2.0 * expected[0, 0] > 0.0
+    envelope = build_envelope(
+        {"a": a, "b": b}, {"y": expected}, reference,
+        dtype="float32", seed=1, exact_op=False, weak=False,
+    )  # fmt: skip
+    bound = envelope.full("y")
+    unjudged = bound.no_verdict(slice(0, 1))
+    allowed = bound.tolerance(expected.ravel(), slice(0, 1))
+    assert (unjudged is not None and unjudged[0]) or np.abs(right - expected).ravel() <= allowed
+
+
 def test_a_coin_decides_which_subnormals_are_flushed_together() -> None:
     x = np.array([2.0**-149, 2.0**-130, 2.0**-130, 2.0**-127, 1.0, 0.0, -(2.0**-130)])
     moved = Perturbation({"x": x, "i": np.arange(3)}, 1, UNIT)
