@@ -1,0 +1,147 @@
+"""Each way to depend on a file crossed with each way to change one: what is said is true now.
+
+What is true is asked of ``run --force``. `STALE_KINDS=all` tries every pair with every command;
+otherwise each way meets one kind of change and one command, other ones for its neighbours.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mini_workspace import Mini
+from stale_rows import ROWS, Row, make
+from test_stale_matrix import is_up_to_date, verdict_of, watching
+
+pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever machine
+
+Content = tuple[bool, bytes]
+"""Of a path: it is a link, and its target or its bytes."""
+_SKIPPED = {".gpuemu-cache", "__pycache__", "build", "home"}
+_COMMANDS = ("run", "ci", "fuzz")
+
+
+def contents(mini: Mini) -> dict[Path, Content]:
+    """What the workspace and the folder beside it hold."""
+    found: dict[Path, Content] = {}
+    for top in (mini.root, mini.root.with_name(f"{mini.root.name}-more")):
+        for folder, names, files in os.walk(top):
+            links = [name for name in names if Path(folder, name).is_symlink()]
+            names[:] = [name for name in names if name not in _SKIPPED and name not in links]
+            for path in (Path(folder, name) for name in (*files, *links)):
+                linked = path.is_symlink()
+                data = os.fsencode(path.readlink()) if linked else path.read_bytes()
+                found[path] = (linked, data)
+    return found
+
+
+def _clear(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+
+
+def _put(path: Path, content: Content) -> None:
+    linked, data = content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if linked:
+        _clear(path)
+        path.symlink_to(os.fsdecode(data))
+    else:
+        if path.is_symlink():
+            path.unlink()
+        mode = path.stat().st_mode if path.exists() else None
+        path.write_bytes(data)
+        if mode is not None:
+            path.chmod(mode)
+
+
+def edited(path: Path, content: Content) -> None:
+    _put(path, content)
+
+
+def edited_with_the_old_stamp(path: Path, content: Content) -> None:
+    before = path.lstat() if os.path.lexists(path) else None
+    _put(path, content)
+    if before is not None:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns), follow_symlinks=False)
+
+
+def moved_into_place(path: Path, content: Content) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    _put(fresh, content)
+    if path.is_file() and not content[0]:
+        shutil.copymode(path, fresh)
+    fresh.replace(path)
+
+
+def retargeted(path: Path, content: Content) -> None:
+    linked, data = content
+    if linked:
+        _put(path, content)
+        return
+    real = path.parent / "elsewhere" / path.name
+    real.parent.mkdir(parents=True, exist_ok=True)
+    real.write_bytes(data)
+    if path.is_file():
+        shutil.copymode(path, real)
+    _clear(path)
+    path.symlink_to(real)
+
+
+def deleted(path: Path, _: Content) -> None:
+    _clear(path)
+
+
+KINDS: tuple[Callable[[Path, Content], None], ...] = (
+    edited,
+    edited_with_the_old_stamp,
+    moved_into_place,
+    retargeted,
+    deleted,
+)
+FILES = [row for row in ROWS if not row.in_environment]
+
+
+def _pairs() -> list[tuple[Row, Callable[[Path, Content], None], tuple[str, ...]]]:
+    if os.environ.get("STALE_KINDS") == "all":
+        return [(row, kind, _COMMANDS) for row in FILES for kind in KINDS]
+    return [
+        (row, KINDS[n % len(KINDS)], (_COMMANDS[n % len(_COMMANDS)],))
+        for n, row in enumerate(FILES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "commands"),
+    _pairs(),
+    ids=lambda v: getattr(v, "name", None) or getattr(v, "__name__", None) or "-".join(v),
+)
+def test_what_is_said_after_a_change_is_true(
+    row: Row, kind: Callable[[Path, Content], None], commands: tuple[str, ...], tmp_path: Path
+) -> None:
+    mini = make(row, tmp_path / "w")
+    good = contents(mini)
+    row.bad(mini)
+    bad = contents(mini)
+    row.good(mini)
+    for command in commands:
+        assert verdict_of(mini, command)[0] == "passed", "the row itself is right"
+    verdict_of(mini, "run")
+    watch = watching(mini)
+    for path in sorted(good.keys() | bad.keys()):
+        if path not in bad:
+            _clear(path)
+        elif bad[path] != good.get(path):
+            kind(path, bad[path])
+    changed = contents(mini) != good
+    assert watch.saved() or not changed
+    assert not (changed and is_up_to_date(mini))
+    said = {command: verdict_of(mini, command)[0] for command in commands}
+    true = mini.run("--force", code=None)["results"][0]["verdict"]
+    assert true != "passed" or not changed or kind is deleted
+    assert {command: verdict == "passed" for command, verdict in said.items()} == dict.fromkeys(
+        commands, true == "passed"
+    )
