@@ -87,10 +87,10 @@ class KernelRecord:
     metric_source : str
         Source of registers, spills and memory; see `KernelMetrics`.
     metrics : KernelFigures
+    verdict : Verdict
     violations : tuple of Violation
         Accepted ones included.
     unchecked : tuple of UncheckedRule
-    verdict : Verdict
     """
 
     name: str
@@ -98,9 +98,9 @@ class KernelRecord:
     arch: str
     metric_source: str
     metrics: KernelFigures
+    verdict: Verdict
     violations: tuple[Violation, ...] = ()
     unchecked: tuple[UncheckedRule, ...] = ()
-    verdict: Verdict = Verdict.PASSED
 
     @property
     def errors(self) -> tuple[Violation, ...]:

@@ -80,6 +80,6 @@ def test_the_compiled_back_end_says_who_ran_and_why_not(tmp_path: Path) -> None:
     done = emulate(tmp_path, *words, "--check", "mem,init", "--format", "json")
     said = json.loads(done.stdout)
     assert (said["backend"], said["backend_note"]) == ("c", ""), done.stderr
-    done = emulate(tmp_path, *words)
+    done = emulate(tmp_path, *words, "--check", "order")
     assert "by numpy" in done.stdout
-    assert "not compiled: race and sync are checked by numpy only" in done.stdout
+    assert "not compiled: " in done.stdout

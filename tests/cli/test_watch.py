@@ -197,6 +197,7 @@ def test_files_that_programs_write_set_nothing_off(mini: Mini) -> None:
             return x * 3
         """,
     )
+    mini.unfence()
     with watching(mini, "scale") as it:
         it.until(READY)
         assert list((mini.root / "scripts").glob("trace-*.txt"))
@@ -235,6 +236,7 @@ def test_workers_are_there_before_the_save_and_again_when_they_are_lost(mini: Mi
             path.unlink()
         return found
 
+    mini.unfence()
     with watching(mini, "scale") as it:
         it.until(READY)
         (first,) = servers()

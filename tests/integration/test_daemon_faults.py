@@ -173,7 +173,7 @@ def test_two_started_at_once(unserved: Served) -> None:
         found = running(unserved.root, unserved.environ)
         assert found is not None
         assert found.pid == info["pid"]
-        assert describe(unserved.root, unserved.environ)["answers"]
+        assert describe(unserved.root, unserved.environ).answers
         unserved.stop()
 
 
@@ -240,7 +240,7 @@ def test_a_home_that_cannot_be_written(unserved: Served) -> None:
     unserved.start()
     assert Path(unserved.socket).is_relative_to(runtime)
     assert unserved.ask({"type": "Ping"})["type"] == "Pong"
-    assert describe(unserved.root, unserved.environ)["answers"]
+    assert describe(unserved.root, unserved.environ).answers
 
 
 def test_a_home_with_a_long_path(unserved: Served) -> None:

@@ -204,9 +204,9 @@ def test_a_failure_names_its_seed_and_is_recorded(tested: Place) -> None:
     assert again == f"pytest '{test}' --gpuemu-seed 7"
     (failure,) = re.findall(r"recorded: gpuemu-flow failures show (\w+)", text)
 
-    (record,) = (r for r in tested.failures() if r["id"] == failure)
-    assert (record["source"], record["op"]) == ("pytest", "double")
-    assert record["seed_str"] == figures["gpuemu_seed"]
+    (record,) = (r for r in tested.failures() if r.id == failure)
+    assert (record.source, record.op) == ("pytest", "double")
+    assert str(record.seed) == figures["gpuemu_seed"]
     reproduced = tested.command("reproduce", failure)
     assert reproduced.returncode == 2
     assert "failure-not-runnable" in reproduced.stderr
@@ -265,7 +265,7 @@ def test_what_goes_wrong_in_a_test_is_a_failure_of_its_case(tested: Place) -> No
     assert "pytest-bad-output" in texts["test_too_many"]
     assert "gpuemu case" in ran.text and "--gpuemu-seed 42" in ran.text
     found = tested.failures()
-    kinds = sorted(failure["kind"] for failure in found)
+    kinds = sorted(failure.kind for failure in found)
     assert kinds == ["DTypeMismatch", "ExecutionError", "InputModified"], "not what we refused"
 
 
@@ -314,7 +314,7 @@ def test_workers_of_xdist_agree(tested: Place) -> None:
     assert ran.counts == {"passed": 8, "failed": 2}, ran.text
     seeds = {properties(case)["gpuemu_master_seed"] for case in ran.junit}
     assert len(seeds) == 1, "drawn anew for each run, and alike in all workers"
-    assert {f["dtype"] for f in tested.failures()} == {"float32", "float16"}
+    assert {f.dtype for f in tested.failures()} == {"float32", "float16"}
 
 
 def test_a_forked_process_judges_by_programs_of_its_own(tested: Place) -> None:

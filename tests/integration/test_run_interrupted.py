@@ -202,6 +202,7 @@ def test_a_full_disk_is_a_clear_error_and_the_cache_stays_sound(
     undisturbed = verdicts(mini.run())
     shutil.rmtree(mini.root / ".gpuemu-cache")
     (mini.root / ".gpuemu-cache").symlink_to(small_disk)
+    mini.env["GPUEMU_CACHE_LINK"] = "1"
     filler = small_disk / "filler"
     for kept_free in (4, 16, 64, 160, 300):
         filler.unlink(missing_ok=True)

@@ -100,7 +100,7 @@ def search(
     """
     tried = 0
     for item in op_subjects:
-        subject = replace(item.subject, compare={**item.subject.compare, **compare})
+        subject = replace(item.subject, compare=replace(item.subject.compare, **compare))
         with open_evaluator(pool, subject) as evaluator:
             for case, checks in cases(item, seed):
                 tried += 1
