@@ -268,6 +268,10 @@ def watchdog() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
+MANY = 40
+"""Mutations of one kernel of which a share must be executed."""
+
+
 def execute(data: bytes, rng: random.Random, covered: bool) -> str:
     """Read and launch one mutation; what came of it, as a slug or ``executed``."""
     try:
@@ -342,4 +346,5 @@ def test_mutated_ptx_ends_in_an_error_or_within_its_limits(
         print(f"{source.name}: {count} {outcome}")
     assert not crashes, "\n\n".join(crashes)
     ran = outcomes["executed"] + outcomes["emulator-budget"]
-    assert ran > wanted // 4, f"{ran} of {wanted} mutations were executed"
+    # Of a few mutations all may be refused; of many that would mean that nothing is tried.
+    assert ran > wanted // 4 or wanted < MANY, f"{ran} of {wanted} mutations were executed"
