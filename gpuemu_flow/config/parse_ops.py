@@ -23,6 +23,7 @@ from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
 from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.same_program import is_same_program
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
 from gpuemu_flow.numerics.tolerances import resolve
@@ -96,6 +97,10 @@ class OpParser:
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
         mode, op, skip_reason = self.implementation(table, where)
+        if op is not None and reference is not None and is_same_program(op, reference):
+            text = f"{shown(op.text)} is the op and its reference: it would pass whatever it does"
+            hint = "name a reference that is written independently"
+            self.out.add("config-op-is-reference", (*where, "reference"), text, hint)
         names, schema = self.inputs(table, where)
         self.check_names(table, names, op, where)
         depends = self.depends(table, where)

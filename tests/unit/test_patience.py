@@ -15,7 +15,7 @@ CONFIG = """
 [[ops]]
 name = "a"
 op = "a.py:f"
-reference = "a.py:f"
+reference = "a.py:g"
 input_names = ["x"]
 """
 

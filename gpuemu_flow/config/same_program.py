@@ -1,0 +1,68 @@
+"""Ops that are their own reference: they pass whatever they compute."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+from gpuemu_flow.config.model_ops import ProgramRef
+from gpuemu_flow.syntax import parse_python
+
+_LONGEST_CHAIN = 8
+_LARGEST_FILE = 1 << 20
+
+
+def is_same_program(op: ProgramRef, reference: ProgramRef) -> bool:
+    """Tell whether an op and its reference are one program.
+
+    Links are followed, and within one file names that stand for another function: ``fast = slow``
+    and ``fast = partial(slow)``. A partial with arguments is another function: a flag may choose
+    another way to compute.
+    """
+    if op.path is None or reference.path is None:
+        return op.path is reference.path and _identity(op) == _identity(reference)
+    if os.path.realpath(op.path) != os.path.realpath(reference.path):
+        return False
+    if not op.function or not reference.function:
+        return _identity(op) == _identity(reference)
+    if op.function == reference.function:
+        return True
+    names = _other_names(os.path.realpath(op.path))
+    return _last(op.function, names) == _last(reference.function, names)
+
+
+def _identity(program: ProgramRef) -> tuple[str, str, str, tuple[str, ...]]:
+    """Return all but the path, by which a link differs from its target."""
+    return program.kind, program.module, program.function, program.argv[1:]
+
+
+def _last(name: str, names: dict[str, str]) -> str:
+    for _ in range(_LONGEST_CHAIN):
+        name = names.get(name, name)
+    return name
+
+
+def _other_names(path: str) -> dict[str, str]:
+    """Return the names of a file's top level that stand for other functions, and for which."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a resolved path
+            tree = parse_python(file.read(_LARGEST_FILE), path)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[str, str] = {}
+    for statement in tree.body:
+        if not isinstance(statement, ast.Assign):
+            continue
+        value: ast.expr = statement.value
+        if isinstance(value, ast.Call) and _is_partial(value.func) and not value.keywords:
+            value = value.args[0] if len(value.args) == 1 else value
+        if isinstance(value, ast.Name):
+            for target in statement.targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = value.id
+    return found
+
+
+def _is_partial(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name == "partial"
