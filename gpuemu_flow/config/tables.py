@@ -311,8 +311,8 @@ SANDBOX = Section(
         Key(
             "writable",
             ListOf(PATH, 0, 1000),
-            "Files and folders of the workspace that ops may write, beside a scratch folder; a "
-            "folder that is missing is made.",
+            "Files and folders of the workspace that ops may write, beside a scratch folder. What "
+            "is missing is made: a file where its name has an ending (`op.log`), else a folder.",
             [],
             ours=True,
         ),

@@ -54,7 +54,7 @@ def enter(sandbox: Sandbox, scratch: str) -> None:
     try:
         for path in sandbox.writable:
             if not os.path.lexists(path):
-                os.makedirs(path, exist_ok=True)  # noqa: PTH103
+                _make(path)
         _point_to(scratch, sandbox)
         if sandbox.level == NONE:
             return
@@ -69,6 +69,15 @@ def enter(sandbox: Sandbox, scratch: str) -> None:
             filters.enforce(libc)
     except (OSError, AttributeError) as error:
         raise SandboxError(str(error)) from None
+
+
+def _make(path: str) -> None:
+    """Make what may be written: a file where the name has an ending (``op.log``), else a folder."""
+    if os.path.splitext(path)[1]:  # noqa: PTH122
+        os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    else:
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103
 
 
 def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, known: int) -> None:
