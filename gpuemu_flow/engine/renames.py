@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpuemu_flow.engine.graph import Graph
 from gpuemu_flow.engine.observed_sets import ObservedSets
 from gpuemu_flow.engine.states import TaskStates
+from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import canonical, digest_bytes
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
@@ -46,7 +47,7 @@ def take_over(
     states: TaskStates,
     observed: ObservedSets,
 ) -> None:
-    """Copy manifests and records from the tasks' former names.
+    """Copy manifests and records from the tasks' former names, and rename the op's failures.
 
     Nothing is believed that would not be believed of the former task: whether a record still
     holds is found out as for every task, by its key.
@@ -63,6 +64,7 @@ def take_over(
     observed : ObservedSets
         Told what the tasks were seen to use.
     """
+    ops: dict[str, str] = {}
     for name, former in renamed.items():
         spec, record = graph.tasks[name], states.record(former.name)
         own = states.record(name)
@@ -74,6 +76,10 @@ def take_over(
             states.restore(spec, record)
         if record.inputs:
             observed.record(name, record.discovered, record.observed)
+        if spec.stage == stages.COMPARE:
+            ops[former.subject] = spec.subject
+    for old, new in ops.items():
+        FailureStore(cache).rename(old, new)
 
 
 def _by_subject(specs: Iterable[TaskSpec]) -> dict[str, list[TaskSpec]]:

@@ -213,6 +213,25 @@ class FailureStore:
             if original is not None and original.minimized == failure_id:
                 self._link(original.id, None)
 
+    def rename(self, old: str, new: str) -> None:
+        """Give the failures of an op its new name; their ids follow from it and change too."""
+        ids: dict[str, str] = {}
+        for record in self.list(old):
+            renamed = replace(record, op=new)
+            renamed = replace(renamed, id=self._free_id(renamed.identity()))
+            ids[record.id] = renamed.id
+            self._write(renamed)
+            self._records.delete(record.id)
+        for known in filter(None, map(self._read, ids.values())):
+            shrunk, original = known.minimized or "", known.minimized_from or ""
+            self._write(
+                replace(
+                    known,
+                    minimized=ids.get(shrunk, shrunk) or None,
+                    minimized_from=ids.get(original, original) or None,
+                )
+            )
+
     def input_tensors(self, record: FailureRecord) -> bytes | None:
         """Return the safetensors file with a failure's inputs; None when it is lost or damaged."""
         return self._blobs.read(record.inputs) if record.inputs else None

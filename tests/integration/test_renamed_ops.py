@@ -117,3 +117,24 @@ def test_without_the_old_results_all_runs_anew(tmp_path: Path) -> None:
     report = mini.run()
     assert verdicts(report) == {"renamed": "passed"}
     assert "compare:renamed:float32" in report["executed"]
+
+
+def test_recorded_failures_follow_the_op_to_its_new_name(tmp_path: Path) -> None:
+    mini = workspace(tmp_path)
+    rewrite(mini, "op.py", scale_by("4"))
+    mini.run(code=1)
+    shrunk = mini.command("minimize", "latest", code=None).stdout
+    before = json.loads(mini.command("failures", "-o", "scale", "--format", "json").stdout)
+    assert before["failures"], shrunk
+    mini.edit("gpuemu.toml", *RENAME)
+    assert mini.run(code=1)["executed"] == []
+    after = json.loads(mini.command("failures", "-o", "renamed", "--format", "json").stdout)
+    assert len(after["failures"]) == len(before["failures"])
+    known = {failure["id"] for failure in after["failures"]}
+    for failure in after["failures"]:
+        assert failure["op"] == "renamed"
+        assert {failure["minimized"], failure["minimized_from"]} <= {*known, None}
+        again = mini.command("reproduce", failure["id"], code=1).stdout
+        assert "renamed" in again
+    old = json.loads(mini.command("failures", "--format", "json").stdout)
+    assert {failure["id"] for failure in old["failures"]} == known
