@@ -55,7 +55,7 @@ class BlobStore:
         """Return bytes of a blob, 0 when there is none."""
         try:
             return self.path(digest).lstat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return 0
 
     def delete(self, digest: str) -> None:
@@ -65,7 +65,7 @@ class BlobStore:
     def _mode(self, digest: str) -> int:
         try:
             return self.path(digest).lstat().st_mode
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return 0
 
     def read(self, digest: str) -> bytes | None:
@@ -79,9 +79,8 @@ class BlobStore:
             self._set_aside(path, "content does not match its digest")
             return None
         with contextlib.suppress(OSError):
-            os.utime(
-                path, follow_symlinks=False
-            )  # recently used: the collector takes the oldest first
+            # Recently used: the collector takes the oldest first.
+            os.utime(path, follow_symlinks=False)
         return data
 
     def write(self, data: bytes) -> str:

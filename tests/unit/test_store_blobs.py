@@ -33,6 +33,17 @@ def test_what_is_written_is_read(store: BlobStore) -> None:
     assert store.read(digest) == b"tensor bytes"
 
 
+def test_a_file_in_the_place_of_the_folder_is_an_error_with_a_reason(store: BlobStore) -> None:
+    store.folder.write_bytes(b"not a folder")
+    digest = digest_bytes(b"tensor bytes")
+    assert not store.has(digest)
+    assert store.size(digest) == 0
+    for act in (lambda: store.write(b"tensor bytes"), lambda: store.read(digest)):
+        with pytest.raises(StoreError) as caught:
+            act()
+        assert caught.value.problems[0].slug == "cache-not-writable"
+
+
 @pytest.mark.parametrize("position", [0, 5, 11])
 def test_a_flipped_byte_is_never_accepted(
     store: BlobStore, aside: list[Path], position: int
