@@ -14,6 +14,8 @@ from gpuemu_flow.runners.sandbox.spec import NONE, Sandbox, has_seccomp, landloc
 
 CACHES = {
     "CUDA_CACHE_PATH": "cuda",
+    "CUPY_CACHE_DIR": "cupy",
+    "FLAGGEMS_CACHE_DIR": "flag-gems",
     "MPLCONFIGDIR": "matplotlib",
     "NUMBA_CACHE_DIR": "numba",
     "PYTORCH_KERNEL_CACHE_PATH": "torch-kernels",
