@@ -325,7 +325,10 @@ class _SchemaTable:
             return self._size(path, f"a dim of {name!r}", axis)
         if axis in dims:
             return axis
-        hint = did_you_mean(axis, tuple(dims)) or "add it to dims"
+        hint = (
+            did_you_mean(axis, tuple(dims))
+            or f"add it to dims: {_shown(axis)} = {{ min = 1, max = 64 }}"
+        )
         self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)
         return 1
 
