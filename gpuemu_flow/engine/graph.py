@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
+from gpuemu_flow.records import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 

@@ -23,6 +23,7 @@ LAYERS = (
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
     ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
+    ("records",),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -73,7 +74,7 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "verdicts", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "records", "verdicts", "", *FROM_OUTSIDE)
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and
@@ -183,7 +184,7 @@ def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list
     eager = {item.target for item in of_front if item.eager}
     assert eager <= {"os", "sys", "__future__"}
     later = {item.target for item in of_front if not item.eager}
-    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc"}
+    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc", "atexit"}
     of_plan = {
         item.target for item in imports if item.module == "gpuemu_flow.engine.plan" and item.eager
     }
