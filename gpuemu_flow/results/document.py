@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.results.baseline_diff import BaselineDiff
 from gpuemu_flow.results.causes import Explained, causes
 from gpuemu_flow.results.model import Absence, CaseFailure, OpResult, RunReport

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, asdict, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 
 from gpuemu_flow.errors import FlowError
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 

@@ -23,7 +23,6 @@ LAYERS = (
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
     ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
-    ("records",),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -74,7 +73,7 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "records", "verdicts", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "verdicts", "", *FROM_OUTSIDE)
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and
