@@ -50,7 +50,7 @@ class ClientCode:
         self._known: dict[str, Moved] = {"": Moved()}
 
     def moved(self, stored: StoredResult) -> Moved:
-        """Return what changed since the output was computed; nothing where no file is known."""
+        """Return the files that changed since the output was computed, as far as they are known."""
         if stored.files not in self._known:
             self._known[stored.files] = self._look(stored)
         return self._known[stored.files]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from gpuemu_flow.engine.files import stamp_of
@@ -14,7 +15,8 @@ from gpuemu_flow.errors import UsageError
 from gpuemu_flow.fuzz.submitted_code import newest_of_each, of_current_code
 from gpuemu_flow.fuzz.wire_ops import Query, Subjects, results_folder
 from gpuemu_flow.judging.summary import WORST, tallied
-from gpuemu_flow.reporting.client_code import ClientCode, Moved, name_files
+from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
+from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
 from gpuemu_flow.results.model import CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
@@ -71,7 +73,7 @@ def submitted_summaries(
 
 @dataclass(frozen=True)
 class _Submitted:
-    """What clients submitted for an op and dtype.
+    """Submissions of clients for an op and dtype.
 
     Attributes
     ----------
@@ -82,6 +84,10 @@ class _Submitted:
         Those that would, were their code as it was.
     others : int
         Those that were judged by another reference or configuration.
+    lost : str
+        Where there are none: says which ones are of no op.
+    skipped : str
+        Why the op is not run here.
     """
 
     op: str
@@ -89,6 +95,8 @@ class _Submitted:
     valid: list[StoredResult]
     moved: list[tuple[StoredResult, Moved]]
     others: int
+    lost: str = ""
+    skipped: str = ""
 
     @property
     def unjudged(self) -> str:
@@ -102,7 +110,7 @@ class _Submitted:
 
 
 def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted]:
-    """Return what was submitted for each op and dtype for which anything was."""
+    """Sort the submissions of each op and dtype that has some."""
     skips = list(skips)
     if not skips:
         return []
@@ -113,13 +121,19 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
         return []
     store = ResultStore(workspace.cache, folder, max_results=0)
     try:
-        latest = newest_of_each(of_current_code(store.everything()))
-        code = ClientCode(workspace, store)
         subjects = Subjects(workspace)
+        everything = store.everything()
+        names = new_names(workspace, subjects, everything)
+        everything = [replace(s, op=names[s.op]) if s.op in names else s for s in everything]
+        latest = newest_of_each(of_current_code(everything))
+        lost = _of_no_op(workspace, latest)
+        code = ClientCode(workspace, store)
         found = []
         for skip in skips:
             stored = [s for s in latest if (s.op, s.dtype) == (skip.op, skip.dtype)]
             if not stored:
+                if lost:
+                    found.append(_Submitted(skip.op, skip.dtype, [], [], 0, lost, skip.reason))
                 continue
             now = subjects.judged_by(Query(skip.op, skip.dtype, {}))
             workspace.watch(subjects.stamps(skip.op, skip.dtype))
@@ -132,7 +146,23 @@ def _submissions(workspace: Workspace, skips: Iterable[Skip]) -> list[_Submitted
         store.close()
 
 
+def _of_no_op(workspace: Workspace, latest: Iterable[StoredResult]) -> str:
+    """Say which submissions are of ops that the configuration does not have (any more)."""
+    known = {op.name for op in workspace.config.ops}
+    counts = Counter(stored.op for stored in latest if stored.op not in known)
+    if not counts:
+        return ""
+    parts = [
+        f"{n} submission{'s' if n > 1 else ''} of {name}" for name, n in sorted(counts.items())
+    ]
+    verb = "are no ops" if len(counts) > 1 else "is no op"
+    return f"{', '.join(parts[:SHOWN])}, which {verb} here (any more)"
+
+
 def _outdated(one: _Submitted) -> OpResult:
+    if one.lost:
+        reason = f"{one.skipped}; {one.lost}"
+        return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason)
     parts = []
     if one.moved:
         files = name_files(moved for _, moved in one.moved)

@@ -8,7 +8,7 @@ import threading
 import time
 from bisect import bisect_left, insort
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuemu_flow.store.cache import JsonStore
@@ -22,7 +22,7 @@ FOLDER = "results"
 STAMP = "results.stamp"
 """A file beside `FOLDER` whose time of change is that of the newest result, to the nanosecond."""
 FORGOTTEN = "results.forgotten"
-"""A file beside `FOLDER` whose time of change is that of the latest `ResultStore.forget`."""
+"""A file beside `FOLDER` whose time of change is that of the latest `forget` or `rename`."""
 DAY_NS = 86_400 * 10**9
 _CODE = "code:"
 """Begins the keys of records that hold files of code, not results."""
@@ -169,6 +169,10 @@ class ResultStore:
         self._load()
 
     def _load(self) -> None:
+        self._read_all()
+        self._prune(time.time_ns())
+
+    def _read_all(self) -> None:
         for key in tuple(self._records):
             if key.startswith(_CODE):
                 continue
@@ -181,7 +185,6 @@ class ResultStore:
                         self._index(stored)
             except (KeyError, TypeError, ValueError):  # written by another version
                 self._records.delete(key)
-        self._prune(time.time_ns())
 
     def _last_forgotten(self) -> int:
         try:
@@ -190,19 +193,20 @@ class ResultStore:
             return 0
 
     def _catch_up(self) -> None:
-        """Leave out what another process has forgotten; to be called with the lock held."""
+        """Follow what another process forgot or renamed; to be called with the lock held."""
         latest = self._last_forgotten()
         if latest == self._forgotten_ns:
             return
         self._forgotten_ns = latest
-        left = set(self._records)
         older = bisect_left(self._keys, f"{latest:0{_TIME_DIGITS}d}")
-        gone = {key for key in self._keys[:older] if key not in left}
-        self._keys = [key for key in self._keys if key not in gone]
+        gone, self._keys = self._keys[:older], self._keys[older:]
         for key in gone:
             self._drop(key)
+        self._read_all()
 
     def _index(self, stored: StoredResult) -> None:
+        if stored.key in self._by_key:
+            return
         insort(self._keys, stored.key)
         self._by_key[stored.key] = stored
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
@@ -364,6 +368,31 @@ class ResultStore:
             self._touch(now)
             self._touch(now, self._forgotten)
         return len(keys)
+
+    def rename(self, old: str, new: str, failures: Mapping[str, str]) -> None:
+        """Give the results of an op its new name.
+
+        Parameters
+        ----------
+        failures : mapping of str to str
+            Former ids of recorded failures, and those in their place.
+        """
+        with self._lock:
+            keys = [key for key in self._keys if self._by_key[key].op == old]
+            changed = []
+            for key in keys:
+                known = self._by_key[key]
+                own = known.judged.failure_id
+                judged = replace(known.judged, failure_id=failures.get(own, own))
+                self._by_key[key] = replace(known, op=new, judged=judged)
+                data = self._records.get(key)
+                if data is not None:
+                    changed.append((key, {**data, "op": new, "judged": judged.to_json()}))
+        if changed:
+            self._records.put_many(changed)
+            now = self.time_ns()
+            self._touch(now)
+            self._touch(now, self._forgotten)
 
     def close(self) -> None:
         """Close this thread's connections."""

@@ -436,3 +436,50 @@ def test_chosen_inputs_that_give_one_value_are_no_pass(unserved: Served) -> None
         x = np.arange(8, dtype=np.float32).reshape(2, 4)
         client.validate_op("softmax", {"x": x}, softmax(x))
     assert run(unserved, 0)["verdict"] == "passed"
+
+
+def rename(served: Served, old: str, new: str) -> None:
+    path = served.root / "gpuemu.toml"
+    path.write_text(path.read_text().replace(f'name = "{old}"', f'name = "{new}"'))
+
+
+def test_submissions_follow_an_op_to_its_new_name(unserved: Served) -> None:
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved, wrong=True)
+    submit(unserved, seed=2)
+    before = run(unserved, 1)
+    rename(unserved, "softmax", "renamed")
+    assert "1 failed" in command(unserved, "status").stdout, "before a run has stored it"
+    for _ in range(2):
+        after = run(unserved, 1)
+        assert (after["op"], after["failed"], after["passed"]) == ("renamed", 1, 1)
+        assert after["reason"] == before["reason"]
+    (failure,) = json.loads(command(unserved, "failures", "--format", "json").stdout)["failures"]
+    assert failure["op"] == "renamed"
+    with unserved.client() as client:
+        assert {one.op_name for one in client.list_results()} <= {"renamed", "softmax"}
+        case = client.get_test_case("renamed", seed=1, dtypes=["float32"])
+        client.submit_output("renamed", case.inputs, softmax(case.inputs["x"]), case.seed)
+    assert run(unserved, 0)["passed"] == 2, "the newest of the case that had failed"
+
+
+@pytest.mark.parametrize("kind", ["changed", "two"])
+def test_submissions_of_an_op_that_is_gone_are_not_another_s(unserved: Served, kind: str) -> None:
+    """Another reference, or two ops that either of them may be."""
+    unserved.write("gpuemu.toml", ONLY_CLIENTS)
+    unserved.start()
+    submit(unserved)
+    run(unserved, 0)
+    rename(unserved, "softmax", "renamed")
+    path = unserved.root / "gpuemu.toml"
+    text = path.read_text()
+    if kind == "changed":
+        path.write_text(text.replace("softmax.py:reference", "double.py:reference"))
+    else:
+        table = text.split("[[ops]]")[1].replace("renamed", "other")
+        path.write_text(f"{text}\n[[ops]]{table}")
+    report = json.loads(command(unserved, "run", "--format", "json").stdout)
+    assert {result["verdict"] for result in report["results"]} == {"skipped"}
+    for result in report["results"]:
+        assert "1 submission of softmax, which is no op here (any more)" in result["reason"]
