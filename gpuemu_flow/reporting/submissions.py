@@ -18,7 +18,7 @@ from gpuemu_flow.judging.summary import WORST, tallied
 from gpuemu_flow.reporting.client_code import SHOWN, ClientCode, Moved, name_files
 from gpuemu_flow.reporting.renamed_submissions import new_names
 from gpuemu_flow.results.from_manifests import result_of_summary
-from gpuemu_flow.results.model import CaseFailure, OpResult
+from gpuemu_flow.results.model import Absence, CaseFailure, OpResult
 from gpuemu_flow.store.failures import FailureStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.results import FOLDER, STAMP, Judged, ResultStore, StoredResult
@@ -171,7 +171,7 @@ def _outdated(one: _Submitted) -> OpResult:
         text = "submissions, all judged by another reference or configuration than now"
         parts.append(f"{one.others} {text}")
     reason = f"{'; '.join(parts)}; submit again"
-    return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason)
+    return OpResult(one.op, one.dtype, Verdict.SKIPPED, reason=reason, absence=Absence.OUTDATED)
 
 
 def _result(workspace: Workspace, one: _Submitted) -> OpResult:

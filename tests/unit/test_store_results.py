@@ -139,9 +139,7 @@ def test_files_of_code_go_with_the_last_result_of_it(cache: WorkspaceCache) -> N
     first = ResultStore(cache)
     for number in range(3):
         files = {"/a.py": f"{number // 2:064x}"}
-        first.add(
-            "op", number, "float32", Judged(Verdict.FAILED), {}, source="submit", files=files
-        )
+        first.add("op", number, "float32", Judged(Verdict.FAILED), {}, source="submit", files=files)
     kept = first.everything()
     later = ResultStore(cache, max_results=1)
     assert [s.seed for s in later.everything()] == [2]
