@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.candidates import Array, Candidate, Search, make_candidate
 from gpuemu_flow.cases.op_schema import Dim, OpSchema
 from gpuemu_flow.cases.shapes import TYPICAL
+from gpuemu_flow.expressions import names_in
 from gpuemu_flow.types import Shape
 
 SMALL_SIZES = 8
@@ -43,6 +44,8 @@ class Axis:
 
     def size(self, candidate: Candidate) -> int:
         """Return its size in a candidate."""
+        if not self.members:
+            return candidate.dims[self.name]
         name, axis = self.members[0]
         return int(candidate.inputs[name].shape[axis])
 
@@ -80,7 +83,9 @@ def find_axes(
 
 
 def _schema_axes(schema: OpSchema) -> list[Axis]:
+    """Return the dims; one without an axis of its own shrinks the axes that follow from it."""
     axes = []
+    behind = {name for dim in schema.derived for name in names_in(dim.expression)}
     for dim in schema.dims:
         members = tuple(
             (tensor.name, n)
@@ -88,7 +93,7 @@ def _schema_axes(schema: OpSchema) -> list[Axis]:
             for n, size in enumerate(tensor.dims)
             if size == dim.name
         )
-        if members:
+        if members or dim.name in behind:
             axes.append(Axis(dim.name, members, dim))
     return axes
 

@@ -14,7 +14,6 @@ import numpy as np
 from gpuemu_flow.artifacts.ptx.plain import PlainPtx, plain_ptx
 from gpuemu_flow.emulator.cases import launch_cases
 from gpuemu_flow.emulator.described import BufferText, Described, ScalarText, read_described
-from gpuemu_flow.emulator.expressions import ExpressionError, compute
 from gpuemu_flow.emulator.findings import Finding
 from gpuemu_flow.emulator.launch import (
     Argument,
@@ -25,6 +24,7 @@ from gpuemu_flow.emulator.launch import (
 )
 from gpuemu_flow.emulator.variants import Variant, make_variants
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.kernel_findings import CodePlace
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.numerics.variants import variant_name
