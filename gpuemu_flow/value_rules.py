@@ -116,6 +116,27 @@ ELEMENTWISE = ("positive", "indices", "packed")
 """Kinds whose elements do not depend on each other."""
 
 
+def is_kept_finite(
+    kind: str, low: Bound | None, high: Bound | None, rule: ValueRule | None
+) -> bool:
+    """Tell whether a range removes NaN and Inf from an input, and nobody has said that it should.
+
+    Parameters
+    ----------
+    kind : str
+        Family of the dtype.
+    low, high : int, float, str or None
+    rule : ValueRule or None
+    """
+    if kind != "float":
+        return False
+    if rule is not None:
+        if rule.kind or rule.nonfinite is not None:
+            return False
+        low, high = (low, high) if rule.low is None else (rule.low, rule.high)
+    return low is not None and high is not None
+
+
 def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
     """Return the strategies that the values of an input can be drawn by."""
     known = PATTERNS.get(rule.kind) if rule is not None else None

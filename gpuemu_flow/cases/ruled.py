@@ -200,7 +200,10 @@ def _neighbours(values: Array, setting: Setting) -> Array:
         high = np.array(top if setting.high is None else min(setting.high, top))
         ends = [np.array(end).astype(values.dtype) for end in (-np.inf, np.inf)]
         at_top = values >= high.astype(values.dtype)
-        return np.where(at_top, np.nextafter(values, ends[0]), np.nextafter(values, ends[1]))
+        beside: Array = np.where(
+            at_top, np.nextafter(values, ends[0]), np.nextafter(values, ends[1])
+        )
+        return beside
     last = int(np.iinfo(values.dtype).max)
     last = last if setting.high is None else min(math.floor(setting.high), last)
     one = np.ones((), values.dtype)
