@@ -52,6 +52,10 @@ class ValueRule:
     relation, other : str
         How each element compares with that of another input: ``<=``, ``<``, ``>=``, ``>``, ``==``,
         ``!=``, or ``cumsum``: the offsets of the other input's lengths.
+    optional : bool
+        In some cases None stands in its place.
+    choices : tuple
+        Of a scalar that is no number: what its index chooses from.
     """
 
     kind: str = ""
@@ -69,6 +73,8 @@ class ValueRule:
     total: int | str | None = None
     relation: str = ""
     other: str = ""
+    optional: bool = False
+    choices: tuple[Any, ...] = ()
 
     @property
     def concerns_whole(self) -> bool:
@@ -86,7 +92,8 @@ class ValueRule:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ValueRule:
         """Rebuild from `to_json`'s form; another raises TypeError."""
-        return cls(**{**data, "values": tuple(data.get("values", ()))})
+        lists = {name: tuple(data.get(name, ())) for name in ("values", "choices")}
+        return cls(**{**data, **lists})
 
 
 _DEFAULTS = {f.name: f.default for f in fields(ValueRule)}
@@ -111,7 +118,13 @@ PATTERNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The adversarial strategies of each kind, in the order in which cases take them."""
 
-KINDS = tuple(PATTERNS)
+SCALAR = "scalar"
+"""The kind of arguments that are Python numbers; its values are taken in turn."""
+ABSENT = "absent"
+"""The strategy of an optional input in a case that has None in its place."""
+PATTERNS[SCALAR] = ("random", "lowest", "highest", "near_lowest")
+
+KINDS = tuple(kind for kind in PATTERNS if kind != SCALAR)
 ELEMENTWISE = ("positive", "indices", "packed")
 """Kinds whose elements do not depend on each other."""
 
@@ -139,8 +152,12 @@ def is_kept_finite(
 
 def strategies_of(rule: ValueRule | None) -> tuple[str, ...]:
     """Return the strategies that the values of an input can be drawn by."""
-    known = PATTERNS.get(rule.kind) if rule is not None else None
-    return known or STRATEGIES
+    known: tuple[str, ...] = STRATEGIES
+    if rule is not None and rule.kind == SCALAR and rule.values:
+        known = tuple(f"pick{n}" for n in range(len(rule.values)))
+    elif rule is not None and rule.kind:
+        known = PATTERNS[rule.kind]
+    return (*known, ABSENT) if rule is not None and rule.optional else known
 
 
 @dataclass(frozen=True)

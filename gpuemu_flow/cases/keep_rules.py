@@ -9,7 +9,8 @@ import numpy as np
 
 from gpuemu_flow.cases.candidates import Candidate, make_candidate
 from gpuemu_flow.cases.op_schema import OpSchema, TensorDef
-from gpuemu_flow.cases.ruled import RuleError, setting_of, settle_ruled
+from gpuemu_flow.cases.ruled import setting_of, settle_ruled
+from gpuemu_flow.errors import UsageError
 from gpuemu_flow.expressions import ExpressionError
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.rng import SeededRng
@@ -61,7 +62,7 @@ def _settled(schema: OpSchema, candidate: Candidate) -> Candidate | None:
         )
         try:
             setting = setting_of(spec, SeededRng(0), fitted.dims, shapes)
-        except RuleError:
+        except UsageError:
             return None
         settled = settle_ruled(values, setting, inputs)
         if settled is None:
@@ -98,6 +99,8 @@ def _fitted(schema: OpSchema, candidate: Candidate) -> Candidate | None:
     inputs = dict(candidate.inputs)
     for tensor, shape in zip(schema.inputs, schema.shapes(dims), strict=True):
         values = inputs[tensor.name]
+        if tensor.rule is not None and tensor.rule.optional and not any(values.shape):
+            continue  # None stands in its place
         if values.ndim != len(shape) or any(
             a < b for a, b in zip(values.shape, shape, strict=True)
         ):

@@ -33,10 +33,11 @@ from gpuemu_flow.types import (
     InputSpec,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import PATTERNS
+from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 DESIGNED = 24
 ENDED = 2  # cases of an input, the first ones, that have the ends of its range for certain
+ABSENT_EVERY = 3  # an optional input is None in one of so many cases
 BLOCK = 8  # the designed set is ordered by size inside blocks of this many cases
 
 
@@ -251,16 +252,25 @@ def inputs_of(
     return tuple(inputs), None if target is None else schema.inputs[target].name
 
 
+def _turn_of(turn: int, position: int, count: int) -> int:
+    """Choose one of `count`: each once, then as if at random, so that no two stay in step."""
+    if turn < count:
+        return (turn + position) % count
+    mixed = (turn * 0x9E3779B97F4A7C15 + position * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+    mixed = (mixed ^ mixed >> 31) * 0x94D049BB133111EB & (2**64 - 1)
+    return (mixed >> 33) % count
+
+
 def _ruled(spec: InputSpec, tensor: TensorDef, turn: int) -> InputSpec:
     """Return the recipe with a strategy of the kind, and a layout that repeats nothing."""
     rule = spec.rule
     if rule is None:
         return spec
     if rule.kind and tensor.strategy is None:
-        patterns = PATTERNS[rule.kind]
-        # Two inputs of one kind do not stay in step.
-        place = (turn + turn // len(patterns) * spec.position) % len(patterns)
-        spec = replace(spec, strategy=patterns[place])
+        patterns = tuple(name for name in strategies_of(rule) if name != ABSENT)
+        spec = replace(spec, strategy=patterns[_turn_of(turn, spec.position, len(patterns))])
+    if rule.optional and _turn_of(turn, ~spec.position, ABSENT_EVERY) == 0:
+        return replace(spec, shape=(0,) * len(spec.shape), strategy=ABSENT, layout="contiguous")
     if spec.layout == "expanded" and rule.concerns_whole:
         spec = replace(spec, layout="contiguous")
     return spec

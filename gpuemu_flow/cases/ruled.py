@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.cases.kinds import KINDS, Setting
 from gpuemu_flow.cases.values import draw
+from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.expressions import ExpressionError, compute
 from gpuemu_flow.numerics.dtypes import float_limits, numpy_dtype
 from gpuemu_flow.numerics.rng import SeededRng
-from gpuemu_flow.types import DTYPES, InputSpec, Shape
-from gpuemu_flow.value_rules import Bound, Number, ValueRule
+from gpuemu_flow.types import DTYPES, STRATEGIES, InputSpec, Shape
+from gpuemu_flow.value_rules import SCALAR, Bound, Number, ValueRule
 
 Array = NDArray[Any]
 
@@ -23,10 +24,6 @@ SHARE = 0.1
 OFTEN = 0.5
 TOUCHING = 0.25
 ADVERSARIAL = ("special", "extremes", "sparse")
-
-
-class RuleError(ValueError):
-    """A rule that has no values in a case: what it needs is not there."""
 
 
 def setting_of(
@@ -46,8 +43,8 @@ def setting_of(
 
     Raises
     ------
-    RuleError
-        A bound has no value.
+    UsageError
+        ``case-unsatisfiable``: no values keep the rule in this case.
     """
     rule = spec.rule or ValueRule()
 
@@ -59,17 +56,17 @@ def setting_of(
         try:
             return compute(bound, sizes, shapes)
         except ExpressionError as error:
-            raise RuleError(f"{spec.name}: {error}") from None
+            raise _unsatisfiable(f"{spec.name}: {error}") from None
 
     size = None
     if rule.kind == "indices" and rule.of:
         shape = shapes.get(rule.of, ())
         if not -len(shape) <= rule.axis < len(shape):
-            raise RuleError(f"{spec.name}: {rule.of} has no axis {rule.axis}")
+            raise _unsatisfiable(f"{spec.name}: {rule.of} has no axis {rule.axis}")
         size = shape[rule.axis]
     low, high = number(rule.low, spec.low), number(rule.high, spec.high)
     if low is not None and high is not None and low > high and math.prod(spec.shape):
-        raise RuleError(f"{spec.name}: no value lies from {low} to {high}")
+        raise _unsatisfiable(f"{spec.name}: no value lies from {low} to {high}")
     return Setting(
         rng,
         spec.shape,
@@ -82,6 +79,11 @@ def setting_of(
         number(rule.total),
         size,
     )
+
+
+def _unsatisfiable(message: str) -> UsageError:
+    hint = "`gpuemu-flow config check` finds most of these; mend the schema, or take other sizes"
+    return UsageError(Problem("case-unsatisfiable", message, hint))
 
 
 def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> Array:
@@ -98,16 +100,15 @@ def draw_ruled(setting: Setting, strategy: str, others: Mapping[str, Array]) -> 
     if math.prod(shape) == 0:
         return np.empty(shape, dtype)
     if rule.kind:
-        drawn = KINDS[rule.kind].draw(setting).reshape(shape)
-        values = _in_dtype(drawn, setting.dtype)
+        drawn = KINDS[rule.kind].draw(setting)
+        values = _in_dtype(drawn, setting.dtype).reshape(shape)
     elif rule.values and setting.low is None and setting.high is None:
         values = np.full(shape, rule.values[0], dtype)
     else:
         low, high = setting.low, setting.high
-        values = draw(
-            strategy, setting.rng, shape, setting.dtype, low, high, nonfinite=rule.nonfinite
-        )
-    if rule.values:
+        known = strategy if strategy in STRATEGIES else STRATEGIES[0]
+        values = draw(known, setting.rng, shape, setting.dtype, low, high, nonfinite=rule.nonfinite)
+    if rule.values and rule.kind != SCALAR:
         _mix_in(values, setting, strategy)
     if rule.relation and rule.other in others:
         values = _related(values, setting, others[rule.other])
@@ -120,7 +121,8 @@ def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -
     if values.size == 0:
         return values
     settled = values
-    fixed = np.isin(values, np.array(rule.values)) if rule.values else None
+    mixed = bool(rule.values) and rule.kind != SCALAR
+    fixed = np.isin(values, np.array(rule.values)) if mixed else None
     if rule.kind:
         kept = KINDS[rule.kind].settle(values, setting)
         if kept is None:
@@ -134,7 +136,8 @@ def settle_ruled(values: Array, setting: Setting, others: Mapping[str, Array]) -
         settled = np.where(fixed, values, settled)
     if rule.relation and rule.other in others:
         settled = _related(settled, setting, others[rule.other], settling=True)
-    return np.ascontiguousarray(settled, dtype=values.dtype)
+    # It makes one axis of none.
+    return np.ascontiguousarray(settled, dtype=values.dtype).reshape(values.shape)
 
 
 def _in_dtype(values: Array, dtype: str) -> Array:

@@ -32,6 +32,7 @@ from gpuemu_flow.cases.schema_dims import (
     used_names,
 )
 from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
+from gpuemu_flow.cases.schema_scalars import read_scalars
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.types import DTYPES, canonical_dtype
@@ -160,7 +161,7 @@ class _SchemaTable:
         self.expressions = Expressions(self.report)
 
     def parse(self) -> OpSchema | None:
-        known = ("dims", "inputs", "output", "outputs", "name", "constraints")
+        known = ("dims", "inputs", "output", "outputs", "name", "constraints", "scalars")
         self._unknown_keys((), self.table, known)
         dims = self._dims()
         inputs = self._inputs(dims)
@@ -302,7 +303,9 @@ class _SchemaTable:
             name: self._ruled(path, value, self._tensor(path, name, value, dims, RULE_KEYS), dims)
             for path, name, value in entries
         }
-        names = list(self.input_names or tensors)
+        scalars = self.table.get("scalars")
+        scalar_names = list(scalars) if isinstance(scalars, Mapping) else []
+        names = [n for n in self.input_names or tensors if n not in scalar_names or n in tensors]
         if not names:
             self.report(("inputs",), "schema-inputs", "a schema needs at least one input", "")
         if "inputs" in self.table:
@@ -315,7 +318,20 @@ class _SchemaTable:
                     message = f"the schema does not say the shape of input {name!r}"
                     hint = did_you_mean(name, tuple(tensors)) or "add it to inputs"
                     self.report(("inputs",), "schema-inputs", message, hint)
-        return tuple(tensors[name] for name in names if name in tensors)
+        named = tuple(tensors[name] for name in names if name in tensors)
+        scalars = self._scalars(dims)
+        for scalar in scalars:
+            if scalar.name in tensors:
+                text = f"{scalar.name!r} is an input and a scalar"
+                self.report(("scalars", scalar.name), "schema-duplicate", text, "rename one")
+        return (*named, *(s for s in scalars if s.name not in tensors))
+
+    def _scalars(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
+        table = self.table.get("scalars")
+        if table is None:
+            return ()
+        known = (*dims, *self.expressions.found)
+        return read_scalars(table, known, self.report)
 
     def _outputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
         tensors = [

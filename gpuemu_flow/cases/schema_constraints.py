@@ -193,9 +193,20 @@ def demand_rules(schema: OpSchema, report: Report) -> None:
         if tensor.dtype is not None and (fault := dtype_fault(rule.kind, tensor.dtype)):
             text = f"{tensor.name!r} of kind {rule.kind!r} is {tensor.dtype}"
             report((*path, "dtype"), "schema-dtype", text, f"it must be {fault}")
+        if rule.optional and not any(_above_zero(schema, axis) for axis in tensor.dims):
+            text = f"{tensor.name!r} is optional, and no dim of it is always above 0"
+            report(
+                (*path, "optional"), "schema-unsatisfiable", text, "an empty one looks like None"
+            )
         if rule.of:
             _demand_pointed(schema, tensor, rule, path, report)
         _demand_shape(schema, tensor, rule, path, report)
+
+
+def _above_zero(schema: OpSchema, axis: str | int) -> bool:
+    if isinstance(axis, int):
+        return axis > 0
+    return any(dim.name == axis and dim.smallest > 0 for dim in schema.dims)
 
 
 def _demand_pointed(
@@ -220,7 +231,7 @@ def _demand_shape(
     ):
         text = f"{tensor.name!r} of kind {rule.kind!r} has no two equal last dims"
         report((*path, "dims"), "schema-unsatisfiable", text, 'such as ["B", "N", "N"]')
-    if rule.kind and rule.kind not in ("indices", "positive", "packed", "quantized"):
+    if rule.kind not in ("", "scalar", "indices", "positive", "packed", "quantized"):
         _demand_axis(schema, tensor, rule, path, report)
 
 

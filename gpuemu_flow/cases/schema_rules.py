@@ -20,7 +20,7 @@ Report = Callable[[KeyPath, str, str, str], None]
 SHARED_KEYS = ("dims", "dtype", "range", "strategy")
 RULE_KEYS = (
     "nonfinite", "values", "share", "kind", "to", "of", "axis", "bits", "descending",
-    "allow_empty_rows", "scale",
+    "allow_empty_rows", "scale", "optional",
 )  # fmt: skip
 OWN_KEYS: dict[str, tuple[str, ...]] = {
     "": (),
@@ -99,6 +99,7 @@ class RuleReader:
             bits=self.integer("bits", 1, 64),
             descending=bool(self.flag("descending")),
             allow_empty_rows=bool(self.flag("allow_empty_rows")),
+            optional=bool(self.flag("optional")),
         )
         self.fitting(kind)
         if isinstance(low, str) or isinstance(high, str):
@@ -126,7 +127,7 @@ class RuleReader:
         """Report keys that the kind does not read, and those that it needs."""
         if kind:
             for key in ("range", *RULE_KEYS):
-                if key in self.table and key != "kind" and key not in OWN_KEYS[kind]:
+                if key in self.table and key not in ("kind", "optional", *OWN_KEYS[kind]):
                     text = f"{self.name!r} is of kind {kind!r}, which does not read {key!r}"
                     reads = ", ".join(OWN_KEYS[kind]) or "none of its own"
                     self.complain(key, "schema-rule-key", text, f"keys of this kind: {reads}")
@@ -137,7 +138,8 @@ class RuleReader:
                     self.report(self.path, "schema-rule-key", text, f"for example {example}")
             return
         for key in RULE_KEYS:
-            if key in self.table and key not in ("kind", "values", "share", "nonfinite"):
+            plain = ("kind", "values", "share", "nonfinite", "optional")
+            if key in self.table and key not in plain:
                 text = f"{self.name!r} has {key!r}, which only inputs of some kinds have"
                 self.complain(key, "schema-rule-key", text, f"kind = one of {', '.join(KINDS)}")
         if "share" in self.table and "values" not in self.table:

@@ -11,8 +11,8 @@ from gpuemu_flow.cases.plan import companion_strategy, inputs_of
 from gpuemu_flow.cases.shapes import Sizes, listed_sizes
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
 from gpuemu_flow.numerics.rng import SeededRng, derive_seed
-from gpuemu_flow.types import Case
-from gpuemu_flow.value_rules import PATTERNS
+from gpuemu_flow.types import Case, InputSpec, Shape
+from gpuemu_flow.value_rules import ABSENT, ValueRule, strategies_of
 
 CHANGED = 0.5
 """Share of the cases that are a known case with one thing changed."""
@@ -79,7 +79,7 @@ class Variants:
                 seed = derive_seed(self._seed, f"cause_{number}")
                 sizes = self._sizes(SeededRng(seed).derive("choice"))
                 specs = tuple(
-                    replace(spec, shape=shape)
+                    _resized(spec, shape)
                     for spec, shape in zip(case.inputs, sizes.shapes, strict=True)
                 )
                 yield replace(
@@ -128,7 +128,7 @@ class Variants:
             if self._largest(sizes) <= self._most:
                 shaped = self._shaped(sizes)
                 specs = tuple(
-                    replace(spec, shape=shape)
+                    _resized(spec, shape)
                     for spec, shape in zip(case.inputs, shaped.shapes, strict=True)
                 )
                 return replace(
@@ -136,13 +136,15 @@ class Variants:
                 )
         place = rng.gen_range(0, len(case.inputs))
         spec = case.inputs[place]
-        if what == "layout":
+        if spec.strategy == ABSENT:
+            pass
+        elif what == "layout":
             layout = rng.choice(list(self._layouts))
             whole = spec.rule is not None and spec.rule.concerns_whole
             kept = layout == "expanded" and whole
             spec = spec if kept else replace(spec, layout=layout)
         elif spec.rule is not None and spec.rule.kind:
-            spec = replace(spec, strategy=rng.choice(PATTERNS[spec.rule.kind]))
+            spec = replace(spec, strategy=rng.choice(_present(spec.rule)))
         elif self._schema.inputs[place].strategy is None:
             plain = rng.gen_bool(0.4)
             chosen = self._companion if plain else rng.choice(list(self._strategies))
@@ -206,3 +208,12 @@ class Variants:
         step = dim.multiple_of
         size = max(1, round(size / step)) * step
         return min(max(size, dim.smallest, step), dim.largest)
+
+
+def _present(rule: ValueRule) -> list[str]:
+    return [name for name in strategies_of(rule) if name != ABSENT]
+
+
+def _resized(spec: InputSpec, shape: Shape) -> InputSpec:
+    """Return the recipe with another shape; what is None stays so."""
+    return spec if spec.strategy == ABSENT else replace(spec, shape=shape)

@@ -34,6 +34,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
 )
 from gpuemu_flow.types import Json
+from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
@@ -373,6 +374,12 @@ class Compiler:
             isolation=op.isolation,
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
+            scalars={
+                t.name: list(t.rule.choices) or None
+                for t in op.schema.inputs
+                if t.rule is not None and t.rule.kind == SCALAR
+            },
+            optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
             deterministic=op.deterministic,
             sandbox=sandbox,
             **kept_from,

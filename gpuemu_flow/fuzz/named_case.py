@@ -24,7 +24,7 @@ from gpuemu_flow.types import (
     Verdict,
     canonical_dtype,
 )
-from gpuemu_flow.value_rules import strategies_of
+from gpuemu_flow.value_rules import ABSENT, strategies_of
 
 LOOKED_AT = 2000
 """Cases of the workspace's own seed among which one is looked for by its seed alone."""
@@ -85,6 +85,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
     dims = {
         dim: size
         for tensor, spec in zip(schema.inputs, inputs, strict=True)
+        if spec.strategy != ABSENT
         for dim, size in zip(tensor.dims, spec.shape, strict=False)
         if isinstance(dim, str)
     }

@@ -190,7 +190,7 @@ class EmulatedRunner:
     ) -> dict[str, BufferArgument]:
         """Launch kernels on some inputs, and return what all buffers hold afterwards."""
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
-        names = self._sizes(shapes)
+        names = {**self._sizes(shapes), **self._numbers(inputs)}
         buffers = self._buffers(inputs, names, shapes)
         for launch, kernel in zip(self._described.launches, kernels, strict=True):
             self._launch(kernel, launch, names, shapes, buffers, checks)
@@ -251,6 +251,11 @@ class EmulatedRunner:
             if made.name not in buffers:
                 buffers[made.name] = _buffer(made, names, shapes, default)
         return buffers
+
+    def _numbers(self, inputs: Inputs) -> dict[str, int]:
+        """Return the scalars that are integers: launches may name them."""
+        found = {name: v for name, v in inputs.items() if name in self._program.scalars}
+        return {name: int(v.item()) for name, v in found.items() if v.dtype.kind in "iub"}
 
     def _sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return bind the schema's dims to the shapes of the inputs."""

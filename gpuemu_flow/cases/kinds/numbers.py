@@ -102,7 +102,39 @@ def _packed(setting: Setting) -> Array:
     return values
 
 
+def _scalar(setting: Setting) -> Array:
+    """Return the value that the strategy names, or one of the range."""
+    values = setting.rule.values
+    if values:
+        at = int(setting.pattern[4:]) if setting.pattern.startswith("pick") else 0
+        return np.full(setting.rows.shape, values[at % len(values)])
+    if setting.floating:
+        low, high = float(setting.low or 0.0), float(1.0 if setting.high is None else setting.high)
+        part = {"lowest": 0.0, "highest": 1.0, "near_lowest": 2.0**-10}.get(setting.pattern)
+        part = setting.rng.gen_f64() if part is None else part
+        return np.full(setting.rows.shape, min(low + part * (high - low), high))
+    first, last = setting.integer_bounds(0, 100)
+    near = min(first + 1, last)
+    ends = {"lowest": first, "highest": last, "near_lowest": near}
+    value = ends.get(setting.pattern)
+    return np.full(
+        setting.rows.shape, setting.rng.gen_range(first, last + 1) if value is None else value
+    )
+
+
+def _settled_scalar(values: Array, setting: Setting) -> Array | None:
+    rule = setting.rule
+    if rule.values:
+        known = np.array(rule.values)
+        return values if np.isin(values, known).all() else known[:1].reshape(values.shape)
+    if setting.floating:
+        wide = values.astype(np.float64)
+        return np.clip(wide, setting.low, setting.high) if np.isfinite(wide).all() else None
+    return np.clip(values, *setting.integer_bounds(0, 100))
+
+
 NUMBERS = {
+    "scalar": Kind(_scalar, _settled_scalar),
     "positive": Kind(_positive, _above_zero),
     "quantized": Kind(_quantized, _settled_quantized),
     "packed": Kind(_packed, lambda values, setting: values),
