@@ -22,7 +22,18 @@ LAYERS = (
     ("judging",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
+    (
+        "types",
+        "errors",
+        "",
+        "observed",
+        "schemas",
+        "syntax",
+        "verdicts",
+        "kernel_findings",
+        "expressions",
+        "value_rules",
+    ),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -40,7 +51,6 @@ BESIDE = {
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
-        "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
         "gpuemu_flow.emulator.variants",
@@ -65,7 +75,7 @@ BESIDE = {
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings"),
+    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings", "gpuemu_flow.value_rules"),
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
