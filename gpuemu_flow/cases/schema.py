@@ -24,6 +24,7 @@ from gpuemu_flow.cases.op_schema import (
     same_shape_schema,
     with_shapes,
 )
+from gpuemu_flow.cases.output_contracts import plain_dims
 from gpuemu_flow.errors import did_you_mean
 from gpuemu_flow.types import DTYPES, STRATEGIES, canonical_dtype
 
@@ -282,7 +283,7 @@ class _SchemaTable:
 
     def _outputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
         tensors = [
-            self._tensor(path, name, value, dims)
+            self._tensor(path, name, plain_dims(value), dims)
             for path, name, value in self._named("outputs", "output")
         ]
         single = self.table.get("output")
@@ -294,7 +295,7 @@ class _SchemaTable:
             if isinstance(single, Mapping) and isinstance(single.get("name"), str):
                 name = str(single["name"])
                 single = {k: v for k, v in single.items() if k != "name"}
-            tensors.append(self._tensor(("output",), name, single, dims))
+            tensors.append(self._tensor(("output",), name, plain_dims(single), dims))
         return tuple(tensors)
 
     def _tensor(

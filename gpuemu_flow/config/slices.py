@@ -66,6 +66,10 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "mutates": sorted(op.mutates),
             "deterministic": op.deterministic,
             "reference_dtype": asked_for,
+            "outputs": [contract.to_json() for contract in op.outputs],
+            "input_dims": {tensor.name: list(tensor.dims) for tensor in op.schema.inputs}
+            if op.outputs
+            else {},
         },
     }
 

@@ -12,7 +12,8 @@ from gpuemu_flow.cases.generate import materialise
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
-from gpuemu_flow.numerics.compare import Policy, check_outputs
+from gpuemu_flow.numerics.compare import Policy, check_outputs, check_structure
+from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs, ViewedReference
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import (
@@ -21,11 +22,12 @@ from gpuemu_flow.numerics.envelope import (
     is_exact_op,
     shadow_is_faithful,
 )
+from gpuemu_flow.numerics.judge import Bound
 from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import DTYPES, Case, CheckResult, Tolerance, Verdict
+from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -61,11 +63,31 @@ class OpTraits:
 
 @dataclass(frozen=True)
 class Criteria:
-    """The references of one case's outputs; see `numerics.compare.check_outputs`."""
+    """The references of one case's outputs; see `numerics.compare.check_outputs`.
+
+    Attributes
+    ----------
+    tolerance : mapping of dtype name to Tolerance, or Envelope
+    policy : Policy
+    dtypes : mapping of str to str
+        That each output should have.
+    contracts : CaseContracts
+        What is declared of outputs, and the outputs as they are compared.
+    """
 
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy
     dtypes: Mapping[str, str]
+    contracts: CaseContracts
+
+    def bound(self, name: str, dtype: str) -> Tolerance | Bound:
+        """Return what one output was judged by."""
+        own = self.contracts.tolerances.get(name)
+        if own is not None:
+            return own
+        if isinstance(self.tolerance, Envelope):
+            return self.tolerance.settled(name)
+        return self.tolerance.get(dtype) or default_tolerance(dtype)
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,7 @@ class _Measured:
 
     inputs: Arrays
     expected: Arrays
+    contracts: CaseContracts
     envelopes: dict[tuple[tuple[str, str], ...], Envelope] = field(default_factory=dict)
 
 
@@ -163,22 +186,54 @@ class Judge:
     ) -> CheckResult:
         """The verdict on one set of outputs."""
         criteria = self.criteria(case, expected, inputs, actual)
-        result = check_outputs(
-            actual,
-            expected,
-            tolerance=criteria.tolerance,
-            policy=criteria.policy,
-            expected_dtypes=criteria.dtypes,
-            inputs=inputs,
-        )
+        seen = None
+        if not criteria.contracts:
+            result = self._compared(actual, expected, inputs, criteria)
+        else:
+            seen = SeenOutputs(criteria.contracts, actual)
+            early = _refused(actual, expected, criteria)
+            if early is not None:
+                return early
+            result = self._compared(actual, expected, inputs, criteria)
+            actual = criteria.contracts.views(actual)
+            expected = criteria.contracts.expected
         if result.verdict is not Verdict.FAILED or not explain:
             return result
-        findings = self._findings(result, actual, expected, inputs, criteria.tolerance)
-        fix = self._policy_that_passes(actual, expected, inputs, criteria)
+        findings = self._findings(result, actual, expected, inputs, criteria)
+        fix = self._policy_that_passes(actual, expected, inputs, criteria, seen)
         return replace(result, notes=(*findings, *fix, *result.notes))
 
-    def _policy_that_passes(
+    def _compared(
         self, actual: Arrays, expected: Arrays, inputs: Arrays, criteria: Criteria
+    ) -> CheckResult:
+        """Compare outputs; those that contracts are about as they say."""
+        contracts = criteria.contracts
+        if not contracts:
+            return check_outputs(
+                actual,
+                expected,
+                tolerance=criteria.tolerance,
+                policy=criteria.policy,
+                expected_dtypes=criteria.dtypes,
+                inputs=inputs,
+            )
+        return check_outputs(
+            contracts.views(actual),
+            contracts.expected,
+            tolerance=criteria.tolerance,
+            policy=criteria.policy,
+            expected_dtypes=contracts.dtypes(criteria.dtypes),
+            inputs=inputs,
+            seen=SeenOutputs(contracts, actual),
+        )
+
+    def _policy_that_passes(
+        self,
+        actual: Arrays,
+        expected: Arrays,
+        inputs: Arrays,
+        criteria: Criteria,
+        seen: SeenOutputs | None,
     ) -> list[str]:
         """Suggest what to write where only NaN and Inf differ, in a case that feeds them."""
         if not SpecialInputs(inputs):
@@ -191,8 +246,9 @@ class Judge:
                 expected,
                 tolerance=criteria.tolerance,
                 policy=policy,
-                expected_dtypes=criteria.dtypes,
+                expected_dtypes=criteria.contracts.dtypes(criteria.dtypes),
                 inputs=inputs,
+                seen=seen,
             )
             if result.verdict is not Verdict.FAILED:
                 keys = " and ".join(f'`{name} = "ignore"`' for name in names)
@@ -204,12 +260,16 @@ class Judge:
     ) -> Criteria:
         """Choose the references of a case's outputs; `actual` decides among several dtypes."""
         given = actual or {}
+        measured = self._measured(case, inputs, expected)
+        contracts = measured.contracts
         dtypes = {
-            name: self._dtype(name, given.get(name), values) for name, values in expected.items()
+            name: contracts.dtype(name) or self._dtype(name, given.get(name), values)
+            for name, values in expected.items()
         }
         automatic = self._settings.tolerance == "auto" and case.dtype not in self._tolerances
-        tolerance = self._envelope(case, inputs, expected, dtypes) if automatic else None
-        return Criteria(tolerance or self._tolerances, self._policy, dtypes)
+        automatic = automatic and not contracts.refused
+        tolerance = self._envelope(case, measured, dtypes) if automatic else None
+        return Criteria(tolerance or self._tolerances, self._policy, dtypes, contracts)
 
     def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
         """Dtypes that each output may have, the likeliest first."""
@@ -224,18 +284,15 @@ class Judge:
         actual: Arrays,
         expected: Arrays,
         inputs: Arrays,
-        tolerance: Mapping[str, Tolerance] | Envelope,
+        criteria: Criteria,
     ) -> list[str]:
         """Describe the wrong elements beside their numbers."""
         outputs = dict.fromkeys(f.output for f in result.failures if f.output in actual)
         sentences = []
         for name in outputs:
-            dtype = dtype_name(actual[name].dtype) or ""
-            bound = (
-                tolerance.settled(name)
-                if isinstance(tolerance, Envelope)
-                else tolerance.get(dtype) or default_tolerance(dtype)
-            )
+            if criteria.contracts.is_masked(name):
+                continue  # places in a row of elements that count say nothing of the output's
+            bound = criteria.bound(name, dtype_name(actual[name].dtype) or "")
             prefix = f"{name}: " if len(actual) > 1 else ""
             sentences += [
                 prefix + finding.sentence
@@ -248,20 +305,27 @@ class Judge:
         own = dtype_name(actual.dtype) if actual is not None else None
         return own if own is not None and own in allowed else allowed[0]
 
-    def _envelope(
-        self, case: Case, inputs: Arrays, expected: Arrays, dtypes: Mapping[str, str]
-    ) -> Envelope:
-        """Of the case, or what is known of it from judging other outputs of the same one."""
+    def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
+        """Return what is known of the case, from judging other outputs of the same one, too."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
-            last = self._last = _Measured(inputs, expected)
+            settings = self._settings
+            contracts = CaseContracts(settings.outputs, settings.input_dims, case, inputs, expected)
+            last = self._last = _Measured(inputs, expected, contracts)
+        return last
+
+    def _envelope(self, case: Case, last: _Measured, dtypes: Mapping[str, str]) -> Envelope:
+        """Return the case's envelope, of the outputs as they are compared."""
         key = tuple(sorted(dtypes.items()))
         if key not in last.envelopes:
             traits = self._traits()
+            contracts = last.contracts
+            own = contracts.tolerances
+            expected = {n: a for n, a in contracts.expected.items() if n not in own}
             last.envelopes[key] = build_envelope(
-                inputs,
+                last.inputs,
                 expected,
-                self._evaluate,
+                ViewedReference(self._evaluate, contracts) if contracts else self._evaluate,
                 dtype=dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,
@@ -279,6 +343,23 @@ class Judge:
             )
             self.traits = OpTraits(exact, weak=not shadowed)
         return self.traits
+
+
+def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResult | None:
+    """Return the verdict on outputs of another form than is declared; None where they can be
+    compared."""
+    refused = criteria.contracts.refused
+    if refused:
+        return CheckResult(Verdict.ERROR, refused)
+    structural = criteria.contracts.shape_faults(actual)
+    named = {failure.output for failure in structural}
+    found = check_structure(actual, expected, criteria.dtypes)
+    structural += [
+        failure
+        for failure in found
+        if failure.kind is not FailureKind.SHAPE or failure.output not in named
+    ]
+    return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
 
 
 def _plain_inputs(case: Case) -> dict[str, NDArray[Any]]:
