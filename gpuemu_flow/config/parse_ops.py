@@ -210,7 +210,7 @@ class OpParser:
     def outputs(
         self, table: Table, schema: OpSchema, where: KeyPath
     ) -> tuple[tuple[OutputContract, ...], tuple[ProgramRef, ...]]:
-        """Return what the schema declares of outputs, and the functions that compare some."""
+        """Return the schema's contracts of outputs, and the functions that compare some."""
         below = (*where, "schema")
         found: list[ProgramRef] = []
 

@@ -9,10 +9,13 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.generate import materialise
+from gpuemu_flow.judging.compare_functions import CompareError, CompareFunctions
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
-from gpuemu_flow.numerics.compare import Policy, check_outputs, check_structure
+from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
+from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.numerics.contract_statistics import tested
 from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs, ViewedReference
 from gpuemu_flow.numerics.diagnose import diagnose
 from gpuemu_flow.numerics.dtypes import dtype_name
@@ -27,7 +30,7 @@ from gpuemu_flow.numerics.operand import Rounding, rounding_for
 from gpuemu_flow.numerics.tolerances import default_tolerance
 from gpuemu_flow.numerics.variants import split_variants
 from gpuemu_flow.runners.api import RunError
-from gpuemu_flow.types import DTYPES, Case, CheckResult, FailureKind, Tolerance, Verdict
+from gpuemu_flow.types import DTYPES, Case, CheckResult, Failure, FailureKind, Tolerance, Verdict
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -81,7 +84,7 @@ class Criteria:
     contracts: CaseContracts
 
     def bound(self, name: str, dtype: str) -> Tolerance | Bound:
-        """Return what one output was judged by."""
+        """Return the bound of one output."""
         own = self.contracts.tolerances.get(name)
         if own is not None:
             return own
@@ -116,6 +119,8 @@ class Judge:
         does not prove a case.
     traits : OpTraits, optional
         What an equal judge found out.
+    functions : CompareFunctions, optional
+        Only where the reference runs; without them no output can be compared by one.
 
     Attributes
     ----------
@@ -131,7 +136,9 @@ class Judge:
         evaluate: Reference,
         *,
         traits: OpTraits | None = None,
+        functions: CompareFunctions | None = None,
     ) -> None:
+        self._functions = functions
         self._settings = settings
         self._expected_dtypes = expected_dtypes
         self._evaluate = evaluate
@@ -225,7 +232,35 @@ class Judge:
             expected_dtypes=contracts.dtypes(criteria.dtypes),
             inputs=inputs,
             seen=SeenOutputs(contracts, actual),
+            apart=[
+                self._apart(contract, actual, inputs, criteria) for contract in contracts.apart()
+            ],
         )
+
+    def _apart(
+        self, contract: OutputContract, actual: Arrays, inputs: Arrays, criteria: Criteria
+    ) -> JudgedApart:
+        """Judge one output by its distribution, or as the user's own function does."""
+        name, contracts = contract.name, criteria.contracts
+        values = contracts.masked(name, actual[name])
+        if contract.statistics is not None:
+            result = tested(name, values, contracts.means(contract), contract.statistics)
+            kind, rate = FailureKind.TOLERANCE, contract.statistics.false_alarms
+            failures = tuple(
+                Failure(kind, f"{text} (false alarms: at most {rate:g} of cases)", name)
+                for text in result.failures
+            )
+            without = 0 if result.count else values.size
+            return JudgedApart(name, result.count or values.size, without, failures, result.note)
+        if self._functions is None or contract.compare is None:
+            raise ValueError("functions that compare run beside the reference only")
+        dtype = dtype_name(actual[name].dtype) or ""
+        tolerance = contract.tolerance or self._tolerances.get(dtype) or default_tolerance(dtype)
+        expected = contracts.whole(name)
+        answer = self._functions.ask(name, contract.compare, values, expected, inputs, tolerance)
+        note = "" if answer.compared else f"nothing of {name!r} was compared, as its function says"
+        count = answer.compared or values.size
+        return JudgedApart(name, count, 0 if answer.compared else count, answer.failures, note)
 
     def _policy_that_passes(
         self,
@@ -306,7 +341,7 @@ class Judge:
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
-        """Return what is known of the case, from judging other outputs of the same one, too."""
+        """Return the case's tensors, with all that judging it before has shown."""
         last = self._last
         if last is None or last.inputs is not inputs or last.expected is not expected:
             settings = self._settings
@@ -357,7 +392,8 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
     structural += [
         failure
         for failure in found
-        if failure.kind is not FailureKind.SHAPE or failure.output not in named
+        if failure.kind is not FailureKind.SHAPE
+        or failure.output not in (named | (criteria.contracts.of_any_shape & actual.keys()))
     ]
     return CheckResult(Verdict.ERROR, tuple(structural)) if structural else None
 
@@ -388,6 +424,8 @@ def judge_case(
     """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
     try:
         return judge.check(case, actual, expected, inputs, explain=explain)
+    except CompareError as error:
+        return CheckResult(Verdict.ERROR, (error.failure,))
     except Exception as error:
         return comparison_failed(RunError("reference-failed", str(error)))
     except BaseException as error:  # the reference may raise anything

@@ -138,7 +138,7 @@ class CheckedOutput:
         return failures
 
     def _asked_of(self, exempt: NDArray[np.bool_] | None) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return what invariants are asked of, and where they are not."""
+        """Return the array that invariants are asked of, and its exempt part."""
         if self.seen is None:
             return self.actual, exempt
         raw = self.seen.actual[self.name]

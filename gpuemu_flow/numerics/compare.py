@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from gpuemu_flow.numerics.checked_output import (
     QUICK_SHARE,
@@ -17,12 +19,39 @@ from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs
 from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
-from gpuemu_flow.numerics.statistics import combine
+from gpuemu_flow.numerics.statistics import Sample, Totals, combine
 from gpuemu_flow.numerics.weakness import weakness
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
-__all__ = ["QUICK_SHARE", "Policy", "check_outputs"]
+__all__ = ["QUICK_SHARE", "JudgedApart", "Policy", "check_outputs", "check_structure"]
+
+
+@dataclass(frozen=True)
+class JudgedApart:
+    """An output whose elements were not held against expected ones, one by one.
+
+    Attributes
+    ----------
+    name : str
+    count, no_verdict : int
+        Its elements; those of them that say nothing of the op.
+    failures : tuple of Failure
+    note : str
+    """
+
+    name: str
+    count: int
+    no_verdict: int = 0
+    failures: tuple[Failure, ...] = ()
+    note: str = ""
+
+    @property
+    def totals(self) -> Totals:
+        """Return its numbers of elements, as statistics take them."""
+        judged = self.count - self.no_verdict
+        failing = len(self.failures)
+        return Totals(count=self.count, judged=judged, finite=judged, failing=failing)
 
 
 def check_outputs(
@@ -34,6 +63,7 @@ def check_outputs(
     expected_dtypes: Mapping[str, str] | None = None,
     inputs: Arrays | None = None,
     seen: SeenOutputs | None = None,
+    apart: Sequence[JudgedApart] = (),
 ) -> CheckResult:
     """Check all outputs of one case.
 
@@ -56,6 +86,8 @@ def check_outputs(
         count as finite.
     seen : SeenOutputs, optional
         What is declared of the outputs, which are then given as they are compared.
+    apart : sequence of JudgedApart
+        Outputs that were judged in another way.
 
     Returns
     -------
@@ -96,6 +128,7 @@ def check_outputs(
     ]
     failures = [
         *(() if seen is None else seen.contracts.faults(seen.actual)),
+        *(failure for output in apart for failure in output.failures),
         *(f for output in compared for f in output.value_failures()),
         *(f for output in compared for f in output.nan_failures()),
         *(f for output in compared for f in output.inf_failures()),
@@ -103,14 +136,19 @@ def check_outputs(
         *preserved,
     ]
     extents = [_extent(output, special) for output in compared]
+    extents += [Compared(output.name, output.count, output.no_verdict) for output in apart]
     stats = combine(
-        [(c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared],
+        [
+            *((c.outcome.totals, c.outcome.sample, c.actual.shape) for c in compared),
+            *((output.totals, Sample(np.zeros(0)), ()) for output in apart),
+        ],
         unjudged=sum(extent.shown for extent in extents),
     )
-    if contracts is not None:
+    if contracts is not None and compared:
         stats = _placed(stats, compared, contracts)
     verdict, reasons = of_outputs(bool(failures), extents)
-    notes = (*reasons, *_notes(extents, tolerance))
+    told = tuple(output.note for output in apart if output.note)
+    notes = (*told, *reasons, *_notes(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
     return CheckResult(verdict, tuple(failures), stats, notes, empty, weak)

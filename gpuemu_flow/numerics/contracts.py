@@ -29,7 +29,7 @@ REFERENCE, OP = "the reference's output", "output"
 
 
 class CaseContracts:
-    """What is declared of the outputs of one case.
+    """The contracts of the outputs of one case, and what the reference gives under them.
 
     Parameters
     ----------
@@ -90,6 +90,15 @@ class CaseContracts:
         """Return the contracts of the outputs that are not compared element by element."""
         return [contract for contract in self._contracts.values() if contract.apart]
 
+    def whole(self, name: str) -> Array:
+        """Return one output of the reference, as it gave it."""
+        return self._raw[name]
+
+    @property
+    def of_any_shape(self) -> set[str]:
+        """Return the outputs that may have another shape than the reference's."""
+        return {name for name, c in self._contracts.items() if c.compare is not None}
+
     def dtype(self, name: str) -> str | None:
         """Return the dtype that is demanded of an output; None where none is."""
         contract = self._contracts.get(name)
@@ -127,8 +136,21 @@ class CaseContracts:
         ]
         return [fault for fault in faults if fault is not None]
 
+    def means(self, contract: OutputContract) -> Array:
+        """Return the mean of each element of a random output that counts."""
+        told = contract.statistics
+        expected = self._raw[contract.name]
+        mean = "" if told is None else told.mean
+        if isinstance(mean, float):
+            means = np.full(expected.shape, mean)
+        else:
+            means = self._inputs[mean] if mean else expected
+        if means.shape != expected.shape:
+            means = np.broadcast_to(means, expected.shape)
+        return self.masked(contract.name, means)
+
     def faults(self, actual: Arrays) -> list[Failure]:
-        """Return what makes outputs of the right shape and dtype wrong whatever their values."""
+        """List the failures of outputs that are wrong whatever is expected of them."""
         found: list[Failure] = []
         for name, contract in self._contracts.items():
             if contract.ties and (fault := self._index_fault(contract, actual[name])) is not None:
@@ -149,7 +171,7 @@ class CaseContracts:
         }
 
     def views_of_moved(self, outputs: Arrays) -> dict[str, Array]:
-        """Return what the reference gives on moved inputs, as it is compared.
+        """Return the reference's outputs on moved inputs, as they are compared.
 
         Outputs with a tolerance of their own are those of the case itself: no other is measured.
         """
@@ -225,7 +247,7 @@ class CaseContracts:
     def with_properties(
         self, name: str, raw: Array, view: Array, exempt: NDArray[np.bool_] | None
     ) -> tuple[Array, NDArray[np.bool_] | None]:
-        """Return what the invariants of an output are asked of, and where not.
+        """Return the array that the invariants of an output are asked of, and the exempt part.
 
         Parameters
         ----------
