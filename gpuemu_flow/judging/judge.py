@@ -15,6 +15,7 @@ from gpuemu_flow.judging.verdicts import comparison_failed
 from gpuemu_flow.numerics.checked_output import SpecialInputs
 from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, check_structure
 from gpuemu_flow.numerics.contract import OutputContract
+from gpuemu_flow.numerics.contract_shapes import declared_dtypes
 from gpuemu_flow.numerics.contract_statistics import tested
 from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs, ViewedReference
 from gpuemu_flow.numerics.diagnose import diagnose
@@ -306,10 +307,17 @@ class Judge:
         tolerance = self._envelope(case, measured, dtypes) if automatic else None
         return Criteria(tolerance or self._tolerances, self._policy, dtypes, contracts)
 
-    def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
-        """Dtypes that each output may have, the likeliest first."""
+    def allowed_dtypes(
+        self, expected: Arrays, inputs: Arrays | None = None
+    ) -> dict[str, list[str]]:
+        """Return dtypes that each output may have, the likeliest first; with `inputs`, declared ones
+        too.
+        """
+        declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
         return {
-            name: self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
+            name: [declared[name]]
+            if name in declared
+            else self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
             for name, values in expected.items()
         }
 

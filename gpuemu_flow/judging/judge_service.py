@@ -163,7 +163,8 @@ class JudgeService:
         expected = self._only_expected()
         if not bring:
             return {}
-        allowed = self._made_judge(context, expected).allowed_dtypes(expected)
+        inputs = self._items[0].inputs
+        allowed = self._made_judge(context, expected).allowed_dtypes(expected, inputs)
         return {"slots": _to_json(context.own.write(expected)), "dtypes": allowed}
 
     def _judge_all(self, payload: Mapping[str, Json], context: ServiceContext) -> Json:

@@ -119,7 +119,7 @@ def check_outputs(
             actual[name],
             expected[name],
             wanted[name] or "",
-            _tolerance_of(name, wanted[name] or "", tolerance, contracts),
+            tolerance_of(name, wanted[name] or "", tolerance, contracts),
             policy,
             special,
             seen=seen,
@@ -154,12 +154,13 @@ def check_outputs(
     return CheckResult(verdict, tuple(failures), stats, notes, empty, weak)
 
 
-def _tolerance_of(
+def tolerance_of(
     name: str,
     dtype: str,
     tolerance: Mapping[str, Tolerance] | Envelope,
     contracts: CaseContracts | None,
 ) -> Mapping[str, Tolerance] | Envelope:
+    """Return the tolerance of one output: its own, or that of the case."""
     own = None if contracts is None else contracts.tolerances.get(name)
     return tolerance if own is None else {dtype: own}
 

@@ -133,6 +133,12 @@ class OutputContract:
         return Tolerance(self.atol or 0.0, self.rtol or 0.0, OWN_TOLERANCE)
 
     @property
+    def plain(self) -> bool:
+        """Tell whether its elements are held against the expected ones at the same places."""
+        views = self.ties or self.order or self.up_to or self.only is not None
+        return not views and not self.apart
+
+    @property
     def apart(self) -> bool:
         """Tell whether its elements are not held against expected ones one by one."""
         return self.compare is not None or self.statistics is not None

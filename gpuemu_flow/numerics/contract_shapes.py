@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,12 @@ def declared_dtype(contract: OutputContract, inputs: Arrays) -> str | None:
         source = inputs.get(contract.dtype.removeprefix(SAME_AS))
         return None if source is None else dtype_name(source.dtype)
     return contract.dtype
+
+
+def declared_dtypes(contracts: Iterable[OutputContract], inputs: Arrays) -> dict[str, str]:
+    """Return the dtypes that are demanded of outputs, where one is."""
+    found = {contract.name: declared_dtype(contract, inputs) for contract in contracts}
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
 def promoted(names: Sequence[str]) -> str | None:
