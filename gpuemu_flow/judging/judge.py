@@ -310,8 +310,9 @@ class Judge:
     def allowed_dtypes(
         self, expected: Arrays, inputs: Arrays | None = None
     ) -> dict[str, list[str]]:
-        """Return dtypes that each output may have, the likeliest first; with `inputs`, declared ones
-        too.
+        """Return dtypes that each output may have, the likeliest first.
+
+        With `inputs`, one that is declared is the only one.
         """
         declared = {} if inputs is None else declared_dtypes(self._settings.outputs, inputs)
         return {
