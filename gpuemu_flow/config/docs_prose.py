@@ -75,6 +75,7 @@ output = ["M", "N"]         # or outputs = { out = ["M", "N"], lse = ["M"] }
 A list of candidates means exactly these sizes; `{ min, max }` means classes of sizes within the
 range. In an input, a number is a fixed size, and
 `{ dims = [...], dtype = "int32", range = [0, 100], strategy = "normal" }` says more.
+What outputs may be, and how they are compared: [outputs.md](outputs.md).
 Built-in schemas: BUILTIN_SCHEMAS.
 
 Without `input_names` the inputs of the schema are the op's, in their order. Without a schema, ops

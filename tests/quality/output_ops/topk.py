@@ -30,7 +30,8 @@ def right_one_by_one(x):
 
 def bug_same_index_for_equals(x):
     values, _ = right_heap(x)
-    indices = np.stack([[int((row == v).argmax()) for v in best] for row, best in zip(x, values)])
+    pairs = zip(x, values, strict=True)
+    indices = np.stack([[int((row == v).argmax()) for v in best] for row, best in pairs])
     return values, indices
 
 
