@@ -311,7 +311,9 @@ class _Judge:
             failed = False
         elif verdict in BAD and family(evaluated.result) == self._kind:
             failed = True
+        contracts = self._evaluator.subject.compare.outputs
         plain = failed is not None and self._kind == "values"
+        plain = plain and all(contract.plain for contract in contracts)
         actual = {name: array.copy() for name, array in evaluated.actual.items()} if plain else {}
         expected = {n: a.copy() for n, a in evaluated.expected.items()} if plain else {}
         return Tried(case, failed, evaluated.inputs, actual, expected)

@@ -43,6 +43,7 @@ BESIDE = {
     "config": (
         "gpuemu_flow.cases.schema",
         "gpuemu_flow.cases.op_schema",
+        "gpuemu_flow.cases.output_contracts",
         "gpuemu_flow.emulator.described",
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
