@@ -82,8 +82,8 @@ STRATEGIES = CORE_STRATEGIES + STRESS_STRATEGIES
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
 PRECISIONS = ("tensor-core", "float32", "input")
-"""What a right op may round to a dtype narrower than float32: the operands of matrix products,
-nothing but its outputs, any step."""
+"""Values that a right op may round to a dtype narrower than float32: ``tensor-core`` the operands
+of matrix products too, ``float32`` only its outputs, ``input`` those of any step."""
 
 INVARIANTS = (
     "shape_preserved", "non_negative", "finite", "no_nan", "no_inf", "symmetric", "normalized",

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 CUBIN, PTXAS, ESTIMATE = "cubin", "ptxas", "estimate"
 METRIC_SOURCES = (CUBIN, PTXAS, ESTIMATE)
-"""Where registers, spills, stack and shared memory come from, best first."""
+"""Sources of the figures for registers, spills, stack and shared memory, the most reliable
+first."""
 
 _ASSUMED_THREADS = 256
 

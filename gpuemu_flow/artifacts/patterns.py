@@ -14,7 +14,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "__syncthreads": ("bar.sync", "barrier.sync", "barrier.cta.sync"),
     "__syncwarp": ("bar.warp.sync",),
 }
-"""What programmers write -> opcodes and functions that stand for it in PTX."""
+"""For each name that programmers use: the opcodes and functions that stand for it in PTX."""
 
 SPILL = "spill"
 """The documented pattern that means real spills, whatever the instruction is called."""

@@ -149,7 +149,7 @@ known to stumble over comes first, layouts and parities last."""
 UNLIKELY = -4.5
 
 BOTH = -6.0
-"""What a second condition costs."""
+"""Added to the logarithm of a cause's prior for a second condition."""
 
 
 def prior(predicate: Predicate) -> float:

@@ -100,7 +100,8 @@ MEMBER: dict[str, Callable[[int], bool]] = {
     "pow2": lambda n: n >= 2 and _is_power_of_two(n),
     "multiple_of_128": lambda n: n > 0 and n % 128 == 0,
 }
-"""Whether a size belongs to a class that concerns one dim alone."""
+"""For each class of sizes that concerns a single dim: the test that tells whether a size belongs to
+it."""
 
 TYPICAL: dict[str, tuple[int, ...]] = {
     "tail": TAIL_SIZES,

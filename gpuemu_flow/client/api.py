@@ -480,7 +480,7 @@ class Client:
 
 
 REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
-"""What the next long request is to be called, for whoever wants to give it up."""
+"""Identifier for the next long request, set by callers that may want to cancel it."""
 
 
 def new_id() -> str:

@@ -21,7 +21,8 @@ from gpuemu_flow.types import Json
 SLICE_SECONDS = 0.1
 GRACE_SECONDS = 5.0
 _SERVICES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-"""What makes ``ci`` write for a service that did not ask for this run."""
+"""Environment variables that ``ci`` must not inherit: they would make it write to a CI service
+whose job did not ask for this run."""
 
 
 def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:

@@ -30,7 +30,7 @@ PING_BYTES = 4096
 MAX_BYTES_IN_PROGRESS = 2 << 30
 MAX_IN_PROGRESS = 4096
 LONGEST_SECONDS = 3600.0
-"""What takes longer is ended: a client of protocol v1 that timed out cannot say so."""
+"""A request that takes longer is ended: a client of protocol v1 that timed out cannot say so."""
 MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second

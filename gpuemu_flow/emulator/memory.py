@@ -10,7 +10,8 @@ from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
 
 GLOBAL_BASE = 0x7F00_0000_0000
-"""Where the arena seems to lie; no emulated address is ever used as one of this process."""
+"""Start of the arena's range of emulated addresses; none of them is ever dereferenced by this
+process."""
 SHARED_BASE = 0x0100_0000_0000
 LOCAL_BASE = 0x0200_0000_0000
 WINDOW = 1 << 36
@@ -22,7 +23,7 @@ UNALLOCATED, UNINITIALISED, WRITTEN, READ_ONLY = 0, 1, 2, 3
 """Shadow states of a byte."""
 
 PATTERN = 0xA5
-"""What memory that nobody wrote holds: neither zero nor a plausible number."""
+"""Byte that fills memory which nobody has written: neither zero nor part of a plausible number."""
 
 
 @dataclass(frozen=True)

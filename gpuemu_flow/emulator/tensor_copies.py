@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.tensor_maps import (
 from gpuemu_flow.emulator.types import WARP, Array
 
 SHARED_ALIGNMENT = 128
-"""What the place of a box in shared memory is a multiple of."""
+"""Alignment in bytes that a box needs in shared memory."""
 
 
 class TensorCopies(Bulk):

@@ -21,7 +21,8 @@ MAX_SINGLE = 12
 """Instructions that are tried one by one; of more, only all together are."""
 
 DRAWS = 4
-"""How often the results of approximate instructions are drawn: all up, all down, at random."""
+"""Number of executions with perturbed results of approximate instructions: all rounded up, all
+down, then at random."""
 
 
 @dataclass(frozen=True)

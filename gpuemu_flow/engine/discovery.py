@@ -350,7 +350,7 @@ SHOWN: dict[str, Callable[[str], object]] = {
     "sized": sizes_in,
     "looked": look_of,
 }
-"""What can be seen of a path, by the part of `Discovered` that names it."""
+"""Functions that look at a path, by the part of `Discovered` whose entries they check."""
 
 
 def _source_of(path: str) -> str:

@@ -47,7 +47,7 @@ WORKER_DEFAULTS = {
     "MKL_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
 }
-"""What programs are given where the environment says nothing; as in `runners.process`."""
+"""Defaults of variables that the environment leaves unset; the same as in `runners.process`."""
 _FEW = 4
 _BITS = 16
 

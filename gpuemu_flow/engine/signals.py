@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 WAKE_SECONDS = 0.2
-"""How long the main thread may sleep at a stretch.
+"""Longest uninterrupted sleep of the main thread.
 
 Python runs a signal's handler between two of the main thread's instructions; a signal that comes
 after the last of them and before the system's wait does not end that wait."""

@@ -37,7 +37,8 @@ WRITE_SECONDS, WRITE_SECONDS_PER_BYTE = 0.6e-3, 4.3e-9
 READ_SECONDS, READ_SECONDS_PER_BYTE = 0.25e-3, 1.2e-9
 _KEEPS_SOME = "keeps some"
 WORTH = 3.0
-"""How many times the cost of keeping the reference must take: not every output is used again."""
+"""Computing outputs again must cost this many times what storing and reading them costs, because
+not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:

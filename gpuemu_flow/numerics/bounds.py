@@ -15,17 +15,17 @@ FACTOR = 8.0
 """Multiple of the measured error that a right op may show."""
 
 ENOUGH = 256
-"""Elements that it takes to tell by their mean square where errors come from."""
+"""Number of elements from which on their mean squared error says where the errors come from."""
 
 LARGER = 1.5
-"""How many times the largest mean square of the draws an op's may be. Half-precision sums of four
-tiles come to three times the mean, other orders of rounding the same operands to 1.2 at most."""
+"""Factor by which an op's mean squared error may exceed the largest one of the draws. Sums of four
+tiles in half precision reach a factor of 3, other orders of rounding the same operands 1.2."""
 
 FAR = 64.0
-"""Square of the distance, in standard deviations, beyond which an element counts no more."""
+"""Largest contribution of one element to the mean of squared errors, in units of its variance."""
 
 FLOOR_SHARE = 0.125
-"""How the quick bound's affine form divides two ulp into a constant and a relative part."""
+"""Share of the quick bound's two ulp that is a constant; the rest is relative to the value."""
 
 
 def growth(longest_dim: int) -> float:
@@ -107,7 +107,7 @@ class Excuse:
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
 
-        A single far element is not its business: the bound sees to it.
+        Clipping keeps a single far element from deciding; the bound of each element finds that.
         """
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():
@@ -118,7 +118,7 @@ class Excuse:
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
         """Tell whether the errors are, over all, no larger than those of rounded operands.
 
-        Too few elements tell nothing.
+        True for fewer than `ENOUGH` elements, which show too little.
         """
         if np.count_nonzero(self.variance) < ENOUGH:
             return True

@@ -39,7 +39,7 @@ ROUNDED_FACTOR = 2.0
 the length of sums: each operand is rounded once, and the draws round as often as the op."""
 
 ACCOUNTED = 16.0
-"""How many times the magnitudes may exceed what the measured error accounts for; see `Spread`."""
+"""Largest factor by which the magnitudes may exceed the measured error's share; see `Spread`."""
 
 
 class Spread:

@@ -90,7 +90,7 @@ _MOST = (28, 22)
 """Cells to the right and upward; where there are more half decades, a cell holds several."""
 _LARGEST_STEP = 26.0
 _GAPS = (36.0, 18.0)
-"""How far apart labels must be."""
+"""Least distances between labels, in pixels: horizontal, vertical."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ LEVELS = {
     "5": "up to 1000 x",
     "6": "beyond, NaN or Inf",
 }
-"""What a character of a heat map's row means; 4 and above fail."""
+"""Meaning of each character in a row of a heat map; 4 and above stand for failures."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gpuemu_flow.runners.arena import Slot
 from gpuemu_flow.types import DTYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
-"""What reading an answer raises when it is not of the agreed form."""
+"""Exceptions that show that an answer has not the agreed form."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20

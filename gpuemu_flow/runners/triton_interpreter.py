@@ -30,7 +30,8 @@ SWITCH = "TRITON_INTERPRET"
 ORDER = "GPUEMU_TRITON_ORDER"
 """``sequential`` runs the programs of a grid in their order; else they are shuffled."""
 CONFIGURATION = "GPUEMU_TRITON_CONFIG"
-"""Which configuration of an autotuned kernel runs: its place in the list, from 0."""
+"""Environment variable with the index, from 0, of the configuration that autotuned kernels run
+with."""
 _ALIGNMENT = 128
 
 

@@ -64,7 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt_rn": np.sqrt,
     "sub_rn": np.subtract,
 }
-"""What a kernel may call as ``libdevice.NAME``: float32 and float64, as on a GPU."""
+"""Functions that a kernel may call as ``libdevice.NAME``, in float32 and float64 as on a GPU."""
 
 
 class Libdevice:

@@ -65,7 +65,7 @@ def total(x):
 
 @dataclass
 class Ran:
-    """What a pytest process said."""
+    """Exit status and output of a pytest process."""
 
     code: int
     text: str
