@@ -190,7 +190,7 @@ class Case:
 
     @property
     def numel(self) -> int:
-        """Return elements over all inputs."""
+        """Return the number of elements of all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -201,7 +201,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Return bytes of all inputs."""
+        """Return the bytes of all inputs."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -214,7 +214,7 @@ class Case:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Case:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         inputs = tuple(InputSpec(**{**i, "shape": tuple(i["shape"])}) for i in data["inputs"])
         dims = tuple((str(n), int(v)) for n, v in data["dims"])
         return cls(**{**data, "inputs": inputs, "dims": dims})
@@ -234,7 +234,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """Return the part of this case that action keys hold: all but its place in the sequence."""
+        """Return the part that action keys contain: all but the place in the sequence."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out
@@ -283,7 +283,7 @@ class Failure:
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
-        """Make a failure of what a check of a kernel found."""
+        """Make a failure from a finding of a kernel check."""
         return cls(kind, str(finding), finding=finding)
 
 
@@ -317,7 +317,7 @@ class ErrorStats:
 
     @property
     def unjudged(self) -> float:
-        """Return share of the elements without a verdict."""
+        """Return the share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
@@ -381,7 +381,7 @@ class CheckResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Return the notes and, as the last of them, what programs wrote: as JSON has them."""
+        """Return the notes, followed by the programs' own output, as JSON has them."""
         written = (("printf", self.printed), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
@@ -403,7 +403,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         stats = {
             name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
         }
@@ -430,7 +430,7 @@ def weak_to_json(output: WeakOutput) -> dict[str, Json]:
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s form; another raises KeyError, TypeError or ValueError."""
+    """Rebuild from `weak_to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])

@@ -45,7 +45,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """Return new minus old; None when one of them is unknown."""
+        """Return the new figure minus the old one; None when one of them is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property

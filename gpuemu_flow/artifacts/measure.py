@@ -30,7 +30,7 @@ from gpuemu_flow.errors import Problem
 
 @dataclass(frozen=True)
 class Artifact:
-    """All that there is of one compiled source for one architecture.
+    """Everything known of one compiled source for one architecture.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Artifact:
 
 @dataclass
 class Measurement:
-    """Kernels of one artifact, and what could not be read of it."""
+    """Kernels of one artifact, and problems of reading it."""
 
     kernels: list[KernelView] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Figures of one kernel, each record from one source, and never two sources mixed."""
+"""Figures of one kernel; those of its resources come from a single source each, never from two."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class KernelMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:

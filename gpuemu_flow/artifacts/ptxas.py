@@ -66,7 +66,7 @@ class KernelUsage:
 
 @dataclass
 class PtxasReport:
-    """All that one run of ptxas said.
+    """All output of one run of ptxas.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class SassListing:
         return {name: self.histogram(name) or {} for name in self.functions}
 
     def spills(self, name: str) -> int:
-        """Return instructions annotated as spills; 0 for a listing without annotations."""
+        """Count the instructions annotated as spills; 0 for a listing without annotations."""
         return sum(instruction.spill for instruction in self.functions.get(name, ()))
 
 

@@ -66,7 +66,7 @@ class KernelView:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelView:
-        """Rebuild from `to_json`'s form.
+        """Rebuild from the result of `to_json`.
 
         Raises
         ------

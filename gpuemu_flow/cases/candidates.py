@@ -1,4 +1,4 @@
-"""Smaller versions of a failing case, and the search that asks of each, once, if it still fails."""
+"""Smaller versions of a failing case, and the search that asks once for each if it still fails."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """Say it for people, with counts."""
+        """Return the cause as a sentence for people, with counts."""
         n = self.counts
         if not self.stated:
             return f"seen with: {self.counted}"
@@ -103,7 +103,7 @@ class Cause:
 
     @classmethod
     def from_json(cls, data: Json) -> Cause:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         return cls(
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),

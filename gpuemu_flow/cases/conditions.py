@@ -35,7 +35,7 @@ class Condition(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Say for people: ``N is not a multiple of 128``."""
+        """Return the condition in words: ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 

@@ -59,7 +59,7 @@ Feature = tuple[str, str | int | None, str]  # what kind of pair or single, and 
 
 
 class Designer:
-    """Chooses what comes together, case after case, until every pair has been met.
+    """Chooses combinations of features, case after case, until every pair has occurred.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """One case as conditions see it.
+    """Facts of one case that conditions are tested on.
 
     Attributes
     ----------

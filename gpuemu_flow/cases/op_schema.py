@@ -167,7 +167,7 @@ def plain_shapes_schema(
 
 
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
-    """Return the schema held to exactly the given shapes, one schema for each.
+    """Restrict the schema to exactly the given shapes; return one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
     (``7x3x5`` for a matmul of M, K, N). Otherwise, when all tensors share one list of dims, as

@@ -79,7 +79,10 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield cases without end, beginning with those of `plan_cases`; same parameters, errors."""
+    """Yield cases without end, of which the first are those of `plan_cases`.
+
+    Parameters and errors are those of `plan_cases`.
+    """
     known_dtype = canonical_dtype(dtype)
     if known_dtype is None:
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
@@ -125,7 +128,7 @@ def _cases(
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
-    """Return the strategy of the inputs that a case is not about."""
+    """Return the strategy of the inputs that a case does not single out."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
 
@@ -189,7 +192,7 @@ def _random(
 def inputs_of(
     schema: OpSchema, dtype: str, combination: Combination, sizes: Sizes, *, companion: str
 ) -> tuple[tuple[InputSpec, ...], str | None]:
-    """Return the inputs of a case and the name of the one that it is about (None = all)."""
+    """Return the inputs of a case and the name of the one that it singles out (None = all)."""
     strategy, layout, target = combination.strategy, combination.layout, combination.target
     if strategy == companion and layout == "contiguous":
         target = None  # the other inputs would be no different

@@ -124,7 +124,7 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes by which a dim can stand for one of the classes `PER_DIM`, best first."""
+    """Return the sizes by which a dim can represent one of the classes `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -158,7 +158,7 @@ def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, 
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return sizes for a dim that a case is not about: small, above 1 where possible."""
+    """Return sizes for a dim that a case does not single out: small, above 1 where possible."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(sorted(listed, key=lambda n: (n <= 1, n == 0)))
@@ -218,7 +218,7 @@ class ShapePlanner:
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
-        """Return sizes for one more case of a class.
+        """Choose sizes for one more case of a class.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""``gpuemu-flow baseline``: keep what is true now under a name, to compare with later."""
+"""``gpuemu-flow baseline``: store the present results under a name, to compare with later."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def restart() -> None:
 @daemon.command()
 @format_option("text", "json")
 def status(output_format: str) -> None:
-    """Say whether the daemon lives and answers; exit code 3 when not."""
+    """Say whether the daemon runs and answers; exit code 3 when not."""
     from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 

@@ -73,7 +73,7 @@ CALLER: ContextVar[dict[str, str] | None] = ContextVar("gpuemu_caller", default=
 
 
 def code_of_caller() -> dict[str, str]:
-    """`code_of` the file of the user's own that called this package; empty where there is none."""
+    """Return `code_of` the user's own file that called this package; empty when there is none."""
     known = CALLER.get()
     if known is not None:
         return known
@@ -86,7 +86,7 @@ def code_of_caller() -> dict[str, str]:
 
 
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is the user's: none of ours, of Python's or of an installed package."""
+    """Tell whether a file is the user's: not ours, Python's or an installed package's."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)

@@ -56,7 +56,7 @@ class TritonKernel:
 
 @dataclass(frozen=True)
 class Allow:
-    """A lint rule that a kernel may break, and why; `line` is where that is written."""
+    """A lint rule that a kernel may break, the reason, and the `line` that says so."""
 
     rule: str
     reason: str

@@ -1,4 +1,4 @@
-"""``[[ops]]``, from checked keys to the model, with the defaults of ``[validation]`` filled in."""
+"""Parse ``[[ops]]``: from checked keys to the model, with defaults from ``[validation]``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Table = Mapping[str, Json]
 
 
 def unique_names(items: list[Json], key: str, out: Reporter) -> None:
-    """Report names that cannot be told from tasks, and names given twice."""
+    """Report names that look like tasks, and names given twice."""
     first: dict[str, int] = {}
     for place, item in enumerate(items):
         name = item.get("name") if item is not INVALID else None
@@ -80,7 +80,7 @@ class OpParser:
         self.modules = Modules(self.programs)
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
-        """Return all ops that could be made sense of; what is wrong with the others is reported."""
+        """Return all ops that could be parsed; report the problems of the others."""
         unique_names(items, "ops", self.out)
         parsed = []
         for place, table in enumerate(items):
@@ -92,7 +92,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """Return one op; None when a problem was reported that leaves nothing to build."""
+        """Return one op; None if its problems leave nothing to build, once they are reported."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
@@ -150,7 +150,7 @@ class OpParser:
         )
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return execution mode, the program under test, and why it cannot be run here."""
+        """Return the execution mode, the program under test, and why it cannot run here."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -175,7 +175,7 @@ class OpParser:
         return mode, op, "" if op else reason
 
     def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
-        """Return input names and schema; where only one is given, the other follows from it."""
+        """Return the input names and the schema; if only one is given, derive the other from it."""
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):
@@ -204,7 +204,7 @@ class OpParser:
     def check_names(
         self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath
     ) -> None:
-        """Hold keyword arguments, mutated inputs and keyword calls against the input names."""
+        """Check keyword arguments, mutated inputs and keyword calls against the input names."""
         for name in table.get("kwargs", {}):
             if name in names:
                 text = f"kwargs has {shown(name)}, which is an input"

@@ -1,4 +1,4 @@
-"""The one reader of TOML that knows places: lines of keys, and the spans of whole statements."""
+"""The only reader of TOML that knows places: lines of keys, and spans of whole statements."""
 
 from __future__ import annotations
 
@@ -313,5 +313,5 @@ def scan(text: str) -> Positions:
 
 
 def positions(text: str) -> Mapping[KeyPath, int]:
-    """From each key path of a TOML text to its line; see `Positions.line` for nearest ancestors."""
+    """Map each key path of a TOML text to its line; see `Positions.line` for nearest ancestors."""
     return scan(text).lines

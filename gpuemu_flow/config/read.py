@@ -118,7 +118,7 @@ def _decode(data: bytes, out: Reporter) -> str | None:
 
 
 def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
-    """The raw tables of a text; sets the positions of `out`. None once a problem is reported."""
+    """Parse a text into raw tables, and set the positions of `out`."""
     found = scan(text)
     out.positions = found
     if found.too_deep:

@@ -1,4 +1,4 @@
-"""Check that what a client submits fits the op: names, shapes and dtypes as declared."""
+"""Check that submitted inputs fit the op: names, shapes and dtypes as declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """UsageError where inputs lack a name of the op's or have one that it does not know.
+    """Raise UsageError if inputs lack a name of the op's or have one that it does not know.
 
     An op that says nothing of its inputs takes any.
     """
@@ -50,7 +50,7 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 
 
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
-    """UsageError where inputs of a client's own are not what the op's table declares.
+    """Raise UsageError if a client's own inputs are not what the op's table declares.
 
     The sizes that a schema lists are those that are tried; others are taken too, as long as equal
     dims have equal sizes, fixed ones theirs, and multiples are kept. Cases that were handed out

@@ -1,4 +1,4 @@
-"""Failures that the daemon saw, written as records that every command understands."""
+"""Write failures that the daemon saw as records that every command understands."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Asynchronous(Warps):
     """
 
     def begin(self, block_ids: Array) -> None:
-        """Set up a batch without copies under way."""
+        """Start a batch with no copies under way."""
         super().begin(block_ids)
         self._group = np.zeros(self.full.shape, np.int32)
         self._copies: list[_Copy] = []
@@ -74,11 +74,11 @@ class Asynchronous(Warps):
         )
 
     def commit_copies(self, mask: Array | None) -> None:
-        """Close the group of copies that a thread has started."""
+        """Close the current group of copies of each thread."""
         self._group += self.spread(self.full if mask is None else mask)
 
     def wait_copies(self, pending: int, mask: Array | None, *, everything: bool) -> None:
-        """Deliver all but the latest groups.
+        """Deliver all but the latest groups of copies.
 
         Parameters
         ----------

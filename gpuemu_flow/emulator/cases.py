@@ -65,7 +65,7 @@ def launch_cases(
 
 
 def can_share(program: Program) -> bool:
-    """Tell whether the cases of one launch cannot notice each other.
+    """Tell whether the cases of one launch cannot influence each other.
 
     They could where threads look at a clock, or where a thread that waits for another is given
     turns according to who else is there.

@@ -23,7 +23,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class KernelCoverage:
-    """One kernel's instructions.
+    """Coverage of one kernel's instructions.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class KernelCoverage:
 
 
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
-    """Look at every kernel of a PTX file.
+    """Examine every kernel of a PTX file.
 
     Returns
     -------

@@ -57,7 +57,7 @@ class Finding:
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
-        """Give the finding as data that outlives the kernel.
+        """Return the finding as data that outlives the kernel.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Return source file and line, or the PTX line where there is no line information."""
+        """Return the source file and line, or the PTX line if there is no line information."""
         return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
 
 
@@ -105,5 +105,5 @@ _WHOLE = ("order", "trap", *DOUBTS)
 
 
 def show_index(index: tuple[int, int, int]) -> str:
-    """Show a block or thread index: ``3``, or ``(3, 1, 0)`` where more than x counts."""
+    """Format a block or thread index: ``3``, or ``(3, 1, 0)`` if y or z is used."""
     return str(index[0]) if index[1:] == (0, 0) else f"({index[0]}, {index[1]}, {index[2]})"

@@ -76,7 +76,7 @@ class Inverted:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: a result that nobody wants."""
+    """``_``: an operand that discards the result."""
 
 
 Operand = Register | Immediate | Special | Symbol | Group | Memory | TensorPlace | Inverted | Sink
@@ -93,7 +93,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """Return source file and line, or the PTX line where there is no line information."""
+        """Return the source file and line, or the PTX line if there is no line information."""
         if self.line:
             return f"{self.file.rpartition('/')[2]}:{self.line}"
         return f"PTX line {self.ptx_line}"
@@ -202,7 +202,7 @@ class Program:
     max_threads: int = 0
 
     def place(self, step: int) -> Place:
-        """Say where a step stands."""
+        """Return the place of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0

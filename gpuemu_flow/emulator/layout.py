@@ -77,7 +77,7 @@ def lay_out_parameters(function: Function) -> tuple[list[Parameter], int]:
 
 
 def check_size(variable: Variable, module: Module) -> int:
-    """Take a variable's size; an error when it is unknown or absurd."""
+    """Return a variable's size; raise an error if it is unknown or absurd."""
     size = variable.size_bytes
     if size is None or size > MAX_VARIABLE_BYTES:
         raise unsupported(

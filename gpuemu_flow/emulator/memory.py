@@ -51,7 +51,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind it."""
+        """Return the offset of the first byte behind it."""
         return self.start + self.size
 
 
@@ -78,13 +78,13 @@ class Arena:
         self._end = ALIGNMENT
 
     def reserve(self, size: int) -> int:
-        """Keep a piece for allocations to come; returns where it starts."""
+        """Reserve a piece for later allocations; return its start."""
         start = self._end
         self._end += size
         return start
 
     def rewind(self, top: int) -> None:
-        """Allocate from a place in a reserved piece on."""
+        """Continue allocation at a place in a reserved piece."""
         self._top = top
 
     def allocate(
@@ -125,18 +125,18 @@ class Arena:
         return GLOBAL_BASE + start
 
     def read(self, buffer: Buffer) -> Array:
-        """Take what a buffer holds now."""
+        """Return the present content of a buffer."""
         return self.data[buffer.start : buffer.end]
 
     def find(self, low: int, high: int) -> Buffer | None:
-        """Find the buffer that holds all offsets from `low` up to but not with `high`."""
+        """Find the buffer that holds all offsets from `low` to `high`, `high` excluded."""
         for buffer in self.buffers:
             if buffer.start <= low and high <= buffer.end:
                 return buffer
         return None
 
     def describe(self, offset: int) -> str:
-        """Say where an offset lies: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
+        """Describe the place of an offset: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
         if not self.buffers:
             return "no buffer"
 
@@ -148,7 +148,7 @@ class Arena:
 
 
 class SideBySide:
-    """An arena as several cases share it: the n-th allocations of all cases adjoin.
+    """An arena shared by several cases: their n-th allocations lie side by side.
 
     An access of one instruction then stays near buffers of one kind, whichever cases it is of.
 
@@ -168,7 +168,7 @@ class SideBySide:
 
     @staticmethod
     def room(sizes: list[int]) -> int:
-        """Give the bytes that lying side by side takes beyond what an arena counts on."""
+        """Return the bytes that this order of allocations needs beyond those of single arenas."""
         return ALIGNMENT * len(sizes)
 
     @property
@@ -182,7 +182,7 @@ class SideBySide:
         return self._arena.data
 
     def begin_case(self) -> None:
-        """Go on to the next case."""
+        """Begin the allocations of the next case."""
         self._case += 1
         self._calls = 0
 
@@ -198,7 +198,7 @@ class SideBySide:
 
 
 def describe_in(buffer: Buffer, offset: int) -> str:
-    """Say where an offset lies as seen from one buffer."""
+    """Describe the place of an offset relative to one buffer."""
     into = offset - buffer.start
     if into < 0:
         return f"{-into:,} bytes before {buffer.name} ({buffer.size:,} bytes)"
@@ -214,5 +214,5 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 
 def guard_bytes(size: int) -> int:
-    """Choose how much nothing lies on either side of a buffer; reserved, never touched."""
+    """Return the size of the guard zones of a buffer: reserved, never touched."""
     return min(max(size, 1 << 16), 1 << 20)

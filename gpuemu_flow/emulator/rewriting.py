@@ -1,4 +1,4 @@
-"""Programs with other steps in place of some, their branches led to the right places."""
+"""Replace steps of a program by others, and adjust its branches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rewritten(
 
 
 def new_register(program: Program, extra: Sequence[str], type_name: str) -> Register:
-    """Give the next register behind those that were added already."""
+    """Return a new register, numbered behind those that were added already."""
     return Register(len(program.register_types) + len(extra), type_name)
 
 

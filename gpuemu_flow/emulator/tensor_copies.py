@@ -128,7 +128,7 @@ class TensorCopies(Bulk):
     def check_tensor_map(
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
-        """Look at the maps of ``cp.async.bulk.prefetch.tensor``."""
+        """Check the maps of ``cp.async.bulk.prefetch.tensor``."""
         active = self.spread(self.live if mask is None else mask)
         where = self.spread(address).reshape(-1)
         for lane in np.flatnonzero(active).tolist():
@@ -159,5 +159,5 @@ class TensorCopies(Bulk):
         self.fence(active)
 
     def fence(self, mask: Array | None) -> None:
-        """Take a fence that other blocks can see."""
+        """Execute a fence that other blocks can see."""
         raise NotImplementedError

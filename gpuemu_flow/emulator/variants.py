@@ -1,4 +1,4 @@
-"""Other things that a GPU may do with the same PTX: fused operations, approximate results.
+"""Other legal executions of the same PTX on a GPU: fused operations, approximate results.
 
 A kernel whose verdict depends on them has no verdict: it flips with the compiler or the hardware.
 """
@@ -27,7 +27,7 @@ down, then at random."""
 
 @dataclass(frozen=True)
 class Variant:
-    """One other way to execute a kernel.
+    """One alternative way to execute a kernel.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Evidence that verdicts rest on, looked at before anything runs and again at the end.
+"""Digests of what verdicts rest on, taken before a run and checked again at its end.
 
 The reference, the configuration and our own code decide what passes. An op that got at one of them
 while it ran would be judged by what it made of it.
@@ -40,7 +40,7 @@ class Evidence:
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
     ) -> Evidence:
-        """Look at all that the tasks of `todo` will be judged by.
+        """Take the digests of all that the tasks of `todo` will be judged by.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Evidence:
         return cls(judge, {path: table.digest(path) for path in config}, references)
 
     def changed(self, files: FileTable) -> dict[str, Problem]:
-        """Return why the verdict of a comparison does not count, by its task."""
+        """Map each comparison whose verdict does not count to the problem that explains why."""
         common = ""
         if own_code.digest(files) != self.judge:
             common = "gpuemu-flow's own code"

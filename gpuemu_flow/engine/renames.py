@@ -1,4 +1,4 @@
-"""Ops that were given another name: their results are taken over, and nothing runs."""
+"""Ops that were renamed: their results are taken over, and nothing runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMELESS = (stages.GENERATE, stages.OP, stages.REFERENCE, stages.COMPARE, stage
 
 
 def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
-    """Return the tasks of ops that nothing but the name tells from an op that is gone.
+    """Match each new op that differs from a removed one in nothing but its name.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event, so that whatever runs ends in good order."""
+"""SIGINT and SIGTERM as an event, so that a run can end in an orderly way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients against those of a reference's own, in any framework."""
+"""Gradients compared with a reference's own, in any framework."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compare_gradients(
     rtol: float | None,
     precision: str,
 ) -> dict[str, ValidationResult]:
-    """Judge gradients by what a reference allows for.
+    """Judge gradients by the error that the reference's own rounding causes.
 
     In a narrow dtype, frameworks round each step of a backward pass. What this makes of the result
     is measured where the reference's source can be rewritten; elsewhere the documented table

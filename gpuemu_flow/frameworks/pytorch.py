@@ -58,7 +58,7 @@ def validate_custom_autograd_function(
     *,
     reference: Callable[..., Any] | None = None,
 ) -> CheckOutcome:
-    """Check a ``torch.autograd.Function``: forward, backward, and backward of a double call.
+    """Check a ``torch.autograd.Function``: its forward pass, and its gradients in float64.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ _context = plain_context(ADAPTER)
 
 
 def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
-    """Validate what an op gives, and on request its backward pass.
+    """Validate the output of an op and, on request, its backward pass.
 
     ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges by
     the daemon's reference what the body sets as ``context["output"]``; without a client, one for

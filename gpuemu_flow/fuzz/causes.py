@@ -1,4 +1,4 @@
-"""Causes of the failures of a report: found out by an experiment once, and kept."""
+"""Causes of the failures of a report, found by an experiment once and stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Judged = tuple[Case, CheckResult]
 
 @dataclass
 class Effort:
-    """The time that a report's experiments may take together, and what it did not suffice for.
+    """The time that a report's experiments may take together, and the ops it did not suffice for.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Effort:
 
     @property
     def over(self) -> bool:
-        """Tell whether another experiment is too much."""
+        """Tell whether there is no time for another experiment."""
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
@@ -88,7 +88,7 @@ class Effort:
 
 
 def family(result: CheckResult) -> str:
-    """Name the family of a failure: wrong values of any kind are one, each way to crash another."""
+    """Return the family of a failure: ``values`` for wrong values of any kind, else its reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -98,7 +98,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """Return new cases that may be run per op to confirm a cause; 0 for none."""
+    """Return the number of new cases per op that may be run to confirm a cause; 0 for none."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -166,7 +166,7 @@ def causes_of(
     cancel: Event | None = None,
     effort: Effort | None = None,
 ) -> tuple[Cause, ...]:
-    """The causes of one op's failures, stated ones first; empty where nothing is known of them."""
+    """Return the causes of one op's failures, stated ones first; empty if none is known."""
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
     from gpuemu_flow.fuzz.experiment import Budget  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415

@@ -58,12 +58,12 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether it fails as before, or in another way."""
+        """Tell whether the op fails on the case, in the recorded way or another."""
         return self.result.verdict in BAD
 
     @property
     def exit_code(self) -> int:
-        """1 while it fails, 0 once it passes, 4 where there is no verdict on it."""
+        """Return 1 if it still fails, 0 if it passes, 4 if there is no verdict."""
         if self.still_fails:
             return 1
         return 0 if self.result.verdict is Verdict.PASSED else 4
@@ -116,7 +116,7 @@ class FailureLog:
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run judged (not those that it found judged); warnings."""
+    """Record the failing cases that a run itself judged, and return warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
         return []
@@ -156,7 +156,7 @@ def inputs_dropped(workspace: Workspace) -> list[Problem]:
 
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
-    """Failures that a seed or an id names, newest first, those that were shrunk from others last.
+    """Find failures by seed or id, newest first; those shrunk from others come last.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """`find_failures`, held to a dtype or a case; made from seed and op where none is recorded."""
+    """Find failures of one dtype or case as `find_failures` does; if none, make one from a seed."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -284,7 +284,7 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in every setting that may show them.
+    """Run recorded failures again, on their exact inputs, in each setting that may show them.
 
     The plainest setting that shows all that was recorded tells most; where none does, the plainest
     one in which the op fails at all.

@@ -1,4 +1,4 @@
-"""A case from the words that a report printed for it, without a record: in a fresh clone."""
+"""Make a case from the words that a report printed for it, without a record: in a fresh clone."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _whole(schema: OpSchema, seed: int, dtype: str, inputs: tuple[InputSpec, ...
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """The case with a seed among those that the workspace's own master seed gives; one at most."""
+    """Return the case with a seed, if the workspace's master seed gives one."""
     cases = iterate_cases(
         subject.schema,
         seed=subject.seed,
@@ -106,7 +106,7 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Records of the cases that a seed and an op name, as if they had been found by ``run`` here.
+    """Make records of the cases with a seed, as if ``run`` had found them here.
 
     Raises
     ------

@@ -108,16 +108,16 @@ class FuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Return cases that failed or ended in an error, by number."""
+        """Return the cases that failed or ended in an error, by number."""
         return sorted(self._failures, key=attrgetter("number"))
 
     @property
     def passing(self) -> list[Case]:
-        """Return cases that passed, by number; of many an even choice."""
+        """Return the cases that passed, by number; of many, an evenly spaced choice."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:
-        """Return cases by dtype, class of shapes, layout and strategy."""
+        """Count the cases by dtype, class of shapes, layout and strategy."""
         return {
             what: self.coverage.by(aspect)
             for what, aspect in (

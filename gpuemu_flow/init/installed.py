@@ -37,7 +37,7 @@ class Origin:
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """Return the requirement, asking for extras of the package too."""
+        """Return the requirement with extras of the package added."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 

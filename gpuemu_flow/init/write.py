@@ -1,4 +1,4 @@
-"""Writing several files into a folder: all of them or none, and nothing over what is there."""
+"""Write several files into a folder: all of them or none, and replace no existing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on one case, from its outputs and the reference's: runs in a worker process."""
+"""The verdict on one case, from its outputs and the reference's; runs in a worker process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class OpTraits:
-    """The kind of op that the ``auto`` tolerance has to do with.
+    """Traits of an op that the ``auto`` tolerance depends on.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class OpTraits:
 
 @dataclass(frozen=True)
 class Criteria:
-    """The references of one case's outputs; see `numerics.compare.check_outputs`."""
+    """Arguments by which `numerics.compare.check_outputs` judges one case's outputs."""
 
     tolerance: Mapping[str, Tolerance] | Envelope
     policy: Policy
@@ -135,7 +135,7 @@ class Judge:
         *,
         explain: bool = True,
     ) -> CheckResult:
-        """Return the verdict on one case's outputs; its inputs are made when they are not given.
+        """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
         longer than all else. Outputs of variants (`numerics.variants`) are judged too: where one
@@ -202,7 +202,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Choose the references of a case's outputs; `actual` decides among several dtypes."""
+        """Choose the criteria of a case's outputs; `actual` decides among several dtypes."""
         given = actual or {}
         dtypes = {
             name: self._dtype(name, given.get(name), values) for name, values in expected.items()
@@ -212,7 +212,7 @@ class Judge:
         return Criteria(tolerance or self._tolerances, self._policy, dtypes)
 
     def allowed_dtypes(self, expected: Arrays) -> dict[str, list[str]]:
-        """Dtypes that each output may have, the likeliest first."""
+        """Return the dtypes that each output may have, the likeliest first."""
         return {
             name: self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
             for name, values in expected.items()
@@ -304,7 +304,7 @@ def judge_case(
     *,
     explain: bool = True,
 ) -> CheckResult:
-    """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
+    """Return the verdict on one case's outputs; an error if `Judge.check` does not finish."""
     try:
         return judge.check(case, actual, expected, inputs, explain=explain)
     except Exception as error:

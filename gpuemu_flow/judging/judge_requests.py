@@ -1,4 +1,4 @@
-"""Questions to the judge beside the reference, as work that a supervisor can try again."""
+"""Requests to the judge beside the reference, as work that a supervisor can try again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Setup:
     facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {**vars(self), "compare": self.compare.to_json()}
 
 
@@ -64,7 +64,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """A request to the service.
+    """Cases that a request to the service is about, and the places of their tensors.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """Return the name by which an attempt is known."""
+        """Return the index under which attempts at these cases are reported."""
         return self.cases[0].index
 
 
@@ -166,7 +166,7 @@ class Evaluation:
 
 
 class JudgeRequest:
-    """A question on cases; the service is made ready for them first where it is not.
+    """A request about cases; prepares the service for them first if needed.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ class JudgeRequest:
         self._failed: Attempt | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Make the service ready; see `Work`."""
+        """Prepare the service for the cases; see `Work`."""
         self._begun_in = worker_client
         self._waiting = False
         self._failed = None
@@ -246,7 +246,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs lie where `PreparedBatch.slots` then says; failures show later."""
+        """Wait until the inputs lie where `PreparedBatch.slots` says; failures show later."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return
@@ -262,7 +262,7 @@ class JudgeRequest:
             self._failed = worker_client.broken(self.about.index)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Ask, and take the answer; see `Work`."""
+        """Send the request, and take the answer; see `Work`."""
         self.wait_prepared()
         if self._failed is not None:
             return self._failed

@@ -1,4 +1,4 @@
-"""Judge a case whose reference does not live through it, one step after the other.
+"""Judge a case that ends the reference's process, one step after the other.
 
 When the reference's process ends while a case is judged in one go, nobody can tell which step ended
 it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or

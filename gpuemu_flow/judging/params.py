@@ -1,4 +1,4 @@
-"""The ``compare`` part of an op's configuration, by which its outputs are judged, as a type."""
+"""Type of the ``compare`` part of an op's configuration, by which its outputs are judged."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class CompareParams:
     reference_dtype: str | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
         return {**vars(self), **lists, "tolerances": tolerances}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
-        """Rebuild from `to_json`'s form; TypeError when it is not that."""
+        """Rebuild from the result of `to_json`; TypeError when it is not that."""
         given = cls(**data)
         return replace(given, invariants=tuple(given.invariants), mutates=tuple(given.mutates))

@@ -29,7 +29,7 @@ FLOOR_SHARE = 0.125
 
 
 def growth(longest_dim: int) -> float:
-    """Return ``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
+    """Return ``1 + sqrt(n) / 8``, a model of how rounding errors accumulate over a dim of n."""
     return 1.0 + math.sqrt(longest_dim) / 8.0
 
 
@@ -51,7 +51,7 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 
 @dataclass(frozen=True)
 class QuickBound:
-    """Never above the envelope, and known without evaluating anything.
+    """A lower bound of the envelope that needs no evaluation of the reference.
 
     ``8 g u |r| + 2 ulp(r) + 8 g least``, without the first term and the factor for exact ops.
 
@@ -88,7 +88,7 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Conditions on an op under which its operands' rounding excuses it.
+    """Conditions under which the rounding of an op's operands excuses its errors.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class ElementBound:
 
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
-    """The quick bound of an output in that format, for inputs of at most `longest_dim` a dim."""
+    """Return the quick bound of an output in that format; `longest_dim` is that of any input."""
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))
     relative = FACTOR * growth(longest_dim) * unit(fmt)

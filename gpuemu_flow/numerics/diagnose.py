@@ -1,4 +1,4 @@
-"""Explains a failing output: where its errors lie, and what they have in common.
+"""Explain a failing output: where its errors lie, and what they have in common.
 
 Everything is derived from the output, the reference's and the inputs of one case; what cases have
 in common is `cases.features`' work. The number of values looked at does not grow with the tensor;

@@ -1,4 +1,4 @@
-"""Measures a case's envelope: the reference evaluated on perturbed inputs and in float32."""
+"""Measure a case's envelope: evaluate the reference on perturbed inputs and in float32."""
 
 from __future__ import annotations
 

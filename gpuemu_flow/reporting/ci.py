@@ -67,7 +67,7 @@ class Request:
 
     @property
     def mode(self) -> str:
-        """Name of what is checked."""
+        """Name what is checked: ``quick``, ``all`` or the selected words."""
         return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
 
 
@@ -78,7 +78,7 @@ def check(
     environ: Mapping[str, str] = os.environ,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Bring what was asked for up to date and say what was found.
+    """Bring the requested tasks up to date and report on them.
 
     Failing cases and the history are recorded. `announce` is called with an op's name before new
     cases are run to find the cause of its failures.

@@ -77,7 +77,7 @@ def render(
     folder: Path,
     file_name: str = "",
 ) -> PytestExport:
-    """Return the test of a failure.
+    """Return the test file of a failure, with its tensors.
 
     The op is loaded from where it lies now: paths below the workspace are written relative to
     `folder` when that lies in the workspace too, so that the test can be committed with it.

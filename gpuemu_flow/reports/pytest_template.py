@@ -1,4 +1,4 @@
-"""The fixed parts of an exported test: plain Python that needs numpy alone, and no value of a case.
+"""The fixed parts of an exported test: plain Python that needs only numpy.
 
 What differs from case to case is assigned to constants above these parts, written as literals by
 `pytest_export`. Names in capitals are these constants.

@@ -68,7 +68,7 @@ class ReportBuilder:
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """Return the result of one op and dtype, or None when its comparison never ended."""
+        """Return the result of one op and dtype, or None if its comparison did not finish."""
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
         except StoreError:
@@ -101,7 +101,7 @@ class ReportBuilder:
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """Return the result of one lint and its problems, or None when it never ended."""
+        """Return the result of one lint and its problems, or None if it did not finish."""
         # What describes kernels is loaded only where there is one.
         from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
 

@@ -101,13 +101,13 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Estimate how often the op fails over seeds; cases without a verdict do not count."""
+        """Estimate how often the op fails over seeds, ignoring cases without a verdict."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 
     @property
     def cases_per_s(self) -> float:
-        """Return cases per second of wall time."""
+        """Return the number of cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Json]:

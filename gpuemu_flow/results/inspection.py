@@ -1,4 +1,4 @@
-"""Facts of a workspace that is not run: reasons to run, tasks, counts, sizes."""
+"""Facts of a workspace without a run: reasons to run, tasks, counts, sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One result model for every writer: what a run found, per op and dtype, and each failing case."""
+"""One result model for every writer: verdicts per op and dtype, and each failing case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 
 
 class Absence(str, Enum):
-    """A reason why something that is configured was not looked at."""
+    """A reason why something configured has no verdict."""
 
     NONE = ""
     UNABLE = "unable"
@@ -42,7 +42,7 @@ class CaseFailure:
 
     @property
     def source(self) -> CodePlace | None:
-        """The line of a kernel's source that is at fault, where a check of the kernel found it."""
+        """Return the line of a kernel's source that a check of the kernel found, or None."""
         for failure in self.result.failures[:1]:
             if failure.finding is not None and failure.finding.place.is_inside:
                 return failure.finding.place
@@ -127,11 +127,11 @@ class OpResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict on it, if there is none."""
+        """Return the reason why it has no verdict, if it has none."""
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Warn of comparisons that say less than they seem to."""
+        """Yield warnings about comparisons that prove less than they seem to."""
         for name in self.loose:
             message = f"the tolerance is larger than all that it judges: zeros for {name!r} pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
@@ -184,7 +184,7 @@ class KernelResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict on it, if there is none."""
+        """Return the reason why it has no verdict, if it has none."""
         return _absence(self.verdict, self.absence)
 
 
@@ -220,7 +220,7 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """0 passed, 1 a check failed, 3 something crashed, 4 nothing validated, 130 interrupted."""
+        """Return 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
         verdicts = {result.verdict for result in self.results}
         verdicts |= {kernel.verdict for kernel in self.kernels}
         if self.interrupted:

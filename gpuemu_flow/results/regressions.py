@@ -48,7 +48,7 @@ class Regression:
 
     @property
     def sentence(self) -> str:
-        """Say for people what got worse, by how much, and since when."""
+        """Say in a sentence what got worse, by how much, and since when."""
         change = self.message if self.kernel else f"{self.what} {self.old} -> {self.new}"
         since = f"against {self.baseline}" if self.baseline else "since the last run"
         return f"{self.subject}: {change} {since}"

@@ -1,4 +1,4 @@
-"""Decoy calls: what makes an op that remembers, or counts its calls, give itself away."""
+"""Decoy calls, which expose an op that remembers results or counts its calls."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def comes_again(seed: int, earlier_cases: int) -> bool:
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return failures of the decoy's two calls, in words that fit."""
+    """Return the failures of the decoy's calls, with a message that names these calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

@@ -92,7 +92,7 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """Return a RunError for what a program, or loading it, raised.
+    """Return a RunError for an exception of a program, or of loading it.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
 
 
 def signal_name(number: int) -> str:
-    """Return ``SIGSEGV`` for 11, and so on."""
+    """Return the name of a signal: ``SIGSEGV`` for 11."""
     import signal  # noqa: PLC0415 - on the way to an error message
 
     try:

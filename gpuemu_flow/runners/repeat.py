@@ -1,4 +1,4 @@
-"""Two equal calls compared bit by bit: hidden state, and elements that nobody wrote."""
+"""Compare two equal calls bit by bit: they show hidden state and elements never written."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Assembled:
 def assemble(
     ptx: bytes, file: str, arch: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
 ) -> Assembled | None:
-    """Assemble PTX by the first of the ptxas that reads its version.
+    """Assemble PTX by the first ptxas that reads its version.
 
     Parameters
     ----------

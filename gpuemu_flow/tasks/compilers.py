@@ -1,4 +1,4 @@
-"""Running compilers on kernels: bounded in time and output, their errors as problems."""
+"""Run compilers on kernels: bounded in time and output, with their errors as problems."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def nvcc(
 
 
 def ptxas(tool: Tool, ptx: bytes, arch: str, folder: Path, *, cancel: threading.Event) -> Compiled:
-    """Assemble PTX for one architecture; one that calls functions of other files unlinked."""
+    """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel)

@@ -1,4 +1,4 @@
-"""Running a program on cases, one action-cache entry per case: shared by ops and references."""
+"""Run a program on cases, one action-cache entry per case; shared by ops and references."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Execution:
     used: Discovered = field(default_factory=Discovered)
 
     def records(self) -> list[dict[str, Json]]:
-        """The outcomes as a manifest holds them."""
+        """Return the outcomes in the form of a manifest."""
         pairs = zip(self.requests, self.outcomes, strict=True)
         return [outcome_record(request, outcome) for request, outcome in pairs]
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """An outcome without what differs between two equal runs, and how to get it again."""
+    """Return the part of an outcome that is equal for equal runs, and how to get it again."""
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype

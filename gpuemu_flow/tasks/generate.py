@@ -57,12 +57,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """The cases that a later stage of the same op and dtype works on."""
+    """Read the cases that a later stage of the same op and dtype works on."""
     return _read(spec, context, "cases")
 
 
 def read_samples(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """The cases by which a later stage finds out the op's nature; see `cases.samples`."""
+    """Read the cases from which a later stage finds out the op's traits; see `cases.samples`."""
     return _read(spec, context, "samples")
 
 
@@ -73,7 +73,7 @@ def _read(spec: TaskSpec, context: StageContext, which: str) -> list[Case]:
 
 
 def schema_to_json(schema: OpSchema) -> dict[str, Json]:
-    """An op's schema as plain JSON; `schema_from_json` is its inverse."""
+    """Return an op's schema as plain JSON; `schema_from_json` is its inverse."""
     return asdict(schema)
 
 

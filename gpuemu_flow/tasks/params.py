@@ -18,7 +18,7 @@ class StageParams(Protocol):
     """Parameters of one stage."""
 
     def to_json(self) -> dict[str, Json]:
-        """As an action key holds them; `params_from_json` is its inverse."""
+        """Return the form that action keys contain; `params_from_json` is its inverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class _Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams(_Plain):
-    """The plan of the cases.
+    """Settings from which the cases are planned.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class OpParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceParams(ProgramParams):
-    """A reference, and the dtype that it is asked for; None means float64 where it can."""
+    """A reference, and the dtype that it is asked for; None means float64 if possible."""
 
     STAGE = stages.REFERENCE
     dtype: str | None = None
@@ -110,7 +110,7 @@ class ReferenceParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffParams(_Plain):
-    """By which factor an error may grow before a change counts as a regression."""
+    """Factor by which an error may grow before a change counts as a regression."""
 
     STAGE = stages.DIFF
     regression_threshold: float
@@ -185,7 +185,7 @@ class LintParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDiffParams(_Plain):
-    """Instructions whose new occurrence is a regression."""
+    """Instructions whose first appearance is a regression."""
 
     STAGE = stages.KERNEL_DIFF
     forbidden: list[str]
@@ -205,7 +205,7 @@ _BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
 
 
 def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
-    """Rebuild a stage's parameters; TypeError or KeyError when they are none."""
+    """Rebuild a stage's parameters; raise TypeError or KeyError if they have another form."""
     if stage == stages.COMPARE:
         return CompareParams.from_json(data)
     return _BY_STAGE[stage](**data)
@@ -215,7 +215,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return a task's parameters as those of its stage; TypeError when it is of another stage."""
+    """Return a task's parameters with the type of their stage; TypeError if it is another one."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

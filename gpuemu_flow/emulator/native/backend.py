@@ -33,7 +33,7 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 @dataclass(frozen=True)
 class Choice:
-    """Tell whether C runs a launch.
+    """The choice whether C runs a launch.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass
 class Native:
-    """The compiled form of one kernel, made when it is first wanted."""
+    """The compiled form of one kernel, made on first use."""
 
     program: Program
     blocks: Blocks
@@ -57,7 +57,7 @@ class Native:
     _work: int = -1
 
     def choose(self, backend: str, threads: int, blocks: int, checks: Collection[str]) -> Choice:
-        """Decide who runs a launch.
+        """Choose the back end of a launch.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""C that runs blocks of threads: groups by segment, the lowest first, as numpy's machine does."""
+"""C that runs blocks of threads in groups by segment, the lowest first, as numpy's machine does."""
 
 from __future__ import annotations
 
