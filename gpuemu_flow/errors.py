@@ -80,7 +80,7 @@ class FlowError(Exception):
     problems : tuple of Problem
         At least one; a configuration file reports all of its errors at once.
     exit_code : int
-        What the command exits with: 2 usage or configuration, 3 crash or missing tool.
+        Exit status of the command: 2 usage or configuration, 3 crash or missing tool.
     """
 
     exit_code = 3

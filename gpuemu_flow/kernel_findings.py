@@ -61,20 +61,20 @@ class KernelFinding:
     check : str
         ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
     rule : str
-        What kind of mistake, kebab-case.
+        Kind of mistake, kebab-case.
     kernel : str
         Name of the entry.
     instruction : str
         Short: ``ld.shared``.
     words : str
-        What happened, with `THERE` in place of the second place.
+        Message, with `THERE` in place of the second place.
     place : CodePlace
     there : CodePlace or None
         Of a race the other access, of a barrier the other one.
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
-        How often it happened, over all threads.
+        Number of occurrences, over all threads.
     """
 
     check: str

@@ -96,7 +96,7 @@ class ToleranceConfig:
         return {"atol": self.atol, "rtol": self.rtol}
 
     def as_tolerance(self) -> Tolerance:
-        """Return the tolerance in the form of comparisons."""
+        """Return the tolerance as the type that comparisons take."""
         return Tolerance(self.atol, self.rtol, "call")
 
 

@@ -172,7 +172,7 @@ class Case:
     target : str or None
         Input that `layout`/`strategy` apply to; None = all inputs.
     shape_class : str
-        Which class of shapes this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
+        Class of shapes that this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
     dims : tuple of (str, int)
         Symbolic dims in schema order.
     inputs : tuple of InputSpec
@@ -357,7 +357,7 @@ class CheckResult:
     stderr : str
         The end of what a program wrote to standard error.
     printed : str
-        What a kernel that was emulated printed.
+        Output of an emulated kernel's ``printf``.
 
     Raises
     ------

@@ -248,5 +248,5 @@ class Tally:
             return f"nothing was compared of {names}: empty in every case"
         if self.passed_by_zeros:
             names = ", ".join(map(repr, self.passed_by_zeros))
-            return f"the tolerance is larger than all that it judges: zeros for {names} would pass"
+            return f"the tolerance exceeds every expected value: zeros for {names} would pass"
         return ""

@@ -81,13 +81,13 @@ class KernelDiff:
     status : str
         ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
     reason : str
-        Why the two were not compared, when refused.
+        Reason why the two were not compared, when refused.
     changes : tuple of MetricChange
         Figures that differ.
     families : tuple of MetricChange
         Instruction families that differ, largest change first.
     occupancy : tuple of str
-        What limits occupancy before and after, ``("registers", "warps and registers")``.
+        Limits of the occupancy before and after, ``("registers", "warps and registers")``.
     judgements : tuple of Judgement
     """
 

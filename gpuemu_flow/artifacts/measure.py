@@ -44,7 +44,7 @@ class Artifact:
     tool_version : str
         Of that ptxas.
     sass : MachineCode or None
-        What a disassembler said of the cubin.
+        Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport
         Reports for other wanted architectures.
     """
@@ -123,7 +123,9 @@ def measure(artifact: Artifact, launches: Mapping[str, Launch] | None = None) ->
             if kernel.is_entry and kernel.name not in named:
                 result.kernels.append(builder.from_cubin(kernel.name))
     if not result.kernels and not result.problems:
-        result.problems.append(Problem("artifact-no-kernels", "no kernel in it", "", artifact.file))
+        result.problems.append(
+            Problem("artifact-no-kernels", "the file holds no kernel", "", artifact.file)
+        )
     return result
 
 

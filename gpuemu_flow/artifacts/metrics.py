@@ -172,7 +172,7 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 def kernel_occupancy(
     arch: str, resources: Resources, max_threads: int, launch: Launch
 ) -> Occupancy | None:
-    """Occupancy for a kernel's block size: the launch's, else its bounds', else 256 assumed."""
+    """Compute the occupancy for the block size of the launch, else of the bounds, else for 256."""
     limits = limits_of(arch)
     if limits is None or resources.registers is None:
         return None

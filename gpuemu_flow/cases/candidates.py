@@ -163,7 +163,7 @@ class Search:
     def accept(self, candidate: Candidate, step: str) -> bool:
         """Take a candidate as the best if it fails; `step` says what became smaller.
 
-        What was the best before never is again, so that no order of steps can go in a circle.
+        An earlier best never becomes the best again, so that no order of steps can cycle.
         """
         digest = candidate.digest()
         self._taken.add(self.best.digest())

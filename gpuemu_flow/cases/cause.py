@@ -54,8 +54,9 @@ class Cause:
         The condition; empty for a relation.
     relation : RelationName or None
     counts : Counts
-        Of the new cases where it is stated, of the run's own where it is not. Of a relation: cases
-        that it explains, that failed; passing cases that contradict it, that passed.
+        Counts of the new cases if it is stated, else of the run's own cases. For a relation:
+        ``inside`` failing cases, of which it explains ``inside_failed``, and ``outside`` passing
+        cases, of which ``outside_failed`` contradict it.
     members : tuple of (str, int)
         The failing cases that it stands for.
     """

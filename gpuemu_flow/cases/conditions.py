@@ -26,7 +26,7 @@ class Condition(NamedTuple):
     subject : str
         The dim, or two of them as ``M and N``; the input; empty for the case as a whole.
     value : str or int
-        What the subject is, or is compared with.
+        Value of the subject, or one that it is compared with.
     """
 
     kind: str

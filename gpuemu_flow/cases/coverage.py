@@ -39,9 +39,9 @@ class Gap:
     aspect : str
         ``dtype``, one of `ASPECTS`, or two of them as ``layout × strategy``.
     missing : tuple of str
-        What was never exercised; of a pair both members joined by `` × ``.
+        Values that no case had; a pair is joined by `` × ``.
     possible : int
-        How many there are.
+        Number of possible values.
     """
 
     op: str

@@ -64,7 +64,7 @@ class Designer:
     Parameters
     ----------
     classes, strategies, layouts : tuple of str
-        What there is to choose from; `classes` with the likeliest revealers first.
+        Values to choose from; `classes` with the likeliest revealers first.
     targets : tuple of int
         Inputs that can be singled out.
     """

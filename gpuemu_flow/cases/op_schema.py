@@ -176,7 +176,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     Raises
     ------
     ValueError
-        When a shape is neither; the message says what would be.
+        A shape is neither; the message says which shapes are possible.
     """
     names = [dim.name for dim in schema.dims]
     same = len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) == 1

@@ -30,7 +30,7 @@ class Predicate:
     subject : str
         The dim or input; empty: any input.
     value : int, float, str or tuple of str
-        What the subject is compared with: a bound, another dim, layouts, strategies.
+        Value that the subject is compared with: a bound, another dim, layouts, strategies.
     """
 
     kind: str

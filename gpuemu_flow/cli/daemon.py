@@ -93,7 +93,7 @@ def status(output_format: str) -> None:
 
 @daemon.command()
 @click.option("-l", "-n", "--lines", type=click.IntRange(0), default=50, show_default=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing new lines.")
 def logs(lines: int, follow: bool) -> None:
     """Print the end of the daemon's log."""
     from gpuemu_flow.daemon.control import follow_log, log_tail  # noqa: PLC0415

@@ -48,7 +48,7 @@ def parse_shapes(
 
 @click.command(short_help="Try many seeded cases of ops.")
 @click.argument("ops", nargs=-1, metavar="[OP]...")
-@click.option("-o", "--op", "more_ops", multiple=True, help="An op, as an option.")
+@click.option("-o", "--op", "more_ops", multiple=True, help="An op to fuzz; may be repeated.")
 @click.option("-n", "-i", "--iterations", type=click.IntRange(1), help="Cases per op.")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")

@@ -30,7 +30,7 @@ def format_option(*formats: str) -> Callable[[F], F]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="What to print on standard output.",
+        help="Format of standard output.",
     )
 
 

@@ -42,7 +42,7 @@ def report_format_option(*names: str) -> Callable[[F], F]:
         type=FormatChoice(names),
         default=names[0],
         show_default=True,
-        help="What to print, and to write to files without a known ending.",
+        help="Format of standard output, and of files without a known ending.",
     )
 
 
@@ -135,7 +135,7 @@ def publish(
     Parameters
     ----------
     to_text : callable, optional
-        What is printed as text, in place of the usual.
+        Function that formats the text to print instead of the usual one.
     """
     written = set()
     for path in outputs:

@@ -227,7 +227,7 @@ class Client:
         op_name : str
             Of ``gpuemu.toml``.
         count : int
-            How many.
+            Number of cases.
         seed : int, optional
             Equal seeds give equal cases; a new one where none is given.
         op_schema : mapping, optional

@@ -167,7 +167,7 @@ class FuzzResults(Record):
     verdict : str
         Of all cases; see `types.Verdict`. Empty where an older daemon gives none.
     reason : str
-        Why they are inconclusive.
+        Reason why they are inconclusive.
     unjudged : float
         Share of all output elements without a verdict.
     """
@@ -238,7 +238,7 @@ class TestCase(Record):
     Attributes
     ----------
     layouts : dict of str to str
-        How the inputs really lie in memory, where that is more than a label; see `layout`.
+        Memory layouts of the inputs, if they are more than a label; see `layout`.
     """
 
     __test__ = False  # pytest takes classes of this name for its own

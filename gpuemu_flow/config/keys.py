@@ -29,18 +29,18 @@ class Key:
         Its proper name; the reference page and the model use this one.
     type : ValueType
     doc : str
-        What it means, in a sentence or two of Markdown.
+        Its meaning, in a sentence or two of Markdown.
     default : Json
         Used when the key is absent; None when it then has no value of its own.
     default_text : str
-        What stands for the default on the reference page, where the value does not say it.
+        Words for the default on the reference page, if the value alone is unclear.
     aliases : tuple of str
         Other names that documented files use.
     required : bool
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Why nothing follows from a documented key here, and what to write in its place. Whoever
+        Reason why a documented key has no effect here, and the key to write instead. Whoever
         writes it with another value than its default is warned: silence would pass for a check.
     """
 

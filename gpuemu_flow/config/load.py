@@ -206,7 +206,7 @@ class _Assembly:
         )
         if self.section("ci").get("quick_shapes") and ops and all(op.has_schema for op in ops):
             where = ("ci", "quick_shapes")
-            text = "quick_shapes has no effect: every op has a schema, whose dims say its shapes"
+            text = "quick_shapes has no effect: every op has a schema, whose dims give its shapes"
             self.out_of(where).add("config-no-effect", where, text, "drop it", warning=True)
         targets = TargetParser(ops, kernels, names, self.out_of).parse(self.section("targets"))
         return Config(

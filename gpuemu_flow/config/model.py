@@ -33,7 +33,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Project:
-    """The project's name and version, from ``[project]``."""
+    """Settings of ``[project]``."""
 
     name: str
     version: str
@@ -203,7 +203,7 @@ class Config:
     targets : mapping of str to tuple of str
         The user's names; targets within targets are expanded.
     warnings : tuple of Problem
-        What was wrong and did no harm.
+        Problems that do not prevent the use of the configuration.
     """
 
     root: Path

@@ -16,7 +16,7 @@ class ArtifactChecks:
     Attributes
     ----------
     given : frozenset of str
-        Which of the limits the kernel itself names; the others are defaults, over which
+        Names of the limits that the kernel itself gives; the others are defaults, over which
         ``[policies]`` goes.
     """
 
@@ -77,7 +77,7 @@ class KernelConfig:
     dynamic_shared_memory : int or None
         Bytes per block.
     skip_reason : str
-        Why there is nothing to lint; empty when there is.
+        Reason why there is nothing to lint; empty when there is.
     """
 
     name: str

@@ -35,7 +35,7 @@ def split_task(name: str) -> tuple[str, str, str] | None:
     """Split a task's name into stage, subject and last part.
 
     The last part is empty for ``STAGE:SUBJECT``; None when `name` does not begin with a stage.
-    Whether a last part that is no dtype belongs to the subject, only the known names tell.
+    Only the known names tell whether a last part that is no dtype belongs to the subject.
 
     Examples
     --------

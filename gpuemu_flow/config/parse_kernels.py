@@ -117,7 +117,7 @@ class KernelParser:
                 if table.get(name):
                     place = (*where, name)
                     text = f"{dotted(place)} has no effect"
-                    hint = "it is about a Triton kernel: give triton, or remove it"
+                    hint = "it applies to Triton kernels only: add `triton`, or remove it"
                     self.out.add("config-unread-key", place, text, hint, warning=True)
             return None
         here = (*where, "triton")

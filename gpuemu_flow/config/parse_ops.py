@@ -62,7 +62,7 @@ class OpParser:
     workspace : Workspace
     out : Reporter
     validation, execution
-        Where the defaults come from.
+        Sources of the defaults.
     shared_table : mapping
         ``[validation]`` as it is written, which tells a default from a written value.
     """

@@ -43,7 +43,7 @@ class Workspace:
     home : Path
         What ``~`` means, where it means anything.
     allow_outside : bool
-        Whether the user has said ``allow_outside = true``.
+        True if the user has said ``allow_outside = true``.
     probed : set of Path
         Files that were looked for in vain and whose appearance would change the configuration.
     """
@@ -79,7 +79,7 @@ class Workspace:
         Parameters
         ----------
         anywhere : bool
-            Whether any place is allowed, and ``~`` is the home folder (sockets, databases).
+            True if any place is allowed, and ``~`` is the home folder (sockets, databases).
         """
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):
@@ -106,7 +106,7 @@ class Workspace:
     def named(self, written: Path) -> Path:
         """Return the absolute path of a written one, links kept, seen from the resolved root.
 
-        What comes before a ``..`` is resolved: that may lead out of a link's target.
+        Everything before a ``..`` is resolved: that may lead out of a link's target.
         """
         path = self.base / written
         parts = path.parts

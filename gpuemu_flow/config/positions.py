@@ -36,7 +36,7 @@ class Statement:
     start, stop : int
         Its lines, 0-based; `stop` is the first line after it.
     value : tuple of (int, int) or None
-        Where the value begins and ends, counted from the begin of line `start`; None for a header.
+        Begin and end of the value, counted from the begin of line `start`; None for a header.
     """
 
     path: tuple[str, ...]

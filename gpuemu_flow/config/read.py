@@ -33,7 +33,7 @@ class Source:
     tree : dict
         Checked keys under their proper names; only those that the file gives.
     out : Reporter
-        What was found wrong so far.
+        Problems found so far.
     """
 
     path: Path

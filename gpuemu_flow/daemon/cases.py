@@ -29,7 +29,7 @@ class Issued:
     shape : tuple of int
         The one shape that stands for the whole case on the wire.
     fuzz_config : JSON
-        What it was made from.
+        Recipe that it was made from.
     digest : str
         Of the inputs as they were sent; see `digest_of`.
     """
@@ -72,7 +72,7 @@ class IssuedCases:
         Parameters
         ----------
         maker : mapping
-            What they were made from, as `making.CaseMaker.to_json` says it.
+            Recipe of the cases, in the form of `making.CaseMaker.to_json`.
         """
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]

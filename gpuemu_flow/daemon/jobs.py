@@ -33,7 +33,7 @@ class Job:
     cancelled : threading.Event
         Set when its client is gone or gives it up, or the daemon ends.
     request_id : str
-        What its client calls it; empty when the client gives it no name.
+        Identifier that its client chose; empty if there is none.
     progress : (int, int)
         Steps done, and in all.
     """

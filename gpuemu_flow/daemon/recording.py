@@ -30,7 +30,7 @@ def record_failure(
     Parameters
     ----------
     fuzz_config : JSON
-        What the case was made from; None when its inputs are the client's own.
+        Recipe of the case; None if its inputs are the client's own.
     """
     programs = subject.subject
     record = FailureRecord.of(

@@ -41,7 +41,7 @@ class References:
     pool : Pool
         With room for `sessions_for(limit)` sessions.
     limit : int
-        How many may be at work at once; as many more are kept idle.
+        Number of sessions that may be in use at once; as many more are kept idle.
     """
 
     def __init__(self, pool: Pool, limit: int) -> None:

@@ -37,7 +37,7 @@ class Service:
     configured : Reloading
     pool : Pool
     exchange : Exchange, optional
-        Where clients of ours may leave large tensors.
+        Folder in which our own clients may leave large tensors.
     """
 
     def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:

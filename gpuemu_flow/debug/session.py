@@ -58,7 +58,7 @@ class Session:
         Only failures of this op are listed and found.
     style : Style
     selected : FailureRecord or None
-        What commands without a seed or id are about.
+        The failure that commands without a seed or id refer to.
     """
 
     op: str | None = None
@@ -100,7 +100,7 @@ class Session:
         Raises
         ------
         FlowError
-            What cannot be done, and why; the session goes on.
+            For a command that cannot be done; the session continues.
         Quit
         """
         word, _, rest = line.strip().partition(" ")

@@ -56,7 +56,7 @@ class Asynchronous(Warps):
             Shared offset and global address.
         size : int
         taken : array or None
-            How many bytes are read, the rest being zeros; None for all.
+            Number of bytes that are read, the rest being zeros; None for all.
         mask : array or None
         step : int
         """
@@ -83,10 +83,10 @@ class Asynchronous(Warps):
         Parameters
         ----------
         pending : int
-            How many groups may stay under way.
+            Number of groups that may stay under way.
         mask : array or None
         everything : bool
-            Whether copies outside of any group arrive too.
+            True if copies outside of any group arrive too.
         """
         pending = min(pending, MANY)
         left = []

@@ -40,7 +40,7 @@ class BulkCopy:
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None
-        What is done with what lies in global memory; None for a copy.
+        Operation on the old content of global memory; None for a copy.
     """
 
     lane: int

@@ -27,7 +27,7 @@ class Pair:
     multiply, add : int
         Numbers of the steps.
     position : int
-        Which operand of the addition is the product: 1 or 2.
+        Operand of the addition that is the product: 1 or 2.
     """
 
     multiply: int

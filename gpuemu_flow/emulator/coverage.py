@@ -31,10 +31,10 @@ class KernelCoverage:
     steps : int
         Instructions with its device functions.
     opcodes : dict of str to int
-        How often each opcode stands in it.
+        Number of occurrences of each opcode.
     missing : tuple of Missing
     problem : str
-        Why it could not be read at all; empty when it could.
+        Reason why it could not be read at all; empty when it could.
     """
 
     name: str

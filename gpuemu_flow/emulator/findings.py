@@ -27,16 +27,16 @@ class Finding:
     check : str
         One of `CHECKS`, or ``trap``.
     rule : str
-        What kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
+        Kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
     words : str
-        What happened, with block, thread and address, without the place; `THERE` stands for the
+        Message with block, thread and address, without the place; `THERE` stands for the
         second place.
     kernel : str
     place : Place
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
-        How often it happened, over all threads.
+        Number of occurrences, over all threads.
     there : Place or None
         Of a race the other access, of a barrier the other one.
     """

@@ -109,15 +109,15 @@ class Step:
     operands : tuple of Operand
     guard : Register or None
     negated : bool
-        Whether the guard is read negated.
+        True if the guard is read negated.
     targets : tuple of int
         Steps that a branch may go to; for ``brx.idx`` by index.
     offset : int
-        Where the instruction stands in the PTX text.
+        Offset of the instruction in the PTX text.
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
     note : str
-        What a step of our own reports.
+        Message that a step of our own reports.
     """
 
     opcode: Opcode
@@ -182,7 +182,7 @@ class Program:
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
     dynamic_shared : bool
-        Whether the kernel names shared memory whose size the launch gives.
+        True if the kernel names shared memory whose size the launch gives.
     """
 
     name: str

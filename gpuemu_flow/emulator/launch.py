@@ -47,7 +47,7 @@ class BufferArgument:
     Attributes
     ----------
     data : array
-        What it holds before the launch, and its shape and type.
+        Content before the launch; it also gives shape and type.
     initialised : bool
         False for an output whose contents before the launch mean nothing.
     name : str
@@ -98,16 +98,16 @@ class LaunchResult:
     Attributes
     ----------
     buffers : tuple of array or None
-        What each buffer argument holds afterwards; None for numbers.
+        Content of each buffer argument afterwards; None for numbers.
     findings : tuple of Finding
     printed : str
-        What the kernel's ``printf`` wrote.
+        Output of the kernel's ``printf``.
     instructions : int
         Thread instructions that were executed.
     backend : str
         ``numpy`` or ``c``: what ran it.
     note : str
-        Why the compiled back end did not run it where it was asked for or would have paid.
+        Reason why the compiled back end did not run a launch that asked for it or is large.
     """
 
     buffers: tuple[Array | None, ...]
@@ -204,7 +204,7 @@ class Kernel:
         if chosen.compiled:
             if self._native.run(launch, ids):
                 return _result(launch, buffers, arguments, "c", "")
-            note = "something was found, which numpy describes"
+            note = "a check found something, which numpy describes"
             launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         try:
             self.run(launch, ids)

@@ -81,7 +81,7 @@ def check_size(variable: Variable, module: Module) -> int:
     size = variable.size_bytes
     if size is None or size > MAX_VARIABLE_BYTES:
         raise unsupported(
-            f"the variable {variable.name} has no size that can be run",
+            f"the variable {variable.name} has an unknown or too large size",
             f"at most {MAX_VARIABLE_BYTES} bytes",
             module.source.file,
             module.source.line_of(variable.offset),

@@ -36,9 +36,9 @@ class BarrierRequest:
     name : array
         Number of the barrier, 0 to 15.
     wanted : array or None
-        How many threads must come; None for all.
+        Number of threads that must come; None for all.
     arrive_only : bool
-        Whether the threads go on without waiting.
+        True if the threads go on without waiting.
     predicate : array or None
         What ``bar.red`` combines.
     operation : str

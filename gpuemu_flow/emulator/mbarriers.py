@@ -140,7 +140,7 @@ class Mbarriers(Asynchronous):
         Returns
         -------
         array
-            Whether the phase has ended, by lane.
+            True where the phase has ended, by lane.
         """
         active = self.spread(self.live if mask is None else mask)
         done = self._ended(space, address, awaited, parity, mask, step)

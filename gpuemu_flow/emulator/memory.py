@@ -38,7 +38,7 @@ class Buffer:
     item : int
         Bytes of one element, for messages.
     initialised : bool
-        Whether every byte was written when it was allocated.
+        True if every byte was written when it was allocated.
     writable : bool
     """
 
@@ -98,7 +98,7 @@ class Arena:
         name : str
         size : int
         data : bytes or None
-            What it holds; None leaves it uninitialised.
+            Initial content; None leaves it uninitialised.
         item : int
             Bytes of one element.
         writable : bool

@@ -1,9 +1,9 @@
-"""Races on shared memory, looked for between barriers: most intervals need no exact look.
+"""Races on shared memory between barriers; most intervals are cleared without an exact analysis.
 
-Between two barriers of whole blocks, accesses are only noted. At the second one an interval
+Between two barriers of whole blocks, accesses are only logged. At the second barrier an interval
 without writes is dropped, and so is one in which no two threads touched a place that one of them
-wrote. Any other interval is played again, access by access, to `SharedRaces`, which knows what
-else can order two accesses.
+wrote. Any other interval is replayed, access by access, to `SharedRaces`, which knows what else
+can order two accesses.
 """
 
 from __future__ import annotations

@@ -86,11 +86,11 @@ class SharedRaces:
         lanes : Lanes
             Offsets into the batch's shared memory, one for each active lane.
         good : array or None
-            Which lanes access at all.
+            Lanes that take part in the access.
         size, step : int
         write, strong : bool
         values : sequence of array
-            What is written, element by element, for the active lanes.
+            Values written, element by element, for the active lanes.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
@@ -350,7 +350,7 @@ class GlobalRaces:
         Returns
         -------
         bool
-            Whether lanes of several blocks wrote to one place.
+            True if lanes of several blocks wrote to one place.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)

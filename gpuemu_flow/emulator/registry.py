@@ -26,7 +26,7 @@ class Form:
     section : str
         Title of the section of the PTX ISA that says what it does.
     table : bool
-        Whether the last operand is a constant that `function` takes to make the function.
+        True if the last operand is a constant that `function` takes to make the function.
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
     absolute_below : float

@@ -21,9 +21,9 @@ def rewritten(
     ----------
     program : Program
     pieces : mapping of int to sequence of Step
-        What stands in place of a step; targets of branches are numbers of old steps.
+        Replacement of each step; targets of branches are numbers of old steps.
     first : sequence of Step
-        What is executed once, before all else.
+        Steps to execute once, before all others.
     types : sequence of str
         Types of registers that are new, numbered on from the program's own.
 

@@ -36,7 +36,7 @@ class CaseMemory:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Where a copy of it lies in the arena.
+        Place of a copy of it in the arena.
     symbols : list of int
         Addresses of the module's variables.
     """
@@ -58,7 +58,7 @@ class Launch:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Where a copy of it lies in the arena.
+        Place of a copy of it in the arena.
     symbols : list of int
         Addresses of the module's variables.
     dynamic_shared : int

@@ -36,9 +36,9 @@ class Variant:
     step : int
         The first step concerned.
     label : str
-        What is different, with instruction and place.
+        The difference, with instruction and place.
     single : bool
-        Whether one instruction alone is different.
+        True if one instruction alone is different.
     kernel : Kernel
     """
 

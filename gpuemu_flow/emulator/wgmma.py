@@ -37,7 +37,7 @@ class GroupForm:
         Types.
     negate_a, negate_b : bool
     transpose_a, transpose_b : bool
-        Whether rows of A (columns of B) lie together in memory.
+        True if rows of A (columns of B) lie together in memory.
     saturate : bool
     """
 
@@ -72,7 +72,7 @@ def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_
     descriptor : uint64 array
         Broadcasts against the indices.
     by_k : bool
-        Whether elements of one row of A (column of B) lie together.
+        True if elements of one row of A (column of B) lie together.
     """
 
     def field(at: int) -> Array:

@@ -65,7 +65,7 @@ class FragmentForm:
         stride : array
             Elements between rows (or columns), by (blocks, warps, lanes).
         by_row : bool
-            Whether rows lie together in memory.
+            True if rows lie together in memory.
 
         Returns
         -------

@@ -60,7 +60,7 @@ class KernelTasks:
     skips : list of Skip
         Kernels without anything to build or lint; their dtype is empty.
     basis : KernelBasis or None
-        What was looked at outside of the configuration, for `still_holds`.
+        Facts outside of the configuration that were used, for `still_holds`.
     unbuildable : dict of kernel to str
         Kernels that cannot be built here, and why.
     """

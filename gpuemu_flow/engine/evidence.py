@@ -1,7 +1,7 @@
 """Digests of what verdicts rest on, taken before a run and checked again at its end.
 
-The reference, the configuration and our own code decide what passes. An op that got at one of them
-while it ran would be judged by what it made of it.
+The reference, the configuration and our own code decide what passes. An op that changed one of
+them while it ran would be judged by the changed version.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Evidence:
             moved = [path for path, digest in sources.items() if files.digest(path) != digest]
             what = common or (moved[0] if moved else "")
             if what:
-                text = f"{task}: {what} changed while the run went on, and judged it"
+                text = f"{task}: {what} changed during the run, and the verdict depends on it"
                 hint = "run again when nothing writes to it"
                 found[task] = Problem(SLUG, text, hint)
         return found

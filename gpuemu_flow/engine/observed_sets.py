@@ -24,7 +24,7 @@ class Needed:
         Absolute paths.
     folders : dict of str to Stamp
     links, variables, looks : dict of str to str
-        Where links lead; digests of variables; what can be seen of paths, see `plan.look_of`.
+        Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
     """
 
     absent: list[str] = field(default_factory=list)
@@ -130,7 +130,7 @@ class ObservedSets:
         Raises
         ------
         KeyError, TypeError, ValueError
-            When it is not that.
+            The data have another form.
         """
         texts = data["texts"]
         if not all(isinstance(text, str) for text in texts):

@@ -139,7 +139,7 @@ def render(
     identity_text : str
         `identity` of the run that ends.
     summary : str
-        What to print when nothing changed.
+        Text to print if nothing has changed.
     files : mapping of absolute path to stamp
         (mtime_ns, ctime_ns, size, inode) of every source and manifest.
     absent : iterable of absolute paths

@@ -49,8 +49,8 @@ def take_over(
 ) -> None:
     """Copy manifests and records from the tasks' former names, and rename the op's failures.
 
-    Nothing is believed that would not be believed of the former task: whether a record still
-    holds is found out as for every task, by its key.
+    A copied record counts no more than the former task's: as for every task, its key decides
+    whether it is still valid.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def take_over(
         Of a run that holds the lock.
     states : TaskStates
     observed : ObservedSets
-        Told what the tasks were seen to use.
+        Gets the inputs that the tasks were seen to use.
     """
     ops: dict[str, str] = {}
     for name, former in renamed.items():

@@ -92,9 +92,9 @@ class Execution:
     status : dict of name to str
         ``current``, ``ran``, ``restored`` (the action only read the action cache), ``failed``.
     problems : list of Problem
-        Why tasks failed.
+        Reasons why tasks failed.
     values : dict of name to JSON
-        What their actions reported.
+        Values that their actions reported.
     interrupted : bool
         The run was ended by a signal.
     broken : dict of name to tuple of Problem

@@ -162,7 +162,7 @@ class Snapshot:
         Tasks that were current when the snapshot was taken; they still are if no file that they
         read or write changed.
     observed : ObservedSets
-        What the tasks' programs were seen to use.
+        Inputs that the tasks' programs were seen to use.
     """
 
     graph: Graph

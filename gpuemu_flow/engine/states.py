@@ -92,7 +92,7 @@ class TaskStates:
     environment : mapping
         The machine's fingerprint.
     triggers : iterable of str
-        Which parts of a key may make a task run: ``code``, ``params``, ``input``, ``env``.
+        Parts of a key that may make a task run: ``code``, ``params``, ``input``, ``env``.
     inputs : Lookup, optional
         States of what programs were seen to use.
     """

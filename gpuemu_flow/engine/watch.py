@@ -41,7 +41,7 @@ class FileWatch:
     root : Path
         The workspace.
     anything : bool
-        Whether every new name in a folder counts. Only sources do while the configuration is fine:
+        True if every new name in a folder counts. Only sources do while the configuration is fine:
         programs may write files, and must not set off the next run by it.
     """
 

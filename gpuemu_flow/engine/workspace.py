@@ -44,7 +44,7 @@ class Workspace:
     Parameters
     ----------
     start : Path or None
-        Where the search for a configuration begins; None for the current folder.
+        Folder where the search for a configuration begins; None for the current one.
     overrides : Overrides or None
     environ : mapping
 
@@ -186,8 +186,9 @@ class Workspace:
     def save_plan(self, summary: str) -> None:
         """Store the plan by which the next plain ``run`` answers at once if nothing changed.
 
-        Only for a workspace whose tasks are all current and whose results are all fine. Without a
-        whole fence there is none: what lacks it is not to be answered where the system has it.
+        Only for a workspace whose tasks are all current and whose results all passed. None is
+        stored if the sandbox lacks a part: results without it must not be reused on a system
+        that has it.
         """
         if lacks(self.snapshot.basis.sandbox):
             return

@@ -56,7 +56,7 @@ class CheckOutcome(Record):
     ----------
     passed : bool
     message : str
-        Why it failed; what was looked at when it passed.
+        Reason for a failure; for a pass, a description of the check.
     max_diff : float
         Largest absolute difference seen.
     details : dict

@@ -74,12 +74,12 @@ def compare(
         Instead of the tolerance that follows from the reference; where it cannot be asked again,
         of the documented one of the output's dtype.
     found : tuple of Failure
-        What else is wrong with the output.
+        Further errors of the output.
     raise_on_failure : bool
     reference : Reference, optional
         Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
     precision : str
-        What a right op may round on the way where the tolerance follows from the reference.
+        Values that a right op may round if the tolerance follows from the reference.
 
     Raises
     ------

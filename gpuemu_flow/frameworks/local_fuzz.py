@@ -53,7 +53,7 @@ def fuzz_locally(
     names : sequence of str
         Of the op's inputs.
     precision : str
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     convert : callable, optional
         From an array to what the op takes; arrays by default.

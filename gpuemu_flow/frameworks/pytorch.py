@@ -111,7 +111,7 @@ def check_backward(
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     """
     arrays = ADAPTER.arrays(inputs)
@@ -159,7 +159,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
         compute on a CPU.
     raise_on_failure : bool
@@ -217,7 +217,7 @@ def fuzz_pytorch_op(
     ref_fn : callable, optional
         Of numpy arrays, in float64.
     device : str, optional
-        Where the tensors are put; the CPU by default.
+        Device of the tensors; the CPU by default.
     **options
         ``dtypes``, ``op_schema``; without a client ``names``, ``batch_sizes``, ``seq_lengths``,
         ``hidden_dims``.

@@ -61,7 +61,7 @@ def validate_model(
     ----------
     model : torch.nn.Module
     device : str
-        Where the copies run.
+        Device that the copies run on.
     dtype : str, optional
         Convert the model to this one first, for the time of the body.
     atol, rtol : float, optional

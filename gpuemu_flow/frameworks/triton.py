@@ -166,7 +166,7 @@ class TritonOp:
             Instead of the tolerance that follows from a reference that is callable, or else of the
             documented one of the output's dtype.
         precision : str
-            What the kernel may round on the way, see ``docs/oracle.md``: ``tensor-core``,
+            Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
             ``float32`` or ``input``.
 
         Raises

@@ -23,7 +23,7 @@ class CaseSource:
     streams : sequence of iterator of Case
         Endless; see `case_stream`.
     iterations : int or None
-        How many cases; None means as many as the time allows.
+        Number of cases; None means as many as the time allows.
     time_limit : float or None
         Seconds from now.
     """

@@ -77,12 +77,12 @@ class Effort:
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
-            message = f"the causes were not looked for, since those of other ops took long: {names}"
-            hint = "run it again: what was found is kept, and the search goes on"
+            message = f"no causes were searched for, as other ops took too long: {names}"
+            hint = "run again: causes already found are kept, and the search continues"
             found.append(Problem("causes-cut-short", message, hint, warning=True))
         if self.cut:
             names = ", ".join(sorted(self.cut))
-            message = f"the search for a cause was ended by its time limit: {names}"
+            message = f"the search for a cause was stopped by its time limit: {names}"
             found.append(Problem("causes-cut-short", message, warning=True))
         return tuple(found)
 

@@ -112,7 +112,7 @@ class Experiment:
         Tests relations between the outputs.
     budget : Budget
     failing, passing : sequence of Case
-        What is known so far.
+        Cases judged so far.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ class FailureLog:
         inputs : mapping of str to ndarray, optional
             Values in any layout; without them they are made from the case.
         more : mapping, optional
-            What else is known of how the outputs were made.
+            Further facts about how the outputs were made.
         """
         values = inputs
         if values is None:
@@ -227,7 +227,8 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
     """Return the op as it is configured now, or as it was when the failure was recorded.
 
-    A request may have changed the op's arguments and tolerance: what came of it is judged as then.
+    A request to the daemon may have changed the op's arguments and tolerance: its failure is
+    judged with the recorded ones.
 
     Raises
     ------
@@ -248,7 +249,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
     except (KeyError, TypeError, ValueError, AttributeError):
         message = f"the record of failure {record.id} does not say how {record.op} was run"
-        hint = "`run` and `fuzz` record its failures anew"
+        hint = "run or fuzz the op again: that records its failures anew"
         raise UsageError(Problem("failure-not-runnable", message, hint)) from None
     now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
     return now, schema

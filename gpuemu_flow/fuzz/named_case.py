@@ -142,5 +142,5 @@ def _known(what: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def _bad(reason: str) -> UsageError:
-    hint = "give the line as it was printed"
+    hint = "copy the words after --case from the report"
     return UsageError(Problem("bad-case", f"--case: {reason}", hint))

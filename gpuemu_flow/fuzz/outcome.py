@@ -48,17 +48,17 @@ class FuzzOutcome:
     cases, cached : int
         Judged ones, and those of them whose verdicts came out of the action cache.
     coverage : Coverage
-        What they exercised.
+        Coverage of these cases.
     worst_margin : float
         Largest finite share of its tolerance that a case which passed has used.
     margins : list of int
-        How many of them used how much: equal buckets from 0 to 1.
+        Numbers of passed cases by share of the tolerance used: equal buckets from 0 to 1.
     passed_classes : Counter of str
         Cases that passed by class of shapes.
     duration_s : float
     interrupted : bool
     tally : Tally
-        How much was compared, and the verdict on all of it.
+        Counts of compared elements, and the verdict on all cases.
     """
 
     def __init__(self, op: str, seed: int) -> None:

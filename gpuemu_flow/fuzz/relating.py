@@ -110,7 +110,7 @@ class Relater:
         Returns
         -------
         bool or None
-            Whether one fits the case; None where none says anything of it.
+            True if one fits the case; None where none says anything of it.
         """
         seen = self._observation(tried)
         if seen is None:
@@ -159,7 +159,7 @@ class Relater:
     def weigh(self, passing: Sequence[Case]) -> None:
         """Drop relations that cases known to pass contradict, without running any.
 
-        An end that is never written is wrong for all sizes but 1.
+        An op that never writes the end of a dim is wrong for every size but 1.
         """
         plain = [
             dict(case.dims)

@@ -54,7 +54,7 @@ def judge_in(
     evaluator : CaseEvaluator
         In a new process, unless what earlier calls left behind may count.
     case : Case
-        What the inputs stand for, with their shapes and layouts.
+        The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray
         In their layouts.
     record : FailureRecord

@@ -21,9 +21,9 @@ class _Run:
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
     """Return the results that no newer state of the same code has made obsolete, oldest first.
 
-    A state of the code is retired when another state of it began to submit after it had ended.
-    States that submit at the same time, as two checkouts with one origin do, both count. So does
-    what says nothing of its code, until it is forgotten by hand.
+    A state of the code is obsolete once another state began to submit after its last submission.
+    States that submit at the same time, such as two checkouts of one origin, both count.
+    Submissions that do not identify their code count until they are forgotten by hand.
     """
     ordered = sorted(stored, key=lambda one: one.key)
     runs: dict[tuple[str, str], dict[tuple[object, str], _Run]] = defaultdict(dict)

@@ -71,15 +71,16 @@ class WireInputs:
     Parameters
     ----------
     known : KnownInputs
-        Where it is kept for the next process.
+        Storage of the set of inputs for the next process.
     lookup : Lookup
     names : Discovered
-        What was seen before.
+        Inputs that were seen before.
 
     Attributes
     ----------
     begun : int
-        Programs that were loaded since then are as their files were, if none was written to.
+        Time at which observation began: a program loaded later equals its files, unless one of
+        them was written to since.
     parts : dict of str to str
         States of all inputs.
     """
@@ -135,7 +136,7 @@ class WireSubject:
         Digest of what decides a verdict and is known before a program runs: code, configuration,
         environment.
     seen : WireInputs
-        What the programs were seen to use besides.
+        Inputs that the programs were seen to use besides.
     """
 
     subject: Subject
@@ -147,8 +148,8 @@ class WireSubject:
     def judged_by(self) -> str:
         """Digest of everything but the case that decides a verdict, as far as it is known by now.
 
-        What was judged while an input was written to is nothing's verdict: the input may be as
-        before by now, and the program have seen another.
+        If an input was written to meanwhile, the digest matches no other: the program may have
+        read a content that the input no longer has.
         """
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
@@ -214,7 +215,7 @@ class Subjects:
         Parameters
         ----------
         case : Case
-            What is asked about. Where the op's own cases cannot stand for it, the op's traits and
+            The requested case. Where the op's own cases cannot stand for it, the op's traits and
             the dtypes of its outputs are found out on its shapes.
         """
         compiled = self._current(query.op, query.dtype)

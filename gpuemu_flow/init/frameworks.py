@@ -18,7 +18,7 @@ class Framework:
     config_name : str
         Value of ``[project] framework``.
     modules : tuple of str
-        What its ops import besides numpy.
+        Modules that its ops import besides numpy.
     install : tuple of str
         Commands that install these for a CPU, without the interpreter's ``-m pip install``.
     extras : tuple of str

@@ -30,7 +30,7 @@ class Origin:
     ----------
     requirement : str
     doubt : str
-        Why a runner may not find it; empty when it will.
+        Reason why a runner may not find it; empty when it will.
     """
 
     requirement: str

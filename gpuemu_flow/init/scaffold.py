@@ -148,7 +148,7 @@ def plan_files(
     ci : str or None
         A key of `CI_FILES`; None leaves the workflow out.
     origin : Origin
-        Where that workflow gets gpuemu-flow from.
+        Source from which that workflow installs gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}

@@ -355,7 +355,7 @@ def open_evaluator(
     subject : Subject
     cancel : threading.Event, optional
     expected_cache : ExpectedStore, optional
-        Where outputs of the reference are kept, when it is slow.
+        Store for the outputs of a slow reference.
     """
     with ExitStack() as stack:
         yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)

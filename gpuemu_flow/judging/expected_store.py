@@ -92,7 +92,7 @@ class ExpectedStore:
         Digest of all that decides what the reference computes: its code, its part of the
         configuration, the environment and the dtype that it is asked for.
     inputs : SeenInputs, optional
-        What the reference was seen to use besides: it belongs to the key.
+        Inputs that the reference was seen to use; they belong to the key.
     force : bool
         True: nothing is found, whatever is kept.
     limit : int

@@ -84,7 +84,7 @@ class Judge:
     ----------
     settings : CompareParams
     expected_dtypes : mapping of output name to list of dtype names
-        What the reference manifest allows; the op may choose among them.
+        Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
         See `cases.samples`: on their shapes, with plain values, the op's nature is decided, so
         that all of its cases are judged alike.
@@ -92,7 +92,7 @@ class Judge:
         Asked only under the ``auto`` tolerance, and only where the cheap bound
         does not prove a case.
     traits : OpTraits, optional
-        What an equal judge found out.
+        Traits that another judge of the same op found out.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ class Setup:
     probes : bool
         Run the reference in its own dtype once, to see the dtypes of its outputs.
     facts : dict
-        What a service found out about the reference by evaluating it: ``nature`` and ``allowed``
+        Facts that a service found out by evaluating the reference: ``nature`` and ``allowed``
         (see `Judge`), each null until then.
     """
 
@@ -82,7 +82,7 @@ class PreparedBatch:
     widens : bool
         False where the reference did not live through being asked for float64 outputs.
     slots : list of dict of str to Slot
-        Where each case's are then; empty until then, and when that failed.
+        Places of each case's inputs, once known; empty until then, and after a failure.
     """
 
     cases: Sequence[Case]
@@ -176,11 +176,11 @@ class JudgeRequest:
     Attributes
     ----------
     method : str
-        ``judge``, or ``expected`` for what the reference gives on an only case.
+        ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        Whether the tensors that are ``expected`` are wanted, or only that there are some.
+        True if the ``expected`` tensors themselves are wanted, not only their existence.
     explain : bool
-        Whether ``judge`` is to look for what wrong elements have in common.
+        True if ``judge`` shall find out what the wrong elements have in common.
     actual : mapping of str to ndarray
         What ``judge`` is to judge, on an only case.
     places : sequence of mapping of str to Slot, or None

@@ -73,7 +73,7 @@ class JudgeService:
         Raises
         ------
         BaseException
-            What the reference raised on the only case.
+            The exception that the reference raised on the only case.
         """
         if method == "prepare":
             return self._prepare(payload, context)

@@ -74,12 +74,12 @@ def judge_in_steps(
     request : JudgeRequest
         That lost its process.
     op : RunError or None
-        Why the op has no outputs.
+        Reason why the op has no outputs.
 
     Returns
     -------
     CheckResult or None
-        Why there is no comparison; None where `request` has its results by now.
+        Reason why there is no comparison; None where `request` has its results by now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)

@@ -65,7 +65,7 @@ def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str])
     Parameters
     ----------
     path : Path or None
-        Where the text will be saved; None while nobody knows, so that no file can be looked for.
+        Path to save the text at; None if there is none yet, so that no file can be checked.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:

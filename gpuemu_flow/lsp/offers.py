@@ -22,7 +22,7 @@ class Offer:
     Attributes
     ----------
     text : str
-        What is inserted in place of the word before the cursor.
+        Text that replaces the word before the cursor.
     kind : str
         ``table``, ``key`` or ``word``.
     detail, doc : str

@@ -57,7 +57,7 @@ class Outline:
         Without line ends.
     ops : list of OpTable
     paths : mapping of int to list of key path
-        What begins on a line (0-based), in the order of the text.
+        Key paths that begin on a line (0-based), in the order of the text.
     """
 
     text: str

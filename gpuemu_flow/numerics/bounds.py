@@ -93,7 +93,7 @@ class Excuse:
     Attributes
     ----------
     variance : ndarray of float64, shape (n,)
-        Mean square that rounding the operands makes of the error, 0 where nothing is judged.
+        Mean squared error caused by rounding the operands, 0 for elements that are not judged.
     largest : float
         Largest `size` of the errors that were drawn.
     without : ElementBound

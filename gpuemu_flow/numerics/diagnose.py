@@ -47,7 +47,7 @@ def diagnose(
     actual, expected : ndarray
         One output and the reference's; the reference's may be float64 for a narrower output.
     failing : ndarray of bool, Tolerance or Bound
-        Which elements fail, or what decides that.
+        The elements that fail, or the bound that decides it.
     inputs : mapping of str to ndarray, optional
         The case's inputs, for what depends on them.
     rules : Rules, optional

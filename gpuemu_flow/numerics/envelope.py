@@ -195,7 +195,7 @@ def build_envelope(
     bounds : mapping of str to ElementBound, optional
         What `Envelope.bounds` gave for the same arguments earlier.
     rounding : Rounding, optional
-        What a right op may round to a narrower type on the way; see `operand.rounding_for`.
+        Values that a right op may round to a narrower type; see `operand.rounding_for`.
     """
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():

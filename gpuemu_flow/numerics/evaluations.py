@@ -41,7 +41,7 @@ class Evaluations:
     ----------
     count, succeeded, failed : int
     reason : str
-        Why the latest failing evaluation failed.
+        Reason why the latest failing evaluation failed.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:

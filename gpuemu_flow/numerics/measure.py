@@ -75,7 +75,7 @@ def measure(
         More draws of every kind, for a case that is about to fail: what a handful of draws shows of
         an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
     rounding : Rounding, optional
-        What a right op may round to a narrower type on the way.
+        Values that a right op may round to a narrower type on the way.
 
     Notes
     -----

@@ -156,10 +156,10 @@ def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = Non
 
     Notes
     -----
-    A right op rounds a multiple of what the reference has there: probabilities before they are
-    divided by their sum, say. With `rng` all values are taken times one random factor between 1
-    and 2, rounded and divided by it, which draws another set of rounding errors of the same size.
-    What the format holds, inputs above all, stays as it is.
+    A right op may round a multiple of the reference's value, such as probabilities before they
+    are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
+    and 2, rounded, and divided by it: another sample of rounding errors of the same size.
+    Values that the format holds exactly, inputs above all, stay as they are.
     """
     with np.errstate(all="ignore"):
         result = _to_nearest(values, fmt)

@@ -36,7 +36,7 @@ class OutputMutant:
     kind : str
         The family of bugs that it belongs to.
     why : str
-        What it stands for.
+        The real bug that it imitates.
     plant : callable
         Makes the wrong tensor from a `Site`; None where the bug would not show.
     in_input : bool

@@ -66,7 +66,7 @@ class Relation:
     subject : str
         The input or dim that it is about; may be empty.
     formula : str
-        Which factor, tile, axis.
+        Factor, tile or axis of the relation.
     sentence : str
         For people.
     """

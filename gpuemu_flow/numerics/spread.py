@@ -87,7 +87,8 @@ class Spread:
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
         """Add an evaluation that rounds to a narrower type on the way.
 
-        Where it rounds operands alone, how much its errors come to over all is known as well.
+        With `operands`, it rounds only operands of products; its errors are then also kept for
+        the test of their mean square, see `bounds.Excuse`.
         """
         if self.fmt is None:
             return
@@ -159,7 +160,7 @@ class Spread:
         unit_roundoff : float
             One rounding.
         terms : int
-            How many numbers a sum may have at most.
+            Largest number of terms of a sum.
         usual : float
             The largest |x|, or 1: S need not be accounted for up to this, since an intermediate
             result may well be as large.

@@ -50,7 +50,7 @@ class Request:
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool
-        What was asked for and got no verdict makes the report no success.
+        A requested item without a verdict makes the report no success.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     """
@@ -196,7 +196,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
     absences = [r.absence for r in results] + [k.absence for k in kernels]
     count = absences.count(Absence.CUT_OFF)
     message = f"{count} results are missing: the run took longer than {limit:g} s"
-    hint = "run again to go on where it ended, or raise ci.thorough_timeout"
+    hint = "run again to continue where it stopped, or raise ci.thorough_timeout"
     problem = Problem("ci-time-limit", message, hint, warning=True)
     return replace(run, results=results, kernels=kernels, problems=(*run.problems, problem))
 

@@ -36,7 +36,7 @@ def draw(
         Of the output.
     actual, expected, inputs : mapping of str to ndarray
     criteria : Criteria
-        What the outputs were held against.
+        Tolerance, policy and dtypes that the outputs are compared by.
     """
     output = actual[name]
     if output.size > MAX_ELEMENTS:

@@ -52,7 +52,7 @@ def gather(
     Parameters
     ----------
     status : mapping of task name to str
-        What the run did with each task.
+        The run's action for each task, such as ``ran``.
     """
     graph = workspace.graph
     base = repository(workspace.root, environ)

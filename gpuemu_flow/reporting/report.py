@@ -43,7 +43,7 @@ def run_and_report(
     Parameters
     ----------
     asked : RunOptions, optional
-        What the report is about, where that is not all that runs.
+        Options of the report, if it covers less than the run.
     """
     reports: list[RunReport] = []
 
@@ -161,7 +161,7 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
         Problem(
             "untracked-inputs",
             f"{stage} of {subject}: {reason}",
-            "name what else it reads with `depends`",
+            "name the other files that it reads with `depends`",
             warning=True,
         )
         for stage, subject, reason in found

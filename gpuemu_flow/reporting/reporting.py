@@ -121,7 +121,7 @@ def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunR
     ]
     problems = run.problems
     if count:
-        message = f"{count} of {len(run.results)} results are older than what they are about"
+        message = f"{count} of {len(run.results)} results are out of date"
         hint = "`gpuemu-flow run` checks what changed"
         problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
     return replace(run, results=tuple(results), problems=problems)

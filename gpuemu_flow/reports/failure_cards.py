@@ -63,7 +63,7 @@ def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseF
     Parameters
     ----------
     most, drawn : int
-        How many cards there are at most, and how many of them have their pictures.
+        Largest number of cards, and of cards with pictures.
     """
     alike = leads.alike(report)
     chosen = report.representatives()[:most]

@@ -47,7 +47,7 @@ class PytestExport:
         The test.
     tensors_name : str
     tensors : bytes
-        What it reads: inputs, expected values, tolerances.
+        The test's data: inputs, expected values, tolerances.
     """
 
     file_name: str
@@ -92,7 +92,7 @@ def render(
         The exact values, in the op's order.
     expectation : Expectation
     folder : Path
-        Where the files are meant to go.
+        Folder that the files will be written to.
     file_name : str
         By default ``test_repro_<id>.py``; the tensor file has the same stem.
 

@@ -72,7 +72,7 @@ def make_key(path: Path) -> Path:
     for file in (path, public):
         if file.exists() or file.is_symlink():
             hint = "name another file with -o"
-            raise UsageError(Problem("sign-key-exists", "is there already", hint, str(file)))
+            raise UsageError(Problem("sign-key-exists", "the file exists already", hint, str(file)))
     private_pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -22,7 +22,7 @@ class Explained:
     cause : Cause or None
         The stated one; None where new cases confirmed none.
     seen_with : tuple of str
-        What they were seen with where no cause is stated, likeliest first.
+        Features of the cases if no cause is stated, likeliest first.
     """
 
     members: list[CaseFailure]

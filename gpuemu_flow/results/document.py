@@ -76,7 +76,7 @@ class Picture:
         The error over the output, folded to two dims, one character per cell: the largest share of
         the tolerance in it, as `LEVELS` names them.
     fold : str
-        What a row and a column of it stand for.
+        The tensor's dims that a row and a column stand for.
     scatter : tuple of (int, int, int, int)
         Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
         of elements, and how many of them fail.
@@ -86,7 +86,7 @@ class Picture:
     inputs : mapping of str to str
         Values of the smallest inputs, as text.
     note : str
-        Why there is no picture.
+        Reason why there is no picture.
     """
 
     output: str = ""
@@ -204,11 +204,11 @@ class Report:
     timed_out : bool
         A time limit cut something off.
     require_all : bool
-        What has no verdict makes the whole no success.
+        An item without a verdict makes the whole no success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
-        Which task's manifest which task reads.
+        Pairs of tasks: the second reads the first one's manifest.
     pictures : mapping of (str, int, str) to Picture
         By op, seed and dtype.
     history : tuple of HistoryPoint
@@ -248,7 +248,7 @@ class Report:
     def exit_code(self) -> int:
         """Return the run's exit code; 1 for a regression that is to fail, 124 after a time limit.
 
-        What failed before the time limit came has failed for good: that outranks the limit.
+        A failure before the time limit is a failure for good: it outranks the limit.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:

@@ -53,7 +53,7 @@ class ReportBuilder:
     cache : WorkspaceCache
     tasks : mapping of name to TaskSpec
     status : mapping of name to str
-        What the run did with each task.
+        The run's action for each task, such as ``ran``.
     values : callable
         Stored facts of a task (durations), by name.
     relocate : callable
@@ -114,7 +114,7 @@ class ReportBuilder:
         reason = manifest["skipped"]
         if verdict is Verdict.ERROR:
             errors = [problem.message for problem in problems if not problem.warning]
-            reason = errors[0] if errors else "no kernel in it"
+            reason = errors[0] if errors else "the artifact holds no kernel"
         sources = [lint.name, *(i.task for i in lint.inputs)]
         result = KernelResult(
             kernel=lint.subject,

@@ -123,7 +123,7 @@ class WorkspaceStatus:
     verdicts : mapping of str to int
         Last verdicts of ops by dtype and of kernels.
     outdated : int
-        How many of them are of another state of the workspace.
+        Number of verdicts from another state of the workspace.
     cache : CacheSize
     """
 

@@ -82,13 +82,13 @@ class OpResult:
     cached : bool
         Nothing of it was executed in this run.
     reason : str
-        Why it was skipped, or has no verdict.
+        Reason why it was skipped, or has no verdict.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
-        What failures are compared with to find their cause.
+        Passing cases to compare failures with in the search for a cause.
     absence : Absence
-        Why it was not looked at, where a run says more than that it was skipped.
+        Kind of reason why it has no verdict, if a run knows more than that it was skipped.
     loose : tuple of str
         Outputs whose explicit tolerance lets zeros pass in every case.
     constant : tuple of (str, float)
@@ -96,7 +96,7 @@ class OpResult:
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
     sandbox : str
-        What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
+        The op's sandbox, such as ``landlock 7, seccomp``; empty where nothing
         was run.
     """
 
@@ -133,12 +133,12 @@ class OpResult:
     def weaknesses(self) -> Iterator[Problem]:
         """Yield warnings about comparisons that prove less than they seem to."""
         for name in self.loose:
-            message = f"the tolerance is larger than all that it judges: zeros for {name!r} pass"
+            message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
             yield self._warning("loose-tolerance", message, hint)
         for name, value in self.constant:
             message = f"the reference gives {value:g} for {name!r} in every case"
-            hint = "whatever always gives that passes; look whether it is meant"
+            hint = "an op that always gives it passes; check whether that is intended"
             yield self._warning("constant-reference", message, hint)
 
     def _warning(self, slug: str, message: str, hint: str) -> Problem:
@@ -162,13 +162,13 @@ class KernelResult:
     verdict : Verdict
         ``failed`` with a violation of severity error that nothing allows.
     reason : str
-        Why it was skipped or could not be linted.
+        Reason why it was skipped or could not be linted.
     cached : bool
         Neither built nor linted in this run.
     entries : tuple of KernelRecord
         Each kernel of the artifact.
     changes : tuple of KernelChange
-        What changed since the run before.
+        Changes since the previous run.
     absence : Absence
         As of an `OpResult`.
     """

@@ -79,7 +79,7 @@ class Program:
     forbidden_function : str
         Of the program's own file: a function that it must not call.
     sandbox : Sandbox or None
-        What the kernel keeps its processes from; None: nothing.
+        Restrictions that the kernel enforces on its processes; None for none.
     """
 
     kind: str
@@ -180,7 +180,7 @@ class RunError:
     stderr_tail : str
         The end of what the program wrote to its standard error.
     file : str
-        Where the program itself failed, relative to the workspace root when it lies inside.
+        File where the program failed, relative to the workspace root when it lies inside.
     line : int
         1-based; 0 when unknown.
     exception : str
@@ -223,7 +223,7 @@ class Outcome:
     error : RunError or None
         Set when not `ok`.
     violations : tuple of Failure
-        What the extra checks found.
+        Failures that the extra checks found.
     duration_s : float
         Seconds of the judged call alone.
     printed : str

@@ -71,11 +71,11 @@ class WorkerClient:
     Attributes
     ----------
     cases : int
-        What it was asked to do so far.
+        Number of cases requested so far.
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        What a service in the worker was last made ready for; the caller's to set.
+        State for which a service in the worker was last prepared; set by the caller.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class WorkerClient:
         fds : sequence of int
             Descriptors that the message carries, behind that of the shared memory.
         calls : int
-            How often the program may be called, each time within its limit; 0 lets `checks` say.
+            Number of calls of the program, each within its limit; 0 lets `checks` decide.
         idle : bool
             False while the worker may still be calling the program, so that its time runs on.
 

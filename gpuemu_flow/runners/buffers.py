@@ -100,7 +100,7 @@ class InputBuffers:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        What is passed to the program.
+        The arrays passed to the program.
     memories : mapping of str to ndarray of uint8, optional
         The bytes that belong to each; by default the whole allocation behind it.
     """

@@ -112,7 +112,7 @@ class CallableRunner:
         Raises
         ------
         OpError
-            What was returned is no output.
+            The returned value is no output.
         BaseException
             Whatever the function raises.
         """

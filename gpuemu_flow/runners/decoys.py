@@ -33,8 +33,8 @@ def resemble(decoy: Arrays, judged: Arrays, seed: int) -> None:
 def comes_again(seed: int, earlier_cases: int) -> bool:
     """Tell whether the decoy is called once more, after the judged calls.
 
-    On the first case of a process, whose first call nothing else looks at, and on some others,
-    chosen by their seed so that no count of calls tells which.
+    True for the first case of a process, since no other check covers its first call, and for some
+    other cases, chosen by seed so that an op cannot predict them by counting its calls.
     """
     return earlier_cases == 0 or seed % _ONE_IN == 0
 

@@ -70,7 +70,7 @@ _prepared: dict[str, _Part] = {}
 def prepare() -> None:
     """Record the loaded modules, for the seals of all processes forked from this one.
 
-    To be called where no code of a program ever runs.
+    To be called in a process that never runs code of a program.
     """
     _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
 

@@ -77,7 +77,7 @@ class Exchange:
     Attributes
     ----------
     served : int
-        How often all of the request was taken through ``sys.stdin``.
+        Number of times that the whole request was taken through ``sys.stdin``.
     denied : bool
         The script wanted to read in a way that lending does not allow.
     dumped : Captured or None

@@ -36,7 +36,7 @@ def compare_calls(
     for name, array in first.items():
         again = second.get(name)
         if again is None or again.shape != array.shape or again.dtype != array.dtype:
-            message = f"an identical call gave another form of output {name!r}"
+            message = f"an identical call gave output {name!r} another shape or dtype"
             found.append(Failure(FailureKind.NON_DETERMINISTIC, message, name))
             continue
         rows, rows_again = _bytes_of(array), _bytes_of(again)

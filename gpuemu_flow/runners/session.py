@@ -115,9 +115,10 @@ class ProgramSession:
     ) -> None:
         """Start what `call` does and return at once; `finish` gives the result.
 
-        With arrays, `case` says what they stand for: `decoy` and `guards` then need no more.
+        If `inputs` are arrays, `case` may give the case they belong to, which the checks `decoy`
+        and `guards` need.
 
-        Two sessions begun one after the other run beside each other.
+        Calls begun in two sessions run at the same time.
         """
         if self._begun is not None:
             raise RuntimeError("finish the call that was begun first")

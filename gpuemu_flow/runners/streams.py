@@ -26,7 +26,7 @@ class StandardStreams:
     Parameters
     ----------
     stderr_fd : int
-        Where descriptor 2 leads; stays open.
+        Target of descriptor 2; stays open.
     """
 
     def __init__(self, stderr_fd: int) -> None:

@@ -25,8 +25,8 @@ class Supervisor:
 
     All cases share a forked process while things go well. A case that goes wrong after others ran
     in its process is tried alone, to find out whether it or an earlier one is to blame; when the
-    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor is
-    a launch that the emulator refused once more in the same words.
+    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
+    are launches that the emulator has refused before with the same message.
 
     Parameters
     ----------

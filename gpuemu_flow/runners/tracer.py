@@ -41,7 +41,7 @@ class Tracer:
     ----------
     receiver : Receiver
     report : int
-        Where records go; see `sightings`.
+        Descriptor to write records to; see `sightings`.
     worker : int
         Process id of the worker, whose own listings Python tells of.
     children_only : bool

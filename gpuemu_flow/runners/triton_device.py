@@ -56,7 +56,7 @@ class CpuDevice:
     Attributes
     ----------
     new : set of int
-        Where memory lies that was made without values.
+        Addresses of memory that was made without values.
     """
 
     def __init__(

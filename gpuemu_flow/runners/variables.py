@@ -54,9 +54,9 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 def is_noise(name: str, reader: str) -> bool:
     """Return True if a file's read of a variable does not count as an input.
 
-    These are names whose values differ between two terminals, such as the width, which libraries
-    read for what they print; the workspace's own code depends on them as on any other. A few are
-    another in each process.
+    These are variables whose values differ between two terminals, such as the width, if a library
+    reads them, which it does for its output; for the workspace's own code they count. A few
+    variables differ in every process and never count.
     """
     if name in NEVER:
         return True

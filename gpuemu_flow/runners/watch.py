@@ -14,7 +14,7 @@ class Watch:
     Attributes
     ----------
     seconds : float
-        How long the latest call took.
+        Duration of the latest call.
     """
 
     def __init__(self, status_fd: int | None = None) -> None:

@@ -40,7 +40,7 @@ def seal(value: Json, key: str = "") -> bytes:
     ----------
     value : JSON
     key : str
-        What the record is stored under; it goes into the checksum, so that one damaged byte of a
+        Key of the record; it goes into the checksum, so that one damaged byte of a
         database's index cannot give the sound record of another key.
     """
     payload = json.dumps(value, separators=(",", ":")).encode()

@@ -40,7 +40,7 @@ class Discovered:
     variables : frozenset of str
         Names of environment variables.
     untracked : frozenset of str
-        Why more may have been used than is named here.
+        Reasons why more may have been used than is named here.
     """
 
     files: frozenset[str] = frozenset()
@@ -167,7 +167,7 @@ class SeenInputs:
         Digest of all that is known before a program runs.
     lookup : Lookup
     start : Discovered
-        What belongs to the set whatever is seen.
+        Inputs that belong to the set from the start.
     force : bool
         True: no earlier result is found.
 

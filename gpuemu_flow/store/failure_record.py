@@ -50,7 +50,7 @@ class FailureRecord:
     expected, actual : float or None
         Values there.
     cause : str
-        What it is grouped under; empty when not analysed.
+        Cause of its group; empty when not analysed.
     verdict : str
         ``failed`` or ``error``.
     source : str
@@ -60,9 +60,9 @@ class FailureRecord:
     inputs : str
         sha256 of the safetensors blob with the inputs' values in C order; filled in by the store.
     layouts : mapping of str to str
-        How each input lies in memory, in the op's order of inputs.
+        Memory layout of each input, in the op's order of inputs.
     provenance : JSON
-        What made the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
+        Origin of the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
         configuration).
     environment : mapping of str to str
     time : str

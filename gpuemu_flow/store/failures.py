@@ -167,7 +167,9 @@ class FailureStore:
         if found:
             ids = ", ".join(sorted(record.id for record in found)[:5])
             message = f"{len(found)} failures have ids that begin with {prefix!r}: {ids}"
-            raise UsageError(Problem("ambiguous-failure", message, "give more of the id"))
+            raise UsageError(
+                Problem("ambiguous-failure", message, "give more characters of the id")
+            )
         hint = "`gpuemu-flow failures` lists those that are kept"
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 

@@ -24,7 +24,7 @@ class BuildReason:
     part : str
         Part of the key that changed; or ``state``, ``output``, ``forced`` or ``follows``.
     name : str
-        What changed within the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
+        The changed item of the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
     old, new : JSON
         Values before and now; None stands for absent.
     """

@@ -129,7 +129,7 @@ class ResultStore:
     ----------
     cache : WorkspaceCache
     folder : Path or None
-        Where they lie; None: in the cache.
+        Folder of the results; None: in the cache.
     max_results : int
         The oldest beyond it are deleted; 0 keeps all.
     retention_days : int

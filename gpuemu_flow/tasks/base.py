@@ -30,7 +30,7 @@ class TaskInput:
     Attributes
     ----------
     role : str
-        What it is to this task (``generate``, ``op``, ``reference``); the action key holds the
+        Its role in this task (``generate``, ``op``, ``reference``); the action key holds the
         role and the content, never the path.
     task : str
         Name of the task that makes it.
@@ -63,9 +63,9 @@ class TaskSpec:
         Workspace files that the action runs, relative to the workspace, POSIX separators.
     inputs : tuple of TaskInput
     params : StageParams
-        What the action key holds of the configuration.
+        The part of the configuration that the action key contains.
     settings : JSON
-        What the action needs and no result depends on: timeouts, absolute paths, labels.
+        Settings that the action needs and no result depends on: timeouts, absolute paths, labels.
     target : str
         The manifest it writes, relative to the cache folder.
     packages : tuple of str
@@ -141,8 +141,8 @@ class StageContext:
     packages : mapping of str to str
         Versions of the packages that the task's sources import, as they are now.
     unchanged : callable
-        Whether the task's sources are still those of its key. An outcome is kept for other runs
-        only while they are: someone may edit them while they run.
+        Tells whether the task's sources are still those of its key. Only then is an outcome kept
+        for other runs: someone may edit the sources while they run.
     """
 
     root: Path

@@ -52,7 +52,7 @@ class Built:
         Architecture to the assembler's error; empty when it succeeded.
     problems : list of Problem
     skipped : str
-        Why nothing could be built here.
+        Reason why nothing could be built here.
     again : bool
         The next run is to try again whatever has not changed.
     """

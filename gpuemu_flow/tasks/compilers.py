@@ -46,16 +46,16 @@ class Compiled:
     output, ptx : bytes or None
         The cubin, None when it failed; the PTX on the way to it.
     text : str
-        What it printed.
+        Its printed output.
     problems : list of Problem
     reads : list of str
         Files below the workspace that it read, relative to it.
     reason : str
-        Why it failed, in one line.
+        Reason why it failed, in one line.
     stopped : bool
         It was ended for taking too long or printing too much.
     skipped : str
-        Why it could not be tried at all.
+        Reason why it could not be tried at all.
     launch : dict or None
     """
 

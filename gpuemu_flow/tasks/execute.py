@@ -24,7 +24,7 @@ class Execution:
     outcomes : list of Outcome
         One per request, in the same order.
     executed : int
-        How many were really run; the others came out of the action cache.
+        Number of requests that were really run; the others came out of the action cache.
     duration_s : float
         Wall time of the batch in seconds.
     used : Discovered
@@ -67,7 +67,7 @@ def execute(
     spec : TaskSpec
         Its stage, version and params go into each case's key.
     code : mapping of path to digest
-        What the program consists of.
+        Files that the program consists of.
     requests : sequence of Request
     checks : Checks
 

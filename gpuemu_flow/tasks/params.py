@@ -42,7 +42,7 @@ class GenerateParams(_Plain):
         The op's, in canonical form.
     layouts, strategies : list of str
     count, seed : int
-        How many cases, of which master seed.
+        Number of cases, and their master seed.
     samples_seed : int
         Master seed of the cases by which the op's nature is found out; see `cases.samples`.
     dtype : str
@@ -91,7 +91,7 @@ class OpParams(ProgramParams):
     deterministic : bool
         Equal calls give equal bits.
     sandbox : JSON
-        What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
+        Its sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
     """
 
     STAGE = stages.OP
@@ -132,7 +132,7 @@ class BuildParams(_Plain):
     command : list of str or None
         Of kernels that are built by one.
     triton : JSON
-        What a Triton kernel is compiled for; None for others.
+        Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
     """
 

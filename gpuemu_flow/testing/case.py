@@ -187,7 +187,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
     def raised(self, error: BaseException) -> None:
         """Record an exception of the op, or of its test: a failure of the case, too.
 
-        What we raise ourselves says nothing of the op, and is not recorded.
+        Our own exceptions say nothing of the op, and are not recorded.
         """
         self.result = self._session.outputs.raised(self.op, self._case, error)
         if not isinstance(error, FlowError):

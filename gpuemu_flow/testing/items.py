@@ -30,7 +30,7 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
         if not marks:
             text = f"{metafunc.function.__name__} takes {FIXTURE} and has no gpuemu mark"
             raise UsageError(
-                Problem("pytest-bad-mark", text, 'say the op: @pytest.mark.gpuemu("softmax")')
+                Problem("pytest-bad-mark", text, 'name the op: @pytest.mark.gpuemu("softmax")')
             )
         found = [item for mark in reversed(marks) for item in session.items(read_mark(mark))]
     except FlowError as error:

@@ -47,7 +47,7 @@ def start_daemon(
     Returns
     -------
     dict
-        What it says of itself: ``pid``, ``socket``, ...; empty when one is running already.
+        Its information: ``pid``, ``socket``, ...; empty if a daemon is running already.
 
     Raises
     ------

@@ -404,7 +404,7 @@ def test_a_fixture_without_a_mark(tested: Place) -> None:
             pass
         """
     )
-    assert 'say the op: @pytest.mark.gpuemu("softmax")' in ran.text
+    assert 'name the op: @pytest.mark.gpuemu("softmax")' in ran.text
     assert "pytest-bad-number" in tested.again("--gpuemu-seed=-1").text
 
 

@@ -22,7 +22,7 @@ class ControlFlowGraph:
     successors, predecessors : list of list of int
         Block numbers.
     leaves : list of bool
-        Whether a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
+        True where a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
     unresolved : list of int
         Instructions that branch to a label which does not exist; such an edge leaves.
     """

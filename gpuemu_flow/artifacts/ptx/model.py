@@ -26,7 +26,7 @@ class Instruction(NamedTuple):
     text : str
         Operands as written; `operands` splits them.
     offset : int
-        Where the instruction starts in the file's text.
+        Offset of the instruction in the file's text.
     scope : int
         Index into `Body.scopes`.
     location : int
@@ -120,7 +120,7 @@ class Body:
         Labels that a ``.branchtargets`` table lists.
     pragmas : list of str
     problems : list of Problem
-        What could not be read, at most `parser.MAX_PROBLEMS`.
+        Parts that could not be read, at most `parser.MAX_PROBLEMS`.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -173,7 +173,7 @@ class LaunchBounds:
     max_threads : int
         Product of ``.maxntid`` or ``.reqntid``: threads per block at most.
     required : bool
-        Whether it came from ``.reqntid`` (exactly so many threads).
+        True if it came from ``.reqntid`` (exactly so many threads).
     min_blocks : int
         ``.minnctapersm``.
     max_registers : int

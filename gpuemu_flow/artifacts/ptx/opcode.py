@@ -64,7 +64,7 @@ class Opcode:
     segments : tuple of str
         All segments; a qualifier such as ``shared::cta`` is one segment.
     destination : Destination
-        Whether the first operand is written. Source: PTX ISA, the instruction descriptions.
+        Use of the first operand. Source: PTX ISA, the instruction descriptions.
     is_branch, is_terminator : bool
         ``bra``/``brx``; ``ret``/``exit``/``trap``.
     """

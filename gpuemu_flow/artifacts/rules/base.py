@@ -34,7 +34,7 @@ class Rule:
     find : callable or None
         Looks into the PTX once, whatever the policy; its findings are kept in the view.
     unchecked : callable or None
-        Why the rule can say nothing about a view, or an empty string.
+        Reason why the rule can say nothing about a view, or an empty string.
     legacy_kind : str
         Name of the violation in wire protocol v1, for the rules that it knows.
     """

@@ -39,7 +39,7 @@ class Choice:
     ----------
     compiled : bool
     note : str
-        Why not, where C was asked for or would have paid; empty otherwise.
+        Reason why C does not run a launch that asked for it or is large; else empty.
     """
 
     compiled: bool

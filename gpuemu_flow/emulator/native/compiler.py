@@ -43,7 +43,7 @@ class Compiler:
     ----------
     path : str
     version : str
-        What it says about itself.
+        Its own statement of its version.
     flags : tuple of str
     """
 

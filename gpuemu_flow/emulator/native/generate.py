@@ -60,7 +60,7 @@ def generate(program: Program, *, races: bool = False) -> str:
     ----------
     program : Program
     races : bool
-        Whether accesses are watched for races.
+        True if accesses are watched for races.
 
     Returns
     -------

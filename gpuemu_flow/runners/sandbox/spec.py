@@ -26,7 +26,7 @@ class Sandbox:
     Attributes
     ----------
     level : str
-        What is to be put into force, all of it or nothing runs; see `level.system_level`.
+        Parts to be enforced, all or nothing runs; see `level.system_level`.
     root : str
         The workspace, absolute.
     hidden : tuple of str
