@@ -270,7 +270,7 @@ class SeededFuzzer:
     Parameters
     ----------
     config : FuzzConfig or int
-        Or a seed, and then perhaps a `FuzzConfig` whose own seed does not count.
+        A configuration; or a seed, optionally followed by a `FuzzConfig` whose seed is ignored.
     """
 
     def __init__(self, config: FuzzConfig | int, options: FuzzConfig | None = None) -> None:

@@ -80,7 +80,7 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """One function of ``cuobjdump -res-usage``; `shared_bytes` holds what the system reserves."""
+    """One function of ``cuobjdump -res-usage``; `shared_bytes` includes the system's reserve."""
 
     registers: int = 0
     stack_bytes: int = 0

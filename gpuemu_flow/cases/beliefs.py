@@ -1,4 +1,4 @@
-"""Beliefs about a cause: conditions that the cases speak for, and the case to try next.
+"""Beliefs about a cause: the conditions that cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
 in which a bug happens not to show. Its weight is what was thought of it before times the
@@ -73,7 +73,7 @@ def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
 
 
 def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
-    """Return the conditions that the verdicts speak for, heaviest first.
+    """Return the conditions that the verdicts support, heaviest first.
 
     Parameters
     ----------

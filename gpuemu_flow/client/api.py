@@ -1,4 +1,4 @@
-"""The client: every call of protocol v1, and what its pages promise beyond it."""
+"""The client: every call of protocol v1, and the documented calls of gpuemu-flow's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Client:
     Parameters
     ----------
     socket_path : str or Path, optional
-        Of the daemon; ``GPUEMU_SOCKET`` says it too. Else the daemon of the workspace is found.
+        Socket of the daemon; by default ``GPUEMU_SOCKET``, else that of the workspace's daemon.
     timeout_ms : int, optional
         Milliseconds that a call may take; by default 30 s and 1 s more per megabyte of tensors
         sent, and an hour for calls that run programs many times.

@@ -251,7 +251,7 @@ class OpParser:
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
         """Return the mode for dtypes without a tolerance, and the explicit ones.
 
-        An op that says ``tolerance`` itself has only its own explicit ones beside it.
+        An op that sets ``tolerance`` itself does not inherit explicit tolerances.
         """
         shared = self.validation
         own = partial_tolerances(table.get("tolerances", {}))

@@ -183,7 +183,7 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor keeps gradients; with `requires`, return it set so."""
+        """Tell whether a tensor keeps gradients, or, given `requires`, set that and return it."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:

@@ -25,8 +25,10 @@ def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Tell whether the op's own samples say of a case what it is: its inputs fit the schema, or are
-    too small to say anything themselves."""
+    """Tell whether the op's traits on its own samples hold for a case, too.
+
+    They do if the case's inputs fit the schema, or are too small to show traits of their own.
+    """
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 
 

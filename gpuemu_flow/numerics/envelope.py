@@ -44,7 +44,7 @@ def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float
 
 
 class Envelope:
-    """The ``auto`` tolerance of one case; evaluates the reference when first asked for more.
+    """The ``auto`` tolerance of one case; evaluates the reference only if the quick bound fails.
 
     Made by `build_envelope`.
 

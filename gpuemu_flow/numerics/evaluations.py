@@ -75,8 +75,8 @@ class Evaluations:
     ) -> Arrays | None:
         """Return the outputs, or None if the evaluation failed.
 
-        A reference that refuses float64 is given float32, then the dtypes of the case itself. What
-        it takes first it is given from then on.
+        A reference that refuses float64 is given float32, then the dtypes of the case itself. The
+        first of these that it accepts is used from then on.
         """
         if shadow:
             return self._shadow_outputs(inputs, rounding)

@@ -1,4 +1,4 @@
-"""The wrong tensors of `output_mutants`: each function makes one kind, or None if it has none."""
+"""The wrong tensors of `output_mutants`: a function for each kind; None where it has no effect."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def half_rounded(site: Site) -> Array | None:
 def half_accumulated(site: Site) -> Array | None:
     """Add the errors of an accumulation over the longest dim in the narrow dtype, at random.
 
-    In a 32-bit or wider dtype a 16-bit accumulator is meant. The walk's standard deviation is
-    ``√n / 4`` units, of which a sum of n terms of one sign makes more.
+    For a dtype of 32 bits or more, the accumulator has 16 bits. The errors are normal, with a
+    standard deviation of ``√n / 4`` units for n terms; a real sum of terms of one sign errs more.
     """
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None

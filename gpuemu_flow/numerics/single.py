@@ -31,7 +31,7 @@ _NARROWED = {"d": np.float32, "D": np.complex64}
 
 
 class Single(Base):
-    """A float32 array of which numpy computes float32 arrays of this kind."""
+    """A float32 array; numpy's operations on it return float32 arrays of the same class."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any

@@ -33,7 +33,7 @@ class Query:
     Attributes
     ----------
     since_hours : float or None
-        Only what was checked in so many hours.
+        Limits the report to results of the last so many hours.
     lint : bool
         Kernels too.
     baseline : str or None

@@ -54,7 +54,7 @@ class Conduct:
         Raises
         ------
         OpError
-            ``op-reads-reference``; ``op-broke-runner`` when what `checks` rest on was replaced.
+            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need changed.
         """
         violation = self.violation()
         if violation is not None:

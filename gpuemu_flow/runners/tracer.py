@@ -1,7 +1,7 @@
 """In the fork server: receive notices of workers and their children, and record them.
 
-The fork server is an ancestor of every such process, which a system that restricts who may read
-whose memory (Yama) asks for; it outlives them and does nothing that could wait for one of them.
+The fork server is an ancestor of every such process. That is necessary on a system that restricts
+which processes may read another's memory (Yama). It outlives them and never waits for one of them.
 """
 
 from __future__ import annotations

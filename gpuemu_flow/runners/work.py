@@ -90,7 +90,7 @@ class SharedInputs:
     Attributes
     ----------
     arena : Arena
-        Of the worker that was to be asked.
+        Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
         Makes them anew, for another worker.
