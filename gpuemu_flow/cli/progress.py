@@ -28,7 +28,7 @@ def say_waiting(holder: str) -> None:
 
 def say_looking(op: str) -> None:
     """Tell on standard error that new cases of an op are run, which may take a minute."""
-    click.echo(f"looking for the cause of what fails in {printable(op)}", err=True)
+    click.echo(f"looking for the cause of the failures of {printable(op)}", err=True)
 
 
 class LiveListener(Quiet):

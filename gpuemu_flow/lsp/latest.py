@@ -12,7 +12,7 @@ class Latest:
     Parameters
     ----------
     on_error : callable
-        Told of what an action raises; nothing is lost by it but that action.
+        Called with the exception of a failing action; other actions are not affected.
     """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:

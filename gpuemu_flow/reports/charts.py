@@ -61,7 +61,7 @@ class Trend:
 def heat_map(picture: Picture) -> HeatMap:
     """Draw cells as strokes, one path per level; neighbours in a row are one piece.
 
-    A stroke lies half a cell above its cells' middle: who draws it moves it down by that.
+    A stroke lies half a cell above the middle of its cells; the drawing must move it down by that.
     """
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}

@@ -62,8 +62,8 @@ class Native:
         Parameters
         ----------
         backend : str
-            One of `BACKENDS`. ``auto`` asks that the launch is large, and that the kernel's
-            results do not depend on the order of blocks, so that the choice shows in no bit.
+            One of `BACKENDS`. ``auto`` chooses C if the launch is large and the kernel's results
+            do not depend on the order of blocks, so that both back ends give the same bits.
         threads, blocks : int
             Of a block, and of the grid.
         checks : collection of str

@@ -186,8 +186,10 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(mode: str) -> Lanes:
-    """Make ``fma.f64``: error-free product and sums, the last rounding after one to odd.
+    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
+    The product and the sums are computed with their errors, the result rounded to odd, then in the
+    mode.
     Lanes whose exponents are extreme, where such transformations under- or overflow, are computed
     one by one in rational arithmetic.
     """
