@@ -149,7 +149,7 @@ class Search:
         Raises
         ------
         BudgetSpentError
-            It is not known and may not be asked any more.
+            The answer is not known, and no call of the predicate is left.
         """
         digest = candidate.digest()
         known = self._answers.get(digest)

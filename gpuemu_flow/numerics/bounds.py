@@ -40,7 +40,7 @@ def unit(fmt: FloatLimits) -> float:
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Additive floor: flushing subnormals to zero is no error. float32's or float64's limit.
+    """Return the additive floor of a tolerance: flushing float32 (or float64) subnormals is right.
 
     With `longest_dim`, for ops that compute: an intermediate product that underflows is multiplied
     by up to the square root of a dim afterwards (a norm's, say), which ``8 g`` covers.
