@@ -67,8 +67,8 @@ def launch_cases(
 def can_share(program: Program) -> bool:
     """Tell whether the cases of one launch cannot influence each other.
 
-    They could where threads look at a clock, or where a thread that waits for another is given
-    turns according to who else is there.
+    They can if threads look at a clock, or if a thread that waits for another gets turns that
+    depend on the number of threads.
     """
     return not any(map(_notices, program.steps))
 

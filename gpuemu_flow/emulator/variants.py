@@ -104,8 +104,8 @@ def find_flips(
 ) -> list[Finding]:  # fmt: skip
     """Find variants that change more of a launch than the last digits of a float.
 
-    That is: what other checks find, integers, and where results are not finite. There is one
-    finding for each check, which names the instruction that decides where one alone does.
+    They change the findings of other checks, an integer, or which results are finite. There is
+    one finding for each check; it names the instruction if a single one makes the difference.
 
     Parameters
     ----------

@@ -104,7 +104,7 @@ class CaseEvaluator:
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
         """Judge given inputs; `case` gives the dtype, seed and strategy to judge them by.
 
-        With `decoy` or `guards` among the checks, their shapes and layouts too.
+        If the checks include `decoy` or `guards`, it gives their shapes and layouts, too.
         """
         return self._try(case, inputs, checks)
 

@@ -58,8 +58,8 @@ def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
 def is_staged(path: Path, outcome: Outcome) -> bool:
     """Tell whether the worker left the file it reports: a plain file with that digest and size.
 
-    Its word for the digest is not enough: with that of another output, the program would have that
-    one judged in place of its own.
+    The worker's statement of the digest is not enough: with the digest of another output, the
+    program would have that one judged in place of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False
