@@ -1,4 +1,4 @@
-"""What judging a case costs beside the numerical work in it; exits 1 when a bound is missed.
+"""Measure the cost of judging a case beside its numerical work; exit with 1 when a bound is missed.
 
 The cases are softmax in float32 on (8, 128, 512). "The numerical work alone" makes the same
 inputs, runs op and float64 reference on them and compares, in one plain process with the same
@@ -119,7 +119,7 @@ BOUNDS = (
 
 @dataclass(frozen=True)
 class Query:
-    """What is to be measured: cases of some strategies, by an interpreter, below a folder."""
+    """A measurement to make: cases of some strategies, by an interpreter, below a folder."""
 
     python: str
     folder: Path

@@ -92,7 +92,7 @@ def automatic(actual: np.ndarray, expected64: np.ndarray) -> CheckResult:
 
 
 def candidates(count: int) -> dict[str, Callable[[], object]]:
-    """What is measured at one size; the output is right to about one ulp."""
+    """Return the calls to measure at one size; the output is right to about one ulp."""
     rng = np.random.default_rng(0)
     expected = rng.standard_normal(count, dtype=np.float32)
     actual = expected * (1 + np.float32(6e-8) * rng.standard_normal(count, dtype=np.float32))
@@ -126,7 +126,7 @@ def measure(count: int) -> list[Row]:
 
 
 def missed_bounds(rows: list[Row]) -> list[str]:
-    """What is too slow; empty when the bounds hold or their size was not measured."""
+    """List the missed bounds; empty when all hold or the bounded size was not measured."""
     ratios = {row.candidate: row.ratio for row in rows if row.count == BOUNDED_SIZE}
     if not ratios:
         return []

@@ -1,4 +1,4 @@
-"""What the daemon can take: throughput, pings meanwhile, large tensors; exits 1 when a bound fails.
+"""Measure the daemon: throughput, pings under load, large tensors; exit with 1 if a bound fails.
 
 A workspace of its own with two ops that only clients run: one whose reference sleeps 50 ms, one
 whose reference is a short callable. Clients are processes of their own.

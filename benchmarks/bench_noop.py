@@ -58,7 +58,7 @@ class Tool:
 
 @dataclass
 class Row:
-    """What was measured of one tool at one size; times in milliseconds."""
+    """Measurements of one tool at one size; times in milliseconds."""
 
     tool: str
     cold_s: float | None = None
@@ -101,7 +101,7 @@ class Bound:
 
     @property
     def missed(self) -> bool:
-        """Whether it is exceeded."""
+        """True if the limit is exceeded."""
         return self.ratio > self.limit
 
 

@@ -37,7 +37,7 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Whether there is a bound and it is exceeded."""
+        """True if there is a bound and it is exceeded."""
         return self.bound is not None and self.ratio > self.bound
 
 

@@ -52,7 +52,7 @@ Judge = Callable[[Sequence[int]], None]
 
 @dataclass(frozen=True)
 class Setting:
-    """What every candidate is given: the folder with the scripts, and the cases."""
+    """Input of every candidate: the folder with the scripts, and the cases."""
 
     folder: Path
     cases: Sequence[Case]
@@ -105,7 +105,7 @@ def compare(inputs: Arrays, actual: Arrays, expected: Arrays) -> None:
 
 
 def widen(inputs: Arrays) -> dict[str, np.ndarray]:
-    """What the float64 reference gets."""
+    """Return the inputs in float64, as the reference gets them."""
     return {name: array.astype(np.float64) for name, array in inputs.items()}
 
 
@@ -174,8 +174,10 @@ def interpreters(setting: Setting) -> Iterator[Judge]:
 
 @contextmanager
 def practice(setting: Setting) -> Iterator[Judge]:
-    """What checkers do that do not look at their own cost: numbers one by one, the standard
-    library's codec, an interpreter per case for op and reference each, float64 statistics.
+    """Judge as a checker does whose author ignored its cost.
+
+    Numbers are drawn one by one and coded by the standard library; op and reference get an
+    interpreter per case each; statistics are in float64.
     """
 
     def call(name: str, inputs: Arrays) -> np.ndarray:

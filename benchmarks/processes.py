@@ -55,7 +55,7 @@ def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) 
 
 
 def output_of(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """What a command prints, on both of its streams.
+    """Run a command and return what it prints on both of its streams.
 
     Raises
     ------

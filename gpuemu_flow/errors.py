@@ -1,4 +1,4 @@
-"""Everything that a user can get wrong, or see go wrong, as data: slug, message, place and hint."""
+"""Errors and warnings for users, as data: slug, message, place and hint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rename:
-    """The edit that puts a known name in place of an unknown one."""
+    """Edit that replaces an unknown name by a known one."""
 
     wrong: str
     right: str
@@ -15,13 +15,13 @@ class Rename:
 
 @dataclass(frozen=True)
 class AddKey:
-    """The edit that adds a required key to a table."""
+    """Edit that adds a required key to a table."""
 
     name: str
 
 
 class Hint(str):
-    """A hint that an editor can follow by itself: the text, and the edit that it proposes.
+    """A hint that an editor can apply: the text, and the edit that it proposes.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class FlowError(Exception):
     problems : tuple of Problem
         At least one; a configuration file reports all of its errors at once.
     exit_code : int
-        What the command exits with: 2 usage or configuration, 3 crash or missing tool.
+        Exit status of the command: 2 usage or configuration, 3 crash or missing tool.
     """
 
     exit_code = 3
@@ -96,31 +96,31 @@ class FlowError(Exception):
 
 
 class UsageError(FlowError):
-    """The command line or an API call asks for something that does not exist."""
+    """Error of a command line or API call that asks for something that does not exist."""
 
     exit_code = 2
 
 
 class ConfigError(FlowError):
-    """A configuration file is wrong."""
+    """Error of a wrong configuration file."""
 
     exit_code = 2
 
 
 class RunnerError(FlowError):
-    """The machinery that runs ops broke (not the op itself, which is an ``error`` verdict)."""
+    """Error of the machinery that runs ops (an error of the op itself is the verdict ``error``)."""
 
 
 class StoreError(FlowError):
-    """The cache cannot be used: disk full, no permission, locked."""
+    """Error of a cache that cannot be used: disk full, no permission, locked."""
 
 
 class CancelledRunError(Exception):
-    """The work is no longer wanted: Ctrl-C, or a client that has gone."""
+    """Raised in work that is no longer wanted: Ctrl-C, or a client that has gone."""
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return the known name most like `name`, or an empty string when none is near."""
+    """Return the known name most like `name`, or an empty string if none is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only on the way to an error message
 
     found = get_close_matches(name, known, n=1, cutoff=0.6)

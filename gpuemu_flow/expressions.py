@@ -21,11 +21,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class ExpressionError(ValueError):
-    """A text that is no expression, or one that has no value."""
+    """Error for an invalid expression, or one without a value."""
 
 
 def check_expression(text: str | int) -> None:
-    """Refuse what is no expression; names are looked at when it is computed.
+    """Check the syntax of an expression; names are looked up when it is computed.
 
     Raises
     ------

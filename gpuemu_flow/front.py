@@ -85,7 +85,7 @@ def _answer() -> int:
 
 
 def for_vscode() -> None:
-    """`main` for the published VS Code extension; never returns.
+    """Run `main` for the published VS Code extension; never returns.
 
     It throws away what a command printed and takes it for broken down at each exit code but 0; so
     1, which says that a check failed, becomes 0. All others stay.

@@ -1,4 +1,4 @@
-"""Shapes, dtypes, layouts and tensors to try an op on, from a seed and without a daemon."""
+"""Shapes, dtypes, layouts and tensors to test an op with, from a seed and without a daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SCALE = 10.0
 
 
 def fuzz_shapes(*, seed: int | None = None, **dims: Any) -> Iterator[Shape]:
-    """Yield shapes: every combination of the sizes given per dim, or random ones without an end.
+    """Yield shapes: every combination of the sizes given per dim, or random ones without end.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def fuzz_dtypes(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Dtypes, each once: `dtypes` or `include`, else float32 and float16; none of `exclude`."""
+    """Yield each of `dtypes` or `include`, else float32 and float16, but none of `exclude`."""
     yield from (name for name in (dtypes or include or DTYPES) if name not in exclude)
 
 
@@ -103,7 +103,7 @@ def fuzz_shapes_seeded(
     edge_cases: Sequence[Sequence[int]] = EDGE_CASES,
     edge_case_probability: float = protocol_v1.EDGE_CASE_PROBABILITY,
 ) -> Iterator[tuple[int, Shape]]:
-    """(case seed, shape) without an end: those of the daemon's cases of the same seed and lists."""
+    """Yield (case seed, shape) without end, equal to the daemon's for the same seed and lists."""
     for case_seed, rng in _iterations(seed, "shape"):
         if edge_cases and rng.gen_bool(edge_case_probability):
             yield case_seed, tuple(rng.choice(edge_cases))
@@ -113,7 +113,7 @@ def fuzz_shapes_seeded(
 
 
 def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[int, str]]:
-    """Yield (case seed, dtype) without an end."""
+    """Yield (case seed, dtype) without end."""
     for case_seed, rng in _iterations(seed, "dtype"):
         yield case_seed, rng.choice(dtypes)
 
@@ -121,7 +121,7 @@ def fuzz_dtypes_seeded(seed: int, dtypes: Sequence[str] = DTYPES) -> Iterator[tu
 def fuzz_layouts_seeded(
     seed: int, shape: Sequence[int] | None = None, layouts: Sequence[str] = LAYOUTS
 ) -> Iterator[tuple[Any, ...]]:
-    """(case seed, layout, shape, strides) without an end; without a shape (case seed, layout)."""
+    """Yield (case seed, layout, shape, strides) without end; without a shape, the first two."""
     for case_seed, rng in _iterations(seed, "layout"):
         layout = rng.choice(layouts)
         if shape is None:
@@ -202,16 +202,16 @@ class FuzzConfig:
 
     @property
     def limits(self) -> dict[str, int] | None:
-        """Return limits of random shapes, None when there are lists of sizes."""
+        """Return the limits of random shapes; None if lists of sizes are given."""
         given = {name: getattr(self, name) for name in _RANGES}
         return _limits(given) if any(v is not None for v in given.values()) else None
 
     def as_request(self) -> fuzz_config.FuzzConfig:
-        """Build the daemon's form; raises the errors of `fuzz_config.FuzzConfig`."""
+        """Return the daemon's form; raises the errors of `fuzz_config.FuzzConfig`."""
         return fuzz_config.FuzzConfig.from_json(self.to_dict())
 
     def to_dict(self) -> dict[str, Json]:
-        """Return it as a request's ``fuzz_config``."""
+        """Return the settings in the form of a request's ``fuzz_config``."""
         return {
             "seed": self.seed,
             "shape_options": {
@@ -250,7 +250,7 @@ class TestCase:
         return generate_random_tensor(self.seed, self.shape, self.dtype, name)
 
     def tensors(self, names: Sequence[str] = ("input",)) -> dict[str, NDArray[Any]]:
-        """Return the very tensors that the daemon makes of this case, for inputs in this order."""
+        """Return the tensors that the daemon makes of this case, for inputs in this order."""
         inputs = tuple(
             InputSpec(name, self.shape, self.dtype, position=position)
             for position, name in enumerate(names)
@@ -260,7 +260,7 @@ class TestCase:
 
     @property
     def inputs(self) -> dict[str, NDArray[Any]]:
-        """Return `tensors` of an op with one input."""
+        """Return the `tensors` of an op with a single input."""
         return self.tensors()
 
 
@@ -270,7 +270,7 @@ class SeededFuzzer:
     Parameters
     ----------
     config : FuzzConfig or int
-        Or a seed, and then perhaps a `FuzzConfig` whose own seed does not count.
+        A configuration; or a seed, optionally followed by a `FuzzConfig` whose seed is ignored.
     """
 
     def __init__(self, config: FuzzConfig | int, options: FuzzConfig | None = None) -> None:
@@ -297,14 +297,14 @@ class SeededFuzzer:
         return self.next()
 
     def iterator(self, max_iterations: int = 1000) -> Iterator[TestCase]:
-        """Return the next cases, so many."""
+        """Yield the next cases, at most `max_iterations`."""
         return (self.next() for _ in range(max_iterations))
 
     def __iter__(self) -> Iterator[TestCase]:
         return self.iterator(self.config.iterations)
 
     def reset(self) -> None:
-        """Begin again with the first case."""
+        """Restart with the first case."""
         self._next = 0
 
     def run(

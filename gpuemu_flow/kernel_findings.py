@@ -1,4 +1,4 @@
-"""Findings of a check of a compiled kernel: places are kept apart from the words."""
+"""Findings of the checks of compiled kernels; places are separate from the message."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ class CodePlace:
 
 @dataclass(frozen=True)
 class KernelFinding:
-    """One thing that a check found at one place.
+    """One error that a check found at one place.
 
     Attributes
     ----------
     check : str
         ``mem``, ``init``, ``race``, ``sync``, ``order``, ``contract``, ``approx`` or ``trap``.
     rule : str
-        What kind of mistake, kebab-case.
+        Kind of mistake, kebab-case.
     kernel : str
         Name of the entry.
     instruction : str
         Short: ``ld.shared``.
     words : str
-        What happened, with `THERE` in place of the second place.
+        Message, with `THERE` in place of the second place.
     place : CodePlace
     there : CodePlace or None
         Of a race the other access, of a barrier the other one.
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
-        How often it happened, over all threads.
+        Number of occurrences, over all threads.
     """
 
     check: str
@@ -100,7 +100,7 @@ class KernelFinding:
         return f"{TITLES.get(self.check, self.check)}: {where} {self.message} · {times}"
 
     def moved(self, now: Callable[[CodePlace], CodePlace]) -> KernelFinding:
-        """Return the finding with its places as `now` gives them."""
+        """Return the finding with its places replaced by those that `now` gives."""
         there = None if self.there is None else now(self.there)
         return replace(self, place=now(self.place), there=there)
 
@@ -110,7 +110,7 @@ class KernelFinding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFinding:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         texts = ("check", "rule", "kernel", "instruction", "words")
         return cls(
             **{name: str(data[name]) for name in texts},

@@ -12,7 +12,7 @@ ALL_VARIABLES = "*"
 
 @dataclass(frozen=True)
 class Observation:
-    """Everything outside of its arguments that a program was seen to depend on.
+    """Everything besides its arguments that a program was seen to depend on.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ MARK = "gpuemu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of the command line, and of the ini file the workspace."""
+    """Add the command line's options, and the ini file's option for the workspace."""
     group = parser.getgroup("gpuemu", "GPU kernels validated against references")
     group.addoption(
         "--gpuemu-seed", metavar="SEED", help="Master seed of all cases; default: the workspace's."
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line(
         "markers",
         "gpuemu(op, *, cases=None, dtypes=None, strategies=None, layouts=None, seed=None, "
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One item per case, or per op and dtype."""
+    """Make one item per case, or per op and dtype."""
     asks = FIXTURE in metafunc.fixturenames
     marked = metafunc.definition.get_closest_marker(MARK) is not None
     if asks or marked:
@@ -99,7 +99,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, None]:
-    """Say which case a failed test had, and keep it."""
+    """Add the case to the report of a failed test, and record it."""
     outcome = yield
     if FIXTURE in getattr(item, "funcargs", ()) and call.when == "call":
         from gpuemu_flow.testing import items  # noqa: PLC0415
@@ -108,7 +108,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the programs that were kept warm."""
+    """End the warm programs."""
     from sys import modules  # noqa: PLC0415
 
     work = modules.get("gpuemu_flow.testing.session")

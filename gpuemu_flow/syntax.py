@@ -1,4 +1,4 @@
-"""Parsing Python sources, one at a time."""
+"""Parse Python sources, one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tolerances to choose from and to measure: the documented tables, profiles and calibration."""
+"""Choose and measure tolerances: the documented tables, profiles and calibration."""
 
 from __future__ import annotations
 
@@ -79,16 +79,16 @@ class ToleranceConfig:
 
     @classmethod
     def strict(cls, dtype: str = "float32") -> ToleranceConfig:
-        """Return about a tenth of the default."""
+        """Return a tolerance of about a tenth of the default."""
         return cls(*_STRICT.get(_name(dtype), (1e-6, 1e-5)))
 
     @classmethod
     def relaxed(cls, dtype: str = "float32") -> ToleranceConfig:
-        """Return about ten times the default."""
+        """Return a tolerance of about ten times the default."""
         return cls(*_RELAXED.get(_name(dtype), (1e-4, 1e-3)))
 
     def scale(self, factor: float) -> ToleranceConfig:
-        """Return both members multiplied."""
+        """Return the tolerance with both members multiplied by a factor."""
         return ToleranceConfig(self.atol * factor, self.rtol * factor)
 
     def to_dict(self) -> dict[str, float]:
@@ -96,7 +96,7 @@ class ToleranceConfig:
         return {"atol": self.atol, "rtol": self.rtol}
 
     def as_tolerance(self) -> Tolerance:
-        """For comparisons."""
+        """Return the tolerance as the type that comparisons take."""
         return Tolerance(self.atol, self.rtol, "call")
 
 
@@ -161,17 +161,17 @@ class ToleranceProfile:
 
     @classmethod
     def for_testing(cls) -> ToleranceProfile:
-        """Return the defaults."""
+        """Return a profile of the defaults."""
         return cls("testing", {d: ToleranceConfig.for_dtype(d) for d in FLOATS})
 
     @classmethod
     def for_production(cls) -> ToleranceProfile:
-        """Stricter than the defaults."""
+        """Return a profile stricter than the defaults."""
         return cls("production", {d: ToleranceConfig(*pair) for d, pair in _PRODUCTION.items()})
 
     @classmethod
     def for_cross_framework(cls, source: str = "pytorch", target: str = "jax") -> ToleranceProfile:
-        """For outputs of one framework against those of another."""
+        """Return a profile for outputs of one framework compared with another's."""
         factor = max(FRAMEWORK_FACTORS.get(f.lower(), 1.0) for f in (source, target))
         factor *= _CROSS_FACTOR
         each = {d: ToleranceConfig.for_dtype(d).scale(factor) for d in FLOATS}
@@ -225,7 +225,7 @@ def calibrate_tolerance(
     shapes: Sequence[Sequence[int]] | None = None,
     iterations: int | None = None,
 ) -> ToleranceConfig:
-    """Return a tolerance from the errors of an implementation that is known to be right.
+    """Measure a tolerance from the errors of an implementation that is known to be right.
 
     Either two functions, ``calibrate_tolerance(reference_fn, test_fn, input_shapes)`` (by keyword
     also `ref_fn`, `op_fn`, `shapes`), or results of the daemon,

@@ -83,8 +83,8 @@ LAYOUTS = ("contiguous", "strided", "transposed", "offset", "expanded")
 STRATEGY_GROUPS = {"core": CORE_STRATEGIES, "stress": STRESS_STRATEGIES}
 
 PRECISIONS = ("tensor-core", "float32", "input")
-"""What a right op may round to a dtype narrower than float32: the operands of matrix products,
-nothing but its outputs, any step."""
+"""Values that a right op may round to a dtype narrower than float32: ``tensor-core`` the operands
+of matrix products too, ``float32`` only its outputs, ``input`` those of any step."""
 
 INVARIANTS = (
     "shape_preserved", "non_negative", "finite", "no_nan", "no_inf", "symmetric", "normalized",
@@ -143,7 +143,7 @@ class Case:
     target : str or None
         Input that `layout`/`strategy` apply to; None = all inputs.
     shape_class : str
-        Which class of shapes this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
+        Class of shapes that this one stands for (``tail``, ``pow2_plus_1``, ``equal``, ...).
     dims : tuple of (str, int)
         Symbolic dims in schema order.
     inputs : tuple of InputSpec
@@ -161,7 +161,7 @@ class Case:
 
     @property
     def numel(self) -> int:
-        """Return elements over all inputs."""
+        """Return the number of elements of all inputs."""
         total = 0
         for spec in self.inputs:
             n = 1
@@ -172,7 +172,7 @@ class Case:
 
     @property
     def nbytes(self) -> int:
-        """Return bytes of all inputs."""
+        """Return the bytes of all inputs."""
         return sum(DTYPES[s.dtype].itemsize * math.prod(s.shape) for s in self.inputs)
 
     def to_json(self) -> dict[str, Json]:
@@ -206,7 +206,7 @@ class Case:
         return f"{self.dtype}/{','.join(parts)}"
 
     def identity(self) -> dict[str, Json]:
-        """Return the part of this case that action keys hold: all but its place in the sequence."""
+        """Return the part that action keys contain: all but the place in the sequence."""
         out = self.to_json()
         del out["index"], out["shape_class"]
         return out
@@ -255,7 +255,7 @@ class Failure:
 
     @classmethod
     def of_kernel(cls, kind: FailureKind, finding: KernelFinding) -> Failure:
-        """Make a failure of what a check of a kernel found."""
+        """Make a failure from a finding of a kernel check."""
         return cls(kind, str(finding), finding=finding)
 
 
@@ -289,7 +289,7 @@ class ErrorStats:
 
     @property
     def unjudged(self) -> float:
-        """Return share of the elements without a verdict."""
+        """Return the share of the elements without a verdict."""
         return self.num_no_verdict / self.count if self.count else 0.0
 
 
@@ -356,7 +356,7 @@ class CheckResult:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Return the notes and, as the last of them, what programs wrote: as JSON has them."""
+        """Return the notes, followed by the programs' own output, as JSON has them."""
         written = (("printf", self.printed), ("stderr", self.stderr))
         return (*self.notes, *(f"{name}:\n{text}" for name, text in written if text))
 
@@ -379,7 +379,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CheckResult:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         stats = {
             name: number_from_json(v) if type(v) is str else v for name, v in data["stats"].items()
         }
@@ -407,7 +407,7 @@ def weak_to_json(output: WeakOutput) -> dict[str, Json]:
 
 
 def weak_from_json(data: Mapping[str, Json]) -> WeakOutput:
-    """Rebuild from `weak_to_json`'s form; another raises KeyError, TypeError or ValueError."""
+    """Rebuild from `weak_to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
     value = data["value"]
     return WeakOutput(
         str(data["name"]), None if value is None else float(value), bool(data["zeros"])

@@ -1,4 +1,4 @@
-"""The one place where something becomes ``passed``: by how much of it was compared.
+"""The only place that gives the verdict ``passed``, by how much was compared.
 
 `decide` alone gives that verdict, and refuses it where nothing was compared. The other functions
 say what counts as compared, for the outputs of a case and for the cases of an op; docs/oracle.md
@@ -34,7 +34,7 @@ _TELLING_ELEMENTS = 16
 
 
 def decide(failed: bool, compared: int) -> Verdict:
-    """Give the verdict on something of which `compared` parts were compared.
+    """Give the verdict on a comparison of which `compared` parts were compared.
 
     Nothing in this package becomes ``passed`` in any other way, and nothing does with 0 parts.
     """
@@ -68,19 +68,19 @@ class Compared:
 
     @property
     def unjudged(self) -> int:
-        """Return elements that say nothing of the op."""
+        """Count the elements that say nothing of the op."""
         if self.finite_inputs and self.nan > MOST_NAN * self.count:
             return self.no_verdict + self.nan
         return self.no_verdict
 
     @property
     def shown(self) -> int:
-        """Return elements that a report counts as unjudged: besides, every NaN on finite inputs."""
+        """Count the elements shown as unjudged: besides `unjudged`, NaN on finite inputs."""
         return self.no_verdict + (self.nan if self.finite_inputs else 0)
 
     @property
     def reason(self) -> str:
-        """Say why this output makes its case inconclusive; empty where it does not."""
+        """Return the reason why this output makes its case inconclusive; empty if it does not."""
         if self.unjudged <= MOST_UNJUDGED * self.count:
             return ""
         of = f"{self.unjudged} of {self.count} elements of {self.name!r}"
@@ -90,7 +90,7 @@ class Compared:
 
 
 def of_outputs(failed: bool, outputs: Sequence[Compared]) -> tuple[Verdict, tuple[str, ...]]:
-    """Give the verdict on one case, and why it is inconclusive if it is."""
+    """Give the verdict on one case, and the reasons if it is inconclusive."""
     reasons = tuple(output.reason for output in outputs if output.reason)
     if not any(output.count for output in outputs):
         reasons = ("nothing to compare: the outputs have no elements",)
@@ -112,7 +112,7 @@ class Elements:
 
     @classmethod
     def of(cls, result: CheckResult) -> Elements:
-        """Take the figures from a case's result."""
+        """Return the figures of a case's result."""
         stats = result.stats
         figures = stats.count, stats.num_no_verdict, stats.num_finite
         return cls(*figures, result.empty, result.weak, result.blank)
@@ -126,7 +126,7 @@ class Elements:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Elements:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         count, no_verdict, finite = (int(data[n]) for n in ("count", "no_verdict", "finite"))
         empty = tuple(str(name) for name in data["empty"])
         weak = tuple(weak_from_json(output) for output in data.get("weak", ()))
@@ -219,7 +219,7 @@ class Tally:
 
     @property
     def always_the_same(self) -> dict[str, float]:
-        """Return outputs that were expected to have one value throughout, and that value.
+        """Return the outputs that were expected to be one value throughout, with that value.
 
         Of few elements that says nothing: relu makes two zeros of every fourth pair of numbers.
         """
@@ -227,21 +227,21 @@ class Tally:
 
     @property
     def passed_by_zeros(self) -> tuple[str, ...]:
-        """Return outputs whose explicit tolerance is larger than every value that it judged."""
+        """Return the outputs whose explicit tolerance exceeds every value that it judged."""
         return tuple(sorted(name for name, other in (self.loose or {}).items() if other))
 
     @property
     def cases(self) -> int:
-        """Return all cases."""
+        """Return the number of cases."""
         return sum(self.counts.values())
 
     @property
     def unjudged(self) -> float:
-        """Return share of the output elements without a verdict."""
+        """Return the share of the output elements without a verdict."""
         return self.no_verdict / self.elements if self.elements else 0.0
 
     def verdict(self) -> tuple[Verdict, str]:
-        """Return the verdict on all of them, and why they are inconclusive if they are.
+        """Return the verdict on all cases, and the reason if it is inconclusive.
 
         Any failure fails them, then any error; cases that were all skipped are skipped.
         """

@@ -95,7 +95,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """What a person sees in the end; lines are taken to be as long as they need."""
+        """Return the text that is visible in the end; a line may be of any length."""
         lines, row, column = [""], 0, 0
         for control, text in _PIECES.findall(self.text):
             if text:

@@ -35,17 +35,17 @@ class KernelAnalysis:
 
     @cached_property
     def graph(self) -> ControlFlowGraph:
-        """Return control-flow graph."""
+        """Return the control-flow graph."""
         return build_cfg(self.body)
 
     @cached_property
     def flow(self) -> Dataflow:
-        """Return definitions and uses."""
+        """Return the definitions and uses of registers."""
         return analyse_dataflow(self.body)
 
     @cached_property
     def by_opcode(self) -> dict[Opcode, list[int]]:
-        """Return instructions of each distinct opcode, in file order."""
+        """Map each distinct opcode to the indices of its instructions, in file order."""
         found: dict[Opcode, list[int]] = {}
         for index, instruction in enumerate(self.body.instructions):
             opcode = instruction[0]
@@ -64,7 +64,7 @@ class KernelAnalysis:
 
     @cached_property
     def calls(self) -> dict[str, list[int]]:
-        """Return instructions that call each function (or the register that holds its address)."""
+        """Map each called function (or register with its address) to the indices of its calls."""
         found: dict[str, list[int]] = {}
         for index in self.select("call"):
             match = _CALLED.match(self.body.instructions[index].text.lstrip())
@@ -78,7 +78,7 @@ class KernelAnalysis:
         return self.graph.blocks_in_loops()
 
     def select(self, *bases: str, where: Callable[[Opcode], bool] | None = None) -> list[int]:
-        """Return instructions whose opcode begins with one of `bases`, in file order.
+        """Return the indices of instructions whose opcode begins with one of `bases`, in order.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class KernelAnalysis:
         return self.loop_blocks[self.graph.block_of(index)]
 
     def operands(self, index: int) -> tuple[str, ...]:
-        """Return operands of an instruction."""
+        """Return the operands of an instruction."""
         return split_operands(self.body.instructions[index].text)
 
     def place(self, index: int) -> Place:
@@ -136,7 +136,7 @@ class KernelAnalysis:
         return Place(line, path, first.line)
 
     def group(self, indices: Iterable[int], describe: Callable[[int, int], str]) -> list[Finding]:
-        """Return findings for instructions, one per source line, at most `MAX_FINDINGS`.
+        """Group instructions by source line; return one finding per line, at most `MAX_FINDINGS`.
 
         Parameters
         ----------

@@ -151,7 +151,7 @@ def without_line_table(data: bytes) -> bytes:
     """Return a cubin whose ``.debug_line`` is blank, so that the same code gives the same bytes.
 
     ptxas writes the source's modification time into it. Nothing here reads it: source lines come
-    from the PTX. What is no intact ELF file is handed back as it is.
+    from the PTX. Data that is no intact ELF file is returned unchanged.
     """
     try:
         lines = [s for s in Elf(data).sections if s.name == _LINE_TABLE and s.type != SHT_NOBITS]

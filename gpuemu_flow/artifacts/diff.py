@@ -45,7 +45,7 @@ class MetricChange:
 
     @property
     def delta(self) -> float | None:
-        """Return new minus old; None when one of them is unknown."""
+        """Return the new figure minus the old one; None when one of them is unknown."""
         return None if self.old is None or self.new is None else self.new - self.old
 
     @property
@@ -81,13 +81,13 @@ class KernelDiff:
     status : str
         ``unchanged``, ``changed``, ``new``, ``missing`` or ``refused``.
     reason : str
-        Why the two were not compared, when refused.
+        Reason why the two were not compared, when refused.
     changes : tuple of MetricChange
         Figures that differ.
     families : tuple of MetricChange
         Instruction families that differ, largest change first.
     occupancy : tuple of str
-        What limits occupancy before and after, ``("registers", "warps and registers")``.
+        Limits of the occupancy before and after, ``("registers", "warps and registers")``.
     judgements : tuple of Judgement
     """
 

@@ -28,7 +28,7 @@ class DivergentBarrier:
 
 
 def divergent_barriers(analysis: KernelAnalysis) -> list[DivergentBarrier]:
-    """Block-wide barriers that depend on a branch whose condition depends on the thread index.
+    """Find block-wide barriers that depend on a branch whose condition depends on the thread index.
 
     A branch matters to a barrier when the barrier lies between the branch and the point where
     its paths meet again (the branch's immediate post-dominator). In graphs so entangled that the

@@ -70,7 +70,7 @@ class Elf:
         self.sections = self._read_sections()
 
     def content(self, section: Section) -> memoryview:
-        """Return bytes of a section (none for a NOBITS section)."""
+        """Return the bytes of a section (none for a NOBITS section)."""
         if section.type == SHT_NOBITS:
             return memoryview(b"")
         self._spend(section.size)

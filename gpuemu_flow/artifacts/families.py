@@ -86,7 +86,7 @@ _SIMPLE = _simple_families()
 
 
 def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
-    """Instructions per family from a histogram of opcode texts; families without any are left out.
+    """Count instructions by family, from a histogram of opcode texts; omit families without any.
 
     Each opcode stands in exactly one family, so the counts add up to the instruction count.
     """
@@ -94,7 +94,7 @@ def count_families(opcodes: Mapping[str, int]) -> dict[str, int]:
 
 
 def in_order(counted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return counts added up by family, in the order of `FAMILIES`."""
+    """Add up counts by family, in the order of `FAMILIES`."""
     counts: dict[str, int] = {}
     for family, count in counted:
         counts[family] = counts.get(family, 0) + count

@@ -47,7 +47,7 @@ class Finding:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Finding:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         return cls(**{**data, "place": Place(**data["place"])})
 
 

@@ -69,7 +69,7 @@ class KernelFigures:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelFigures:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         reached, sass = data["occupancy"], data["sass"]
         if reached is not None:
             reached = Occupancy(**{**reached, "limited_by": tuple(reached["limited_by"])})
@@ -127,7 +127,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         return cls(
             **{
                 **data,

@@ -1,4 +1,4 @@
-"""Judging a kernel view by a policy: all rules, severities, allowances and the verdict."""
+"""Judge a kernel's figures and findings by a policy: rules, severities, allowances, verdict."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class LintResult:
     problems: tuple[Problem, ...] = ()
 
     def count(self, severity: str) -> int:
-        """Return violations of one severity that are not accepted."""
+        """Return the number of violations of one severity that are not accepted."""
         return sum(v.severity == severity and not v.allowed for v in self.violations)
 
     @property
     def accepted(self) -> int:
-        """Return violations accepted with a reason."""
+        """Return the number of violations accepted with a reason."""
         return sum(bool(v.allowed) for v in self.violations)
 
 
@@ -118,7 +118,7 @@ class Linter:
 
 
 def unknown_rules(policy: Policy) -> list[Problem]:
-    """Return warnings for rules that the policy names and that do not exist."""
+    """Return a warning for each rule that the policy names and that does not exist."""
     return [
         Problem(
             "lint-unknown-rule",
@@ -156,5 +156,5 @@ def kernel_record(view: KernelView, result: LintResult) -> KernelRecord:
 
 
 def kernel_json(view: KernelView, result: LintResult) -> dict[str, Any]:
-    """Return one kernel of the JSON that ``lint`` and ``artifacts`` show."""
+    """Return the JSON of one kernel that ``lint`` and ``artifacts`` show."""
     return kernel_record(view, result).to_json()

@@ -30,7 +30,7 @@ from gpuemu_flow.errors import Problem
 
 @dataclass(frozen=True)
 class Artifact:
-    """All that there is of one compiled source for one architecture.
+    """Everything known of one compiled source for one architecture.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Artifact:
     tool_version : str
         Of that ptxas.
     sass : MachineCode or None
-        What a disassembler said of the cubin.
+        Machine code that a disassembler found in the cubin.
     assembly : dict of str to PtxasReport
         Reports for other wanted architectures.
     """
@@ -61,7 +61,7 @@ class Artifact:
 
 @dataclass
 class Measurement:
-    """Kernels of one artifact, and what could not be read of it."""
+    """Kernels of one artifact, and problems of reading it."""
 
     kernels: list[KernelView] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -123,7 +123,9 @@ def measure(artifact: Artifact, launches: Mapping[str, Launch] | None = None) ->
             if kernel.is_entry and kernel.name not in named:
                 result.kernels.append(builder.from_cubin(kernel.name))
     if not result.kernels and not result.problems:
-        result.problems.append(Problem("artifact-no-kernels", "no kernel in it", "", artifact.file))
+        result.problems.append(
+            Problem("artifact-no-kernels", "the file holds no kernel", "", artifact.file)
+        )
     return result
 
 

@@ -1,4 +1,4 @@
-"""Figures of one kernel, each record from one source, and never two sources mixed."""
+"""Figures of one kernel; those of its resources come from a single source each, never from two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 CUBIN, PTXAS, ESTIMATE = "cubin", "ptxas", "estimate"
 METRIC_SOURCES = (CUBIN, PTXAS, ESTIMATE)
-"""Where registers, spills, stack and shared memory come from, best first."""
+"""Sources of the figures for registers, spills, stack and shared memory, the most reliable
+first."""
 
 _ASSUMED_THREADS = 256
 
@@ -131,7 +132,7 @@ class KernelMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelMetrics:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         values = dict(data)
         found = values.get("occupancy")
         if found is not None:
@@ -171,7 +172,7 @@ def resources_from_ptxas(usage: KernelUsage, tool_version: str) -> Resources:
 def kernel_occupancy(
     arch: str, resources: Resources, max_threads: int, launch: Launch
 ) -> Occupancy | None:
-    """Occupancy for a kernel's block size: the launch's, else its bounds', else 256 assumed."""
+    """Compute the occupancy for the block size of the launch, else of the bounds, else for 256."""
     limits = limits_of(arch)
     if limits is None or resources.registers is None:
         return None

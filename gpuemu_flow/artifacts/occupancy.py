@@ -49,12 +49,12 @@ class ArchLimits:
 
     @property
     def shared_unit(self) -> int:
-        """Return allocation unit of shared memory, bytes."""
+        """Return the allocation unit of shared memory, in bytes."""
         return 128 if self.sm >= 80 else 256
 
     @property
     def max_threads(self) -> int:
-        """Return threads per multiprocessor."""
+        """Return the number of threads per multiprocessor."""
         return self.max_warps * WARP_THREADS
 
 
@@ -125,7 +125,7 @@ def arch_number(arch: str) -> int | None:
 
 
 def limits_of(arch: str) -> ArchLimits | None:
-    """Return limits of an architecture by name; None when it is not in the table."""
+    """Return the limits of an architecture by name; None when it is not in the table."""
     number = arch_number(arch)
     return None if number is None else ARCHITECTURES.get(number)
 
@@ -139,7 +139,7 @@ def occupancy(
     *,
     assumed_threads: bool = False,
 ) -> Occupancy:
-    """Return resident blocks per multiprocessor.
+    """Compute the number of resident blocks per multiprocessor, and its limits.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "__syncthreads": ("bar.sync", "barrier.sync", "barrier.cta.sync"),
     "__syncwarp": ("bar.warp.sync",),
 }
-"""What programmers write -> opcodes and functions that stand for it in PTX."""
+"""For each name that programmers use: the opcodes and functions that stand for it in PTX."""
 
 SPILL = "spill"
 """The documented pattern that means real spills, whatever the instruction is called."""
@@ -42,12 +42,12 @@ def is_sass_pattern(pattern: str) -> bool:
 
 
 def matching_opcodes(pattern: str, opcodes: Iterable[str]) -> list[str]:
-    """Return opcodes that a pattern, or an alias of it, matches."""
+    """Return the opcodes that a pattern, or one of its aliases, matches."""
     alternatives = (pattern, *ALIASES.get(pattern, ()))
     return [o for o in opcodes if any(opcode_matches(a, o) for a in alternatives)]
 
 
 def matching_symbols(pattern: str, symbols: Iterable[str]) -> list[str]:
-    """Return called functions whose whole name a pattern, or an alias of it, matches."""
+    """Return the called functions whose whole name a pattern, or one of its aliases, matches."""
     alternatives = [a for a in (pattern, *ALIASES.get(pattern, ())) if _SYMBOL.match(a)]
     return [s for s in symbols if any(fnmatchcase(s, a) for a in alternatives)]

@@ -66,7 +66,7 @@ class KernelUsage:
 
 @dataclass
 class PtxasReport:
-    """All that one run of ptxas said.
+    """All output of one run of ptxas.
 
     Attributes
     ----------
@@ -159,5 +159,5 @@ def _message(report: PtxasReport, line: str, file: str) -> None:
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """Return those that are no warnings."""
+    """Return the problems that are errors, without the warnings."""
     return [problem for problem in problems if not problem.warning]

@@ -53,7 +53,7 @@ class SassListing:
         return {name: self.histogram(name) or {} for name in self.functions}
 
     def spills(self, name: str) -> int:
-        """Return instructions annotated as spills; 0 for a listing without annotations."""
+        """Count the instructions annotated as spills; 0 for a listing without annotations."""
         return sum(instruction.spill for instruction in self.functions.get(name, ()))
 
 
@@ -80,7 +80,7 @@ class MachineCode:
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """One function of ``cuobjdump -res-usage``; `shared_bytes` holds what the system reserves."""
+    """One function of ``cuobjdump -res-usage``; `shared_bytes` includes the system's reserve."""
 
     registers: int = 0
     stack_bytes: int = 0

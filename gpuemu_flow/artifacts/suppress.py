@@ -1,4 +1,4 @@
-"""Accepting violations, each with a reason: comments in the source, and the config's list."""
+"""Accepted violations, each with a reason, from comments in the source and the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_COMMENTS = 10_000
 
 @dataclass(frozen=True)
 class Allowance:
-    """One ``gpuemu: allow RULE reason`` comment: where it stands and the lines it speaks for."""
+    """One comment ``gpuemu: allow RULE reason``: its place, and the lines that it covers."""
 
     rule: str
     reason: str

@@ -16,7 +16,7 @@ _MIN_VISITS = 200_000
 
 
 def thread_dependent_guards(analysis: KernelAnalysis) -> set[int]:
-    """Return guarded instructions whose predicate depends on the thread index.
+    """Return the guarded instructions whose predicate depends on the thread index.
 
     Compilers reuse a register for unrelated values, so that for registers with several
     definitions the answer depends on the place. Values that differ only because of the path that

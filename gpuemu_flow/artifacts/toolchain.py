@@ -1,4 +1,4 @@
-"""Finding NVIDIA's tools and running them: bounded in time and output, never through a shell."""
+"""Find NVIDIA's tools and run them: bounded in time and output, never through a shell."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Tool:
 
     @property
     def newest_ptx(self) -> tuple[int, int]:
-        """Return newest PTX version that this release's ptxas reads."""
+        """Return the newest PTX version that this release's ptxas reads."""
         known = _PTX_OF_CUDA.get(self.release)
         if known is not None:
             return known
@@ -109,12 +109,12 @@ class Toolchain:
     problems: list[Problem] = field(default_factory=list)
 
     def first(self, name: str) -> Tool | Problem:
-        """Return the preferred tool of a name, or what to install."""
+        """Return the preferred tool of a name, or a problem that says what to install."""
         found = self.tools.get(name)
         return found[0] if found else tool_missing(name)
 
     def ptxas_for(self, ptx_version: tuple[int, int]) -> Tool | Problem:
-        """Return the first ptxas that reads a PTX version, or why none does."""
+        """Return the first ptxas that reads a PTX version, or a problem that says why none does."""
         candidates = self.tools.get("ptxas", [])
         if not candidates:
             return tool_missing("ptxas")
@@ -190,7 +190,7 @@ def tool_places(
     environment: Mapping[str, str] | None = None,
     site_packages: Sequence[Path] | None = None,
 ) -> list[tuple[str, str]]:
-    """Return every path where a tool may lie, in order of preference, and its origin.
+    """Return every path where a tool may lie with its origin, in order of preference.
 
     The files need not exist: that a tool appears at one of the places is noticed by looking there.
     """

@@ -38,11 +38,11 @@ class KernelView:
     opcode_places, call_places : dict of str to Place
         First instruction of each PTX opcode, first call of each function.
     unmet_bounds : str
-        What ptxas said about launch bounds that it ignored.
+        Statement of ptxas about launch bounds that it ignored.
     assembly : dict of str to str
         Architecture to the assembler's error, empty when it succeeded.
     recursive : bool
-        Whether the call tree has a cycle: its stack then has no static bound.
+        True if the call tree has a cycle: its stack then has no static bound.
     """
 
     name: str
@@ -66,7 +66,7 @@ class KernelView:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelView:
-        """Rebuild from `to_json`'s form.
+        """Rebuild from the result of `to_json`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Beliefs about a cause: conditions that the cases speak for, and the case to try next.
+"""Beliefs about a cause: the conditions that cases support, and the case to try next.
 
 Each condition is a hypothesis: the op fails where it holds and nowhere else, but for a few cases
 in which a bug happens not to show. Its weight is what was thought of it before times the
@@ -36,7 +36,7 @@ ALMOST_SURE = 0.95
 
 @dataclass(frozen=True)
 class Belief:
-    """A condition (one predicate, or two together) and how the cases so far agree with it.
+    """A condition (one predicate, or two together), weighed by the cases judged so far.
 
     Attributes
     ----------
@@ -63,17 +63,17 @@ class Belief:
 
     @property
     def sentence(self) -> str:
-        """Say it for people, without counts."""
+        """Return the condition as a sentence for people, without counts."""
         return " and ".join(predicate.sentence for predicate in self.predicates)
 
 
 def holds(predicates: Sequence[Predicate], facts: CaseFacts) -> bool:
-    """Look whether all of them hold for a case."""
+    """Tell whether all of the predicates hold for a case."""
     return all(predicate.holds(facts) for predicate in predicates)
 
 
 def beliefs(facts: Sequence[CaseFacts], fails: Sequence[bool], most: int = 60) -> list[Belief]:
-    """Return the conditions that the verdicts speak for, heaviest first.
+    """Return the conditions that the verdicts support, heaviest first.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ def _belief(
 def chance_of(
     predicates: Sequence[Predicate], facts: Sequence[CaseFacts], fails: Sequence[bool], tried: int
 ) -> float:
-    """Return Fisher's exact test of a condition on all cases, corrected for `tried` conditions."""
+    """Apply Fisher's exact test to a condition, corrected for the number of conditions `tried`."""
     inside = np.fromiter((holds(predicates, each) for each in facts), bool, len(facts))
     return _belief(tuple(predicates), inside, np.asarray(fails, bool), 0.0, tried).chance
 
 
 def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -> float:
-    """The chance that at least so many of the failing cases lie inside, if it made no difference.
+    """Compute the chance that as many failing cases, or more, lie inside by accident.
 
     One-sided: the upper tail of the hypergeometric distribution.
     """
@@ -174,7 +174,7 @@ def fisher(inside_failed: int, inside: int, outside_failed: int, outside: int) -
 
 
 def most_divided(found: Sequence[Belief], pool: Sequence[CaseFacts]) -> int | None:
-    """Find the case in a pool whose verdict tells most; None when all agree on each."""
+    """Find the case in a pool whose verdict would tell most; None if the beliefs agree on all."""
     if not found or not pool:
         return None
     total = sum(belief.weight for belief in found)

@@ -1,4 +1,4 @@
-"""Smaller versions of a failing case, and the search that asks of each, once, if it still fails."""
+"""Smaller versions of a failing case, and the search that asks once for each if it still fails."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Search:
         Raises
         ------
         BudgetSpentError
-            It is not known and may not be asked any more.
+            The answer is not known, and no call of the predicate is left.
         """
         digest = candidate.digest()
         known = self._answers.get(digest)
@@ -166,7 +166,7 @@ class Search:
     def accept(self, candidate: Candidate, step: str) -> bool:
         """Take a candidate as the best if it fails; `step` says what became smaller.
 
-        What was the best before never is again, so that no order of steps can go in a circle.
+        An earlier best never becomes the best again, so that no order of steps can cycle.
         """
         settled = self.settle(candidate)
         if settled is None:

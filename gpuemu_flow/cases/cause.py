@@ -54,8 +54,9 @@ class Cause:
         The condition; empty for a relation.
     relation : RelationName or None
     counts : Counts
-        Of the new cases where it is stated, of the run's own where it is not. Of a relation: cases
-        that it explains, that failed; passing cases that contradict it, that passed.
+        Counts of the new cases if it is stated, else of the run's own cases. For a relation:
+        ``inside`` failing cases, of which it explains ``inside_failed``, and ``outside`` passing
+        cases, of which ``outside_failed`` contradict it.
     members : tuple of (str, int)
         The failing cases that it stands for.
     """
@@ -69,7 +70,7 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """Say it for people, with counts."""
+        """Return the cause as a sentence for people, with counts."""
         n = self.counts
         if not self.stated:
             return f"seen with: {self.counted}"
@@ -103,7 +104,7 @@ class Cause:
 
     @classmethod
     def from_json(cls, data: Json) -> Cause:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         return cls(
             stated=bool(data["stated"]),
             sentence=str(data["sentence"]),

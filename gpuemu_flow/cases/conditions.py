@@ -27,7 +27,7 @@ class Condition(NamedTuple):
     subject : str
         The dim, or two of them as ``M and N``; the input; empty for the case as a whole.
     value : str or int
-        What the subject is, or is compared with.
+        Value of the subject, or one that it is compared with.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Condition(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Say for people: ``N is not a multiple of 128``."""
+        """Return the condition in words: ``N is not a multiple of 128``."""
         of_subject = f" of {self.subject}" if self.subject else ""
         return _SENTENCES[self.kind].format(s=self.subject, of_s=of_subject, v=self.value)
 

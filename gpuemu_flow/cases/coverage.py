@@ -32,7 +32,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Gap:
-    """Something of an op and dtype that no case had.
+    """Features of an op and dtype that no case had.
 
     Attributes
     ----------
@@ -41,9 +41,9 @@ class Gap:
         ``dtype``, one of `ASPECTS`, two of them as ``layout × strategy``, or ``nonfinite``: inputs
         in which no NaN and no Inf is tried.
     missing : tuple of str
-        What was never exercised; of a pair both members joined by `` × ``.
+        Values that no case had; a pair is joined by `` × ``.
     possible : int
-        How many there are.
+        Number of possible values.
     """
 
     op: str
@@ -65,7 +65,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: an op and dtype, and of each aspect how much was exercised.
+    """One line of the table: an op and dtype, and how much of each aspect was exercised.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Coverage:
         self._counts[cell] += number
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the counts of both together."""
+        """Return a coverage with the counts of both."""
         return Coverage(self._counts + other._counts, self._unjudged + other._unjudged)
 
     def __eq__(self, other: object) -> bool:
@@ -131,11 +131,11 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """Return all cases that were judged."""
+        """Return the number of cases that were judged."""
         return sum(self._counts.values())
 
     def by(self, name: str) -> Counter[str]:
-        """Return cases by one field of `Cell`, in the order of its values."""
+        """Count cases by one field of `Cell`, in the order of its values."""
         counts: Counter[str] = Counter()
         for cell, number in sorted(self._counts.items(), key=lambda item: getattr(item[0], name)):
             counts[getattr(cell, name)] += number
@@ -143,11 +143,11 @@ class Coverage:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """Return names of the ops, in order."""
+        """Return the names of the ops, sorted."""
         return tuple(sorted({cell.op for cell in self._counts}))
 
     def to_json(self) -> list[Json]:
-        """As rows of five names, the cases judged and those without a verdict, in a fixed order."""
+        """Return rows of five names, the cases judged and those without a verdict, sorted."""
         both = {cell: (self._counts[cell], self._unjudged[cell]) for cell in self._cells()}
         return [[*cell, *numbers] for cell, numbers in sorted(both.items()) if any(numbers)]
 
@@ -156,7 +156,7 @@ class Coverage:
 
     @classmethod
     def from_json(cls, data: Json) -> Coverage:
-        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise TypeError or ValueError otherwise."""
         counts: Counter[Cell] = Counter()
         unjudged: Counter[Cell] = Counter()
         for row in data:
@@ -266,7 +266,7 @@ HEADINGS = ("op", "dtype", "judged", "unjudged", "classes", "layouts", "strategi
 
 
 def table(rows: Iterable[Row]) -> list[list[str]]:
-    """Return the table as text cells, headings first; pairs of all kinds are summed."""
+    """Return the table as text cells, headings first; all kinds of pairs are added up."""
     lines = [list(HEADINGS)]
     for row in rows:
         pairs = [row.seen[" × ".join(pair)] for pair in PAIRS]

@@ -59,12 +59,12 @@ Feature = tuple[str, str | int | None, str]  # what kind of pair or single, and 
 
 
 class Designer:
-    """Chooses what comes together, case after case, until every pair has been met.
+    """Chooses combinations of features, case after case, until every pair has occurred.
 
     Parameters
     ----------
     classes, strategies, layouts : tuple of str
-        What there is to choose from; `classes` with the likeliest revealers first.
+        Values to choose from; `classes` with the likeliest revealers first.
     targets : tuple of int
         Inputs that can be singled out.
     """

@@ -14,7 +14,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class CaseFacts:
-    """One case as conditions see it.
+    """Facts of one case that conditions are tested on.
 
     Attributes
     ----------
@@ -23,9 +23,9 @@ class CaseFacts:
     layouts, strategies : mapping of str to str
         Of each input.
     marks : frozenset of (str, str)
-        What an input holds: ``("x", "nan")``.
+        Kinds of values in an input: ``("x", "nan")``.
     measures : mapping of (str, str) to float
-        How large something of an input is: ``("x", "largest")``.
+        Figures of an input: ``("x", "largest")`` is its largest magnitude.
     """
 
     sizes: Mapping[str, int]

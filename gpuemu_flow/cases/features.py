@@ -68,17 +68,17 @@ class Feature:
 
     @property
     def precision(self) -> float:
-        """Return share of the cases with the feature that fail."""
+        """Return the share of the cases with the feature that fail."""
         return self.failing / (self.failing + self.exceptions)
 
     @property
     def recall(self) -> float:
-        """Return share of the failing cases that have the feature: all, by construction."""
+        """Return the share of the failing cases that have the feature: always 1."""
         return 1.0
 
     @property
     def sentence(self) -> str:
-        """Say for people: ``layout strided of x and N above 128 (7 of 7 such cases fail)``."""
+        """Return the feature in words: ``layout strided of x (7 of 7 such cases fail)``."""
         what = " and ".join(condition.sentence for condition in self.conditions)
         such = self.failing + self.exceptions
         others = self.passing - self.exceptions
@@ -139,7 +139,7 @@ def triggering_feature(failing: Sequence[Case], passing: Sequence[Case]) -> Feat
 def group(
     failures: Iterable[tuple[Case, FailureKind]], passing: Sequence[Case] = ()
 ) -> list[Group]:
-    """Return failures grouped by cause: by kind, then by triggering feature.
+    """Group failures by kind, then by triggering feature.
 
     Parameters
     ----------

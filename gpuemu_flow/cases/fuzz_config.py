@@ -43,13 +43,13 @@ class SchemaTensor:
 
 @dataclass(frozen=True)
 class WireSchema:
-    """Shapes by dims that tensors share, as the protocol's ``op_schema`` gives them.
+    """Shapes of tensors in terms of shared dims, as in the protocol's ``op_schema``.
 
     Attributes
     ----------
     name : str
     dims : tuple of (str, tuple of int)
-        Candidates per dim; no candidates mean 1, and of a repeated name the last entry counts.
+        Candidate sizes per dim: none means 1; if a name is repeated, its last entry counts.
     inputs : tuple of SchemaTensor
     output : SchemaTensor or None
     """

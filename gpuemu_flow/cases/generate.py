@@ -1,4 +1,4 @@
-"""Input tensors of a case: values drawn, and really laid out in memory."""
+"""Input tensors of a case: values drawn, and laid out in memory as the case says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 def input_values(case: Case, spec: InputSpec) -> Array:
-    """The values of one input, of its shape and dtype; read-only where the layout repeats them.
+    """Return the values of one input, read-only where the layout repeats them.
 
     The data come from the domains ``data`` and ``input_<position>`` of the case's seed, so that an
     input does not depend on the others. For the layout ``expanded`` the values are drawn once for
@@ -73,7 +73,7 @@ def materialise_guarded(
     buffers: Mapping[str, NDArray[np.uint8]] | None = None,
     values: Mapping[str, Array] | None = None,
 ) -> dict[str, LaidOut]:
-    """`materialise` between guard zones, in memory of the caller's where `buffers` has the name."""
+    """Return the inputs as `materialise` does, between guard zones, in given `buffers` if any."""
     buffers = buffers or {}
     return {
         spec.name: lay_out_guarded(

@@ -26,7 +26,7 @@ FEW = 17  # distinct values of `integers` in a range
 
 
 def draw_bools(strategy: str, rows: Rows) -> NDArray[np.bool_]:
-    """Return booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
+    """Draw booleans of shape ``rows.shape``; `uniform` is drawn elsewhere."""
     signs: NDArray[np.bool_] = draw_integers(strategy, rows, np.dtype(np.int8)) > 0
     return signs
 

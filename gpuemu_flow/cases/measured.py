@@ -1,4 +1,4 @@
-"""Measures the inputs of a case: what they hold, and how large it is."""
+"""Measures of the inputs of a case, by which conditions are tested."""
 
 from __future__ import annotations
 

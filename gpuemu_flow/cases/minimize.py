@@ -53,7 +53,7 @@ class Minimized:
         Sizes of the schema's dims, where dims were given.
     layouts : mapping of str to str
     steps : int
-        How often a smaller failing case was found.
+        Number of times that a smaller failing case was found.
     calls : int
         Calls of the predicate.
     one_minimal : bool
@@ -107,9 +107,9 @@ def minimise(
         The case's sizes of the schema's dims; empty for a case of a whole fixed shape, whose axes
         are plain then.
     layouts : mapping of str to str, optional
-        How each input lies in memory; by default contiguous.
+        Memory layout of each input; by default contiguous.
     failing : mapping of str to int, optional
-        Where the failing element lies, see `failing_position`: slices about it come first.
+        Place of the failing element, see `failing_position`: slices around it are tried first.
     strategy : str
         One of `STRATEGIES`: shapes alone, values alone, or all of shapes, values and layouts.
 

@@ -271,7 +271,7 @@ def plain_shapes_schema(
 
 
 def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSchema]:
-    """Return the schema held to exactly the given shapes, one schema for each.
+    """Restrict the schema to exactly the given shapes; return one schema for each.
 
     A shape with as many sizes as the schema has dims gives these dims their sizes, in schema order
     (``7x3x5`` for a matmul of M, K, N). Otherwise, when all tensors share one list of dims, as
@@ -280,7 +280,7 @@ def with_shapes(schema: OpSchema, shapes: Sequence[Sequence[int]]) -> list[OpSch
     Raises
     ------
     ValueError
-        When a shape is neither; the message says what would be.
+        A shape is neither; the message says which shapes are possible.
     """
     names = [dim.name for dim in schema.dims]
     same = len({tensor.dims for tensor in (*schema.inputs, *schema.outputs)}) == 1

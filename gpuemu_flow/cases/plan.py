@@ -84,7 +84,10 @@ def plan_cases(
 def iterate_cases(
     schema: OpSchema, *, seed: int, dtype: str, strategies: Sequence[str], layouts: Sequence[str]
 ) -> Iterator[Case]:
-    """Yield cases without end, beginning with those of `plan_cases`; same parameters, errors."""
+    """Yield cases without end, of which the first are those of `plan_cases`.
+
+    Parameters and errors are those of `plan_cases`.
+    """
     known_dtype = canonical_dtype(dtype)
     if known_dtype is None:
         hint = did_you_mean(dtype.strip().lower(), tuple(DTYPES))
@@ -151,7 +154,7 @@ def _with_ends(tensor: TensorDef, spec: InputSpec, ended: Counter[str]) -> Input
 
 
 def companion_strategy(strategies: tuple[str, ...]) -> str:
-    """Return the strategy of the inputs that a case is not about."""
+    """Return the strategy of the inputs that a case does not single out."""
     plain = [s for s in ("normal", *CORE_STRATEGIES) if s in strategies]
     return plain[0] if plain else "normal"
 

@@ -21,7 +21,7 @@ Value = int | float | str | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Predicate:
-    """One statement on a case.
+    """One statement about a case.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Predicate:
     subject : str
         The dim or input; empty: any input.
     value : int, float, str or tuple of str
-        What the subject is compared with: a bound, another dim, layouts, strategies.
+        Value that the subject is compared with: a bound, another dim, layouts, strategies.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Predicate:
     value: Value = ""
 
     def holds(self, facts: CaseFacts) -> bool:
-        """Look whether a case is as stated."""
+        """Tell whether the statement is true of a case."""
         kind, subject, value = self.kind, self.subject, self.value
         if kind in _OF_SIZES:
             return _size_holds(kind, facts.sizes.get(subject), value, facts)
@@ -56,7 +56,7 @@ class Predicate:
 
     @property
     def sentence(self) -> str:
-        """Say for people: ``N is not a multiple of 128``."""
+        """Return the statement in words: ``N is not a multiple of 128``."""
         subject = self.subject or "an input"
         value = self.value
         if self.kind == "holds":
@@ -81,7 +81,7 @@ class Predicate:
 
     @classmethod
     def from_json(cls, data: Json) -> Predicate:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         value = data["value"]
         return cls(
             str(data["kind"]),
@@ -149,11 +149,11 @@ known to stumble over comes first, layouts and parities last."""
 UNLIKELY = -4.5
 
 BOTH = -6.0
-"""What a second condition costs."""
+"""Added to the logarithm of a cause's prior for a second condition."""
 
 
 def prior(predicate: Predicate) -> float:
-    """Return the logarithm of how likely a cause is such a condition, up to a constant."""
+    """Return the logarithm of a condition's prior probability as a cause, up to a constant."""
     found = _PRIOR.get(predicate.kind, UNLIKELY)
     if predicate.kind == "strategy" and isinstance(predicate.value, tuple):
         found -= 0.3 * (len(predicate.value) - 1)

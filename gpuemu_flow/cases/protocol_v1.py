@@ -38,7 +38,7 @@ MAX_CASE_BYTES = 1 << 33
 
 
 def case_at(config: FuzzConfig, input_names: Sequence[str], n: int) -> Case:
-    """Return case `n` of a configuration, the one that gpuemu makes of the same seed.
+    """Make case `n` of a configuration, equal to the one that gpuemu makes of the same seed.
 
     Each choice has a random domain of its own, so that a change of one list leaves the others'
     choices as they were.
@@ -129,7 +129,7 @@ def _schema_shapes(
 
 
 def representative_shape(config: FuzzConfig, case: Case) -> Shape:
-    """Return the one shape that the wire gives for a whole case of `config`."""
+    """Return the single shape that stands on the wire for a whole case of `config`."""
     if config.op_schema is None:
         return case.inputs[0].shape
     return _schema_shape(config.op_schema, dict(case.dims))
@@ -177,7 +177,7 @@ def tensors(
 
 
 def nominal_strides(shape: Sequence[int], layout: str) -> tuple[int, ...]:
-    """Return strides in elements, as the wire labels a layout.
+    """Return the strides, in elements, by which the wire labels a layout.
 
     They describe no memory: the protocol's buffers hold the elements in C order whatever the label.
     ``strided`` doubles the row-major strides; ``transposed`` gives the row-major strides of the

@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 def pick(rng: SeededRng, palette: Array, shape: Shape) -> Array:
-    """Return elements of `palette` (1-d), each equally likely, as an array of `shape`."""
+    """Pick elements of `palette` (1-d), each equally likely, as an array of `shape`."""
     count = int(np.prod(shape))
     return palette[rng.ranges(count, 0, palette.size)].reshape(shape)
 
@@ -40,7 +40,7 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """Return elements of a row."""
+        """Return the number of elements of a row."""
         return self.count // self.number
 
     @property
@@ -49,12 +49,12 @@ class Rows:
         return self.number, self.width
 
     def turns(self, kinds: int) -> NDArray[np.int64]:
-        """Return a kind (0 to `kinds` - 1) for each row, in turn, from a random one on."""
+        """Assign each row a kind (0 to `kinds` - 1), in turn from a random one on."""
         start = self.rng.derive("turns").gen_range(0, kinds)
         return (np.arange(self.number, dtype=np.int64) + start) % kinds
 
     def every(self, kinds: int) -> NDArray[np.bool_]:
-        """Marks one row in `kinds`; of several rows at least one is marked and one is not."""
+        """Mark one row in `kinds`; of several rows at least one is marked and one is not."""
         turns = self.turns(kinds)
         marked: NDArray[np.bool_] = turns == 0
         if not marked.any() and self.number > 1:
@@ -70,7 +70,7 @@ class Rows:
         return self.rng.derive("columns").ranges(self.number, 0, self.width)
 
     def coin_flips(self) -> NDArray[np.bool_]:
-        """Return True for about half of the elements."""
+        """Mark about half of the elements at random."""
         words = self.rng.derive("flips").u64(-(-self.count // 64))
         bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=self.count)
         return bits.view(np.bool_).reshape(self.shape)
@@ -88,7 +88,7 @@ class Rows:
         return zeros
 
     def few_values(self, palette: Array) -> Array:
-        """Return rows that are constant, of two values, and of four values, in turn."""
+        """Draw rows that are constant, of two values, and of four values, in turn."""
         rng = self.rng.derive("palette")
         order = list(range(palette.size))
         rng.shuffle(order)

@@ -1,4 +1,4 @@
-"""The few cases of an op that stand for all of them where its traits are found out."""
+"""The few cases of an op from which its traits are found out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def op_samples(
     strategies: Sequence[str],
     layouts: Sequence[str],
 ) -> list[Case]:
-    """Plan the cases by which every command finds out an op's nature, however many it judges.
+    """Plan the cases from which every command finds out an op's traits, however many it judges.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def op_samples(
 
 
 def sample_cases(cases: Sequence[Case]) -> list[Case]:
-    """Return cases on whose shapes an op's traits show: the largest of its first eight.
+    """Select the cases whose shapes show an op's traits: the largest of its first eight.
 
     Tiny shapes tell little (a softmax over one element is exact), and more cases than these must
     not change the verdict on any.

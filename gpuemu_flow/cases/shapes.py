@@ -103,7 +103,8 @@ MEMBER: dict[str, Callable[[int], bool]] = {
     "pow2": lambda n: n >= 2 and _is_power_of_two(n),
     "multiple_of_128": lambda n: n > 0 and n % 128 == 0,
 }
-"""Whether a size belongs to a class that concerns one dim alone."""
+"""For each class of sizes that concerns a single dim: the test that tells whether a size belongs to
+it."""
 
 TYPICAL: dict[str, tuple[int, ...]] = {
     "tail": TAIL_SIZES,
@@ -126,7 +127,7 @@ def listed_sizes(dim: Dim) -> tuple[int, ...]:
 
 
 def class_sizes(dim: Dim, shape_class: str) -> tuple[int, ...]:
-    """Return the sizes by which a dim can stand for one of the classes `PER_DIM`, best first."""
+    """Return the sizes by which a dim can represent one of the classes `PER_DIM`, best first."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(n for n in listed if MEMBER[shape_class](n))
@@ -160,7 +161,7 @@ def _with_a_far_one(sizes: list[int], dim: Dim, shape_class: str) -> tuple[int, 
 
 
 def small_sizes(dim: Dim) -> tuple[int, ...]:
-    """Return sizes for a dim that a case is not about: small, above 1 where possible."""
+    """Return sizes for a dim that a case does not single out: small, above 1 where possible."""
     listed = listed_sizes(dim)
     if listed:
         return tuple(sorted(listed, key=lambda n: (n <= 1, n == 0)))
@@ -220,7 +221,7 @@ class ShapePlanner:
         return shape_class.partition(":")[0]
 
     def next_sizes(self, shape_class: str, salt: int | None = None) -> Sizes:
-        """Return sizes for one more case of a class.
+        """Choose sizes for one more case of a class.
 
         Parameters
         ----------

@@ -50,7 +50,7 @@ class Axis:
         return int(candidate.inputs[name].shape[axis])
 
     def smaller(self, size: int) -> list[int]:
-        """Return allowed sizes below `size`, ascending."""
+        """Return the allowed sizes below `size`, ascending."""
         if self.dim is None:
             return list(range(1, size))
         if self.dim.candidates:
@@ -113,7 +113,7 @@ def _follows(axis: Axis, inputs: Mapping[str, Array], dims: Mapping[str, int]) -
 def failing_position(
     schema: OpSchema, inputs: Mapping[str, Shape], output: str, index: Sequence[int]
 ) -> dict[str, int]:
-    """Locate a failing element of an output along each dim, as far as that is possible.
+    """Map a failing element of an output to its index along each dim, as far as possible.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def failing_position(
 
 
 def select(candidate: Candidate, chosen: Mapping[Axis, Indices]) -> Candidate:
-    """Return the candidate with only some of the indices of some dims, in their order."""
+    """Return the candidate with only the chosen indices of some dims, in their order."""
     inputs = dict(candidate.inputs)
     dims = dict(candidate.dims)
     for axis, indices in chosen.items():
@@ -162,14 +162,14 @@ class ShapeShrinker:
         self._failing: dict[str, int] = dict(failing)
 
     def shrink_roughly(self) -> None:
-        """A few sizes of each dim, a few slices of each size: most of the way in few calls."""
+        """Try a few slices of a few sizes of each dim, which gets most of the way in few calls."""
         self._shrink_all_at_once()
         for axis in self._axes:
             self._shrink_axis(axis)
         self._shrink_equal_pairs()
 
     def shrink_fully(self) -> None:
-        """Every smaller size of every dim, until none of them fails."""
+        """Try every smaller size of every dim, until none of them fails."""
         steps = -1
         while steps != self._search.steps:
             steps = self._search.steps

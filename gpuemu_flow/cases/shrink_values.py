@@ -68,7 +68,7 @@ class Domain:
         return element[()]
 
     def rest(self) -> Any | None:
-        """Return the simplest element: 0, or the range's own one where 0 lies outside of it."""
+        """Return the simplest element: 0, or the range's simplest one if 0 lies outside of it."""
         ends = [end for end in (self.low, self.high) if end is not None and math.isfinite(end)]
         near = sorted((n for end in ends for n in (end, math.ceil(end), math.floor(end))), key=abs)
         numbers = [0, 1, -1, *near]
@@ -76,7 +76,7 @@ class Domain:
         return next((element for element in found if element is not None), None)
 
     def simplicity(self, element: Any) -> Simplicity:
-        """See `Simplicity`."""
+        """Rank an element by its simplicity; see `Simplicity`."""
         number = self.number(element)
         if not math.isfinite(number):
             return (1.0,)
@@ -92,7 +92,7 @@ class Domain:
         return (0.0, digits, abs(int(exponent)), abs(float(number)), float(negative))
 
     def simpler(self, element: Any) -> list[Any]:
-        """Return elements that are simpler than this one, simplest first."""
+        """Return elements simpler than this one, simplest first."""
         own = self.simplicity(element)
         numbers = _simpler_numbers(self.number(element))
         elements = (self.element(n) for n in numbers)
@@ -146,7 +146,7 @@ def find_domains(inputs: Mapping[str, Array], schema: OpSchema | None) -> dict[s
 
 @dataclass(frozen=True)
 class Elements:
-    """Elements of several inputs: for each an input's number, and a flat position in `stored`."""
+    """Elements of several inputs: for each the number of its input and its place in `stored`."""
 
     owners: NDArray[np.intp]
     positions: NDArray[np.intp]
@@ -158,7 +158,7 @@ class Elements:
         return Elements(self.owners[where], self.positions[where])
 
     def without(self, where: slice) -> Elements:
-        """Return all but a run of them."""
+        """Return the elements without a run of them."""
         return Elements(np.delete(self.owners, where), np.delete(self.positions, where))
 
 
@@ -179,7 +179,7 @@ class ValueShrinker:
         self._names = list(self._rests)
 
     def shrink(self) -> None:
-        """Zeros first, then simpler elements, until neither finds any more."""
+        """Try zeros first, then simpler elements, until neither makes the case simpler."""
         self._zero_inputs()
         self._zero_elements()
         steps = -1

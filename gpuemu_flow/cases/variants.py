@@ -58,7 +58,7 @@ class Variants:
         self._fallback = allowed_sizes(schema) or {}
 
     def draw(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Yield cases without end; about half of them are one of the known ones, changed."""
+        """Yield cases without end; about half of them are known cases with one change."""
         while True:
             number = self._drawn
             self._drawn += 1
@@ -70,7 +70,7 @@ class Variants:
                 yield self._new(rng, seed)
 
     def like(self, known: Sequence[Case]) -> Iterator[Case]:
-        """Cases without end: the known ones with other sizes and data, now and then any other."""
+        """Yield cases without end: known ones with other sizes and data, now and then another."""
         others = self.draw(known)
         while True:
             for case in known:

@@ -1,4 +1,4 @@
-"""``gpuemu-flow baseline``: keep what is true now under a name, to compare with later."""
+"""``gpuemu-flow baseline``: store the present results under a name, to compare with later."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def list_baselines(output_format: str) -> None:
 @click.argument("tag")
 @format_option("text", "json")
 def show(tag: str, output_format: str) -> None:
-    """Show what a baseline holds."""
+    """Show the content of a baseline."""
     found = _open_store().get(tag)
     if output_format == "json":
         _print_json({"baseline": found.to_json()})
@@ -124,7 +124,7 @@ def export(tag: str, file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--tag", default="", help="Another name than the file's.")
 def import_baseline(file: Path, tag: str) -> None:
-    """Take in a baseline that was exported."""
+    """Import an exported baseline."""
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting import baselines  # noqa: PLC0415
 

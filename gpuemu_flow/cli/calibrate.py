@@ -22,7 +22,7 @@ from gpuemu_flow.cli.options import format_option
 def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
     """Suggest tolerances from the errors of OP as it is now, which you must trust.
 
-    Prints an [ops.tolerances] table, with what each number rests on.
+    Prints an [ops.tolerances] table, with the figures that each number is based on.
     """
     from gpuemu_flow.engine.signals import cancel_on_signals  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

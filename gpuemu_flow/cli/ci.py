@@ -47,11 +47,11 @@ def ci(
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
-    """Check everything without a daemon; with words, that part only.
+    """Check everything without a daemon, or only what the words select.
 
-    What takes longer than ci.thorough_timeout is cut off, named, and no success: exit code 124.
-    Several files can
-    be written at once: -o results.xml -o report.html -o report.md
+    A run that takes longer than ci.thorough_timeout is stopped, lists what is missing, and ends
+    with exit code 124. Several files can be written at once:
+    -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
     from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415

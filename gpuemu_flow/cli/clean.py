@@ -7,14 +7,14 @@ import click
 
 @click.command(short_help="Forget results, or the whole cache.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
-@click.option("--submissions", is_flag=True, help="Forget only what clients submitted.")
+@click.option("--submissions", is_flag=True, help="Forget only clients' submissions.")
 @click.option("--cache", "whole_cache", is_flag=True, help="Delete the action cache and blobs too.")
 def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
     """Forget the results of the named tasks (without words: of all).
 
-    What was computed stays in the action cache, so that the next run restores it, unless --cache
-    is given. What clients submitted for an op that is named is forgotten, too; for all ops,
-    --submissions forgets it.
+    Computed results stay in the action cache, so that the next run restores them, unless --cache
+    is given. If an op is named, its clients' submissions are forgotten, too; to forget those of
+    all ops, use --submissions.
     """
     from gpuemu_flow.cli.progress import say_waiting  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415

@@ -25,7 +25,7 @@ _ZSH_READY = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit 
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options, ops, tasks and failures.
+    """Print the script by which a shell completes commands, options, ops, tasks and failures.
 
     bash: eval "$(gpuemu-flow completion bash)" in ~/.bashrc; zsh the same in ~/.zshrc;
     fish: gpuemu-flow completion fish > ~/.config/fish/completions/gpuemu-flow.fish

@@ -10,7 +10,7 @@ import click
 
 @click.group()
 def config() -> None:
-    """Look at the configuration."""
+    """Check the configuration."""
 
 
 @config.command()

@@ -9,7 +9,7 @@ import click
 from gpuemu_flow.cli.options import format_option
 
 
-@click.command(short_help="What was exercised, and the gaps.")
+@click.command(short_help="Show what cases exercised, and the gaps.")
 @click.argument("ops", nargs=-1, metavar="[OP]...")
 @format_option("text", "json", "codecov")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.")

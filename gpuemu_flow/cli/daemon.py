@@ -73,7 +73,7 @@ def restart() -> None:
 @daemon.command()
 @format_option("text", "json")
 def status(output_format: str) -> None:
-    """Say whether the daemon lives and answers; exit code 3 when not."""
+    """Say whether the daemon runs and answers; exit code 3 when not."""
     from gpuemu_flow.daemon.control import describe  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
@@ -93,7 +93,7 @@ def status(output_format: str) -> None:
 
 @daemon.command()
 @click.option("-l", "-n", "--lines", type=click.IntRange(0), default=50, show_default=True)
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+@click.option("-f", "--follow", is_flag=True, help="Go on printing new lines.")
 def logs(lines: int, follow: bool) -> None:
     """Print the end of the daemon's log."""
     from gpuemu_flow.daemon.control import follow_log, log_tail  # noqa: PLC0415

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--backend", type=click.Choice(("auto", "numpy", "c")), default="auto",
-    help="Who executes: numpy, c (compiled by the system's C compiler), or what pays.  "
+    help="Who executes: numpy, c (compiled by the system's C compiler), or auto.  "
     "[default: auto]",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Seed of random buffers.  [default: 0]")
@@ -50,8 +50,8 @@ def emulate(
 ) -> None:  # fmt: skip
     """Run one kernel of a PTX file on the CPU, with the checks of compute-sanitizer.
 
-    Needs no workspace, no GPU and no CUDA. Exit code 1 when a check finds something; 4 when only
-    what the compiler fuses or the GPU approximates decides.
+    Needs no workspace, no GPU and no CUDA. Exit code 1 when a check finds something; 4 when the
+    result depends on what the compiler fuses or the GPU approximates, and nothing else is wrong.
     """
     from gpuemu_flow.emulator import session, show  # noqa: PLC0415
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import SEED, format_option, wants_color
 
 
-@click.command(short_help="Why a task would run, or is current.")
+@click.command(short_help="Say why a task would run, or is current.")
 @click.argument("words", nargs=-1, required=True, metavar="TASK...")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @format_option("text", "json")

@@ -17,7 +17,7 @@ from gpuemu_flow.cli.options import format_option, wants_color
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Show at most so many, the newest.",
+    help="Show only the N newest.",
 )
 @format_option("text", "json")
 @click.pass_context

@@ -22,7 +22,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
 def parse_duration(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> float | None:
-    """Return seconds from a number with ms, s, m or h."""
+    """Parse a duration with the unit ms, s, m or h into seconds."""
     if value is None:
         return None
     found = _TIME.fullmatch(value.strip())
@@ -35,7 +35,7 @@ def parse_duration(
 def parse_shapes(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> tuple[tuple[int, ...], ...]:
-    """Return shapes such as ``8x128x512,1x7``."""
+    """Parse shapes such as ``8x128x512,1x7``."""
     shapes = []
     for text in (value or "").split(","):
         if value is None:
@@ -48,7 +48,7 @@ def parse_shapes(
 
 @click.command(short_help="Try many seeded cases of ops.")
 @click.argument("ops", nargs=-1, metavar="[OP]...")
-@click.option("-o", "--op", "more_ops", multiple=True, help="An op, as an option.")
+@click.option("-o", "--op", "more_ops", multiple=True, help="An op to fuzz; may be repeated.")
 @click.option("-n", "-i", "--iterations", type=click.IntRange(1), help="Cases per op.")
 @click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; may be repeated.")

@@ -13,7 +13,7 @@ REDRAWS_PER_SECOND = 10
 
 
 class FuzzDisplay:
-    """Counts cases, and says so whenever it is asked: the time goes on while an op hangs."""
+    """Counts cases and renders the progress; the elapsed time advances even while an op hangs."""
 
     def __init__(self) -> None:
         self._op = ""
@@ -24,7 +24,7 @@ class FuzzDisplay:
         self._classes: set[tuple[str, str, str]] = set()
 
     def start(self, op: str, wanted: int | None) -> None:
-        """An op begins."""
+        """Begin the display of an op."""
         self._op, self._wanted = op, wanted
         self._begin = time.monotonic()
         self._done = self._failed = 0
@@ -32,7 +32,7 @@ class FuzzDisplay:
         self._classes = set()
 
     def case(self, judged: Judged) -> None:
-        """A case was judged."""
+        """Count a case that was judged."""
         self._done += 1
         result = judged.result
         if result.verdict in (Verdict.FAILED, Verdict.ERROR):

@@ -32,7 +32,7 @@ class _FrameworkChoice(click.Choice[str]):
 @click.option("-f", "--framework", "--template", "framework_name", type=_FrameworkChoice(_NAMES),
               default="numpy", show_default=True, help="What the ops are written in.")  # fmt: skip
 @click.option("--with-examples", "--with_examples", is_flag=True, help="Three ops, not one.")
-@click.option("--ci", type=click.Choice(["github", "gitlab"]), help="A workflow, too.")
+@click.option("--ci", type=click.Choice(["github", "gitlab"]), help="Write a CI workflow, too.")
 @click.option("-t", "--target-dir", "--target_dir", "target", default=".", show_default=True,
               type=click.Path(path_type=Path), help="Folder to write into.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace files that are there.")
@@ -49,7 +49,7 @@ def init(
 ) -> None:
     """Write gpuemu.toml, an op and its reference, all or nothing.
 
-    What is there is never overwritten without --force; a .gitignore is added to. Where there is a
+    Existing files are never overwritten without --force; a .gitignore is extended. If there is a
     gpuemu.toml, --ci alone adds the workflow alone.
     """
     from gpuemu_flow.init.frameworks import FRAMEWORKS  # noqa: PLC0415

@@ -51,7 +51,7 @@ def lint(
 
 
 def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
-    """Words of a command line that are files by their suffix, and those that name kernels."""
+    """Split the words of a command line into files, told by their suffix, and names of kernels."""
     files, names = [], []
     for word in words:
         if Path(word).suffix in _FILE_SUFFIXES:
@@ -64,7 +64,7 @@ def split_words(words: Iterable[str]) -> tuple[list[Path], list[str]]:
 def lint_report(
     files: list[Path], names: tuple[str, ...], output_format: str, *, listing: bool = False
 ) -> RunReport:
-    """Lint files, else the workspace's kernels; `listing`: with their machine instructions."""
+    """Lint files, else the workspace's kernels; with `listing`, list machine instructions too."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting import linting  # noqa: PLC0415
@@ -81,7 +81,7 @@ def lint_report(
 
 
 def print_json(report: RunReport) -> None:
-    """The object that ``lint`` and ``artifacts`` print."""
+    """Print the JSON object of ``lint`` and ``artifacts``."""
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
     whole = json_writer.run_to_json(report)

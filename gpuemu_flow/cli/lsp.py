@@ -9,7 +9,7 @@ import click
 
 
 @click.command(short_help="Serve an editor over standard input and output.")
-@click.option("--stdio", is_flag=True, help="The only way it talks; editors pass this word.")
+@click.option("--stdio", is_flag=True, help="Ignored: standard input and output are always used.")
 def lsp(stdio: bool) -> None:
     """Serve an editor: errors of gpuemu.toml as it is typed, results, runs from the text.
 

@@ -9,7 +9,7 @@ from gpuemu_flow.cli.options import format_option, wants_color
 
 @click.command(short_help="Shrink a recorded failure.")
 @click.argument("failure", metavar="SEED|ID", required=False)
-@click.option("--seed", "seed_option", help="The seed, as an option.")
+@click.option("--seed", "seed_option", help="Seed of the failure, instead of the argument.")
 @click.option("-o", "--op", help="Only failures of this op.")
 @click.option(
     "--strategy",

@@ -7,7 +7,7 @@ import click
 from gpuemu_flow.cli.options import format_option, wants_color
 
 
-@click.command(short_help="Would the check catch planted bugs?")
+@click.command(short_help="Count the planted bugs that the check finds.")
 @click.argument("op")
 @format_option("text", "json")
 def mutate(op: str, output_format: str) -> None:

@@ -23,19 +23,19 @@ TRIGGER_NAMES = ("code", "params", "input", "env")
 
 
 def format_option(*formats: str) -> Callable[[F], F]:
-    """``--format``, the first of `formats` being the default."""
+    """Make the option ``--format``; the first of `formats` is the default."""
     return click.option(
         "--format",
         "output_format",
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="What to print on standard output.",
+        help="Format of standard output.",
     )
 
 
 def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Canonical dtype names; click's usage error for one that does not exist."""
+    """Return canonical dtype names; raise click's usage error for one that does not exist."""
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
     from gpuemu_flow.types import DTYPES, canonical_dtype  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def canonical_dtypes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_triggers(text: str | None) -> tuple[str, ...]:
-    """Return the parts of ``--rerun-triggers``."""
+    """Parse the value of ``--rerun-triggers``."""
     from gpuemu_flow.errors import Problem, UsageError, did_you_mean  # noqa: PLC0415
 
     if text is None:
@@ -76,5 +76,5 @@ def wants_color() -> bool:
 
 
 def split_words(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return words of options that may be repeated and may hold commas."""
+    """Split the words of options that may be repeated and may hold commas."""
     return tuple(word.strip() for value in values for word in value.split(",") if word.strip())

@@ -17,18 +17,18 @@ from gpuemu_flow.tasks.base import Progress
 
 
 def waiting_for(holder: str) -> str:
-    """Return the line to show while another process holds the workspace and says who it is."""
+    """Return the line to show while another process holds the workspace; `holder` describes it."""
     return f"waiting for {printable(holder)}, which runs in this workspace; Ctrl-C gives up"
 
 
 def say_waiting(holder: str) -> None:
-    """Tell it on standard error."""
+    """Say on standard error that another process holds the workspace."""
     click.echo(waiting_for(holder), err=True)
 
 
 def say_looking(op: str) -> None:
     """Tell on standard error that new cases of an op are run, which may take a minute."""
-    click.echo(f"looking for the cause of what fails in {printable(op)}", err=True)
+    click.echo(f"looking for the cause of the failures of {printable(op)}", err=True)
 
 
 class LiveListener(Quiet):
@@ -58,7 +58,7 @@ class LiveListener(Quiet):
             self._draw()
 
     def on_progress(self, progress: Progress) -> None:
-        """Move a running task on."""
+        """Advance a running task."""
         with self._lock:
             self._fresh[progress.task] = progress.fresh
             if progress.task in self._running:
@@ -85,7 +85,7 @@ class LiveListener(Quiet):
 
 
 class PlainListener(Quiet):
-    """A display that prints only what someone who waits must know."""
+    """A display that prints only what a person who waits must know."""
 
     def on_wait(self, holder: str) -> None:
         """Say who holds the workspace."""
@@ -109,13 +109,13 @@ class LineListener(PlainListener):
         self._say("-", 0, 0)
 
     def on_task(self, event: TaskEvent) -> None:
-        """A task more is done."""
+        """Count a task that has ended."""
         with self._lock:
             self._finished += event.what != "started"
             self._say(event.task, 0, 0)
 
     def on_progress(self, progress: Progress) -> None:
-        """Cases of a task are done."""
+        """Print the number of cases done of a task."""
         with self._lock:
             if time.monotonic() - self._last >= self._SHORTEST_PAUSE_S:
                 self._say(progress.task, progress.done, progress.total)
@@ -127,7 +127,7 @@ class LineListener(PlainListener):
 
 @contextmanager
 def make_listener(*, live: bool) -> Iterator[Listener]:
-    """A live display on a terminal, lines where ``GPUEMU_PROGRESS`` asks, else next to nothing."""
+    """Yield a live display on a terminal, lines if ``GPUEMU_PROGRESS`` asks, else hardly any."""
     if os.environ.get("GPUEMU_PROGRESS") == "lines":
         yield LineListener()
         return

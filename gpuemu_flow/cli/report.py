@@ -33,7 +33,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--since-hours", "--since_hours", type=click.FloatRange(0, min_open=True), metavar="N",
     help="Only what was checked in the last N hours.",
 )  # fmt: skip
-@click.option("--include-lint", "--include_lint", is_flag=True, help="Kernels too.")
+@click.option("--include-lint", "--include_lint", is_flag=True, help="Report on kernels, too.")
 @click.option(
     "--include-artifacts", "--include_artifacts", "tag", is_flag=False, flag_value="",
     metavar="[TAG]", help="Kernels against a baseline; without TAG, the newest.",

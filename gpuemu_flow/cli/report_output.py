@@ -1,4 +1,4 @@
-"""Writing a report: formats by name and by a file's ending, and what CI services are told."""
+"""Write reports: choose formats by name or file ending, write files, and inform CI services."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class FormatChoice(click.Choice[str]):
 
 
 def report_format_option(*names: str) -> Callable[[F], F]:
-    """``--format``, the first of `names` being the default."""
+    """Make the option ``--format``; the first of `names` is the default."""
     return click.option(
         "--format",
         "output_format",
         type=FormatChoice(names),
         default=names[0],
         show_default=True,
-        help="What to print, and to write to files without a known ending.",
+        help="Format of standard output, and of files without a known ending.",
     )
 
 
 def output_option(function: F) -> F:
-    """``-o``, which may be repeated."""
+    """Add the option ``-o``, which may be repeated."""
     return click.option(
         "-o",
         "--output",
@@ -64,12 +64,12 @@ def format_of(path: Path, default: str) -> str:
 
 
 def wants_pictures(outputs: Sequence[Path], output_format: str) -> bool:
-    """Tell whether anything is written that shows drawings of failures."""
+    """Tell whether an output contains drawings of failures."""
     return "html" in {output_format, *(format_of(path, output_format) for path in outputs)}
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
-    """Complain of files that could not be written before an hour of work is done for them.
+    """Refuse files that cannot be written, before an hour of work is done for them.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def publish(
     Parameters
     ----------
     to_text : callable, optional
-        What is printed as text, in place of the usual.
+        Function that formats the text to print instead of the usual one.
     """
     written = set()
     for path in outputs:
@@ -152,7 +152,7 @@ def publish(
 
 
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:
-    """Annotations and the job summary, where a GitHub workflow runs.
+    """Print annotations and write the job summary, inside a GitHub workflow.
 
     Annotations go to standard error, which GitHub reads too: standard output may hold JSON.
     """

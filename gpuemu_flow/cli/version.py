@@ -9,7 +9,7 @@ from gpuemu_flow import __version__
 
 @click.command(short_help="Show versions.")
 def version() -> None:
-    """Show the version of the tool and of what results depend on."""
+    """Show the tool's version, and the interpreter, packages and CPU that results depend on."""
     from gpuemu_flow.engine.environment import fingerprint  # noqa: PLC0415
 
     click.echo(f"gpuemu-flow {__version__}")

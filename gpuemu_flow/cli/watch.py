@@ -39,8 +39,8 @@ def watch(
 ) -> None:
     """Validate what changed, now and whenever a file that matters is saved; Ctrl-C ends it.
 
-    What is shown is what a save made run, and what is not right yet. A configuration that cannot
-    be used is shown, and watching goes on. Exit code 0; 130 when a run was interrupted.
+    After each save it shows the results that ran again, and those that still fail. Errors of the
+    configuration are shown, and watching goes on. Exit code 0; 130 when a run was interrupted.
     """
     from gpuemu_flow.config.load import find_config  # noqa: PLC0415
     from gpuemu_flow.engine.session import RunOptions  # noqa: PLC0415
@@ -153,7 +153,9 @@ class _Watch:
 
         if not self.config.is_file():  # or one further up would be taken
             raise ConfigError(
-                Problem("config-not-found", "it is gone", "save it again", file=str(self.config))
+                Problem(
+                    "config-not-found", "the file is gone", "save it again", file=str(self.config)
+                )
             )
         workspace = Workspace(self.files.root, overrides=Overrides(seed=self.seed))
         if self._environment and self._environment != workspace.environment:

@@ -1,4 +1,4 @@
-"""The client: every call of protocol v1, and what its pages promise beyond it."""
+"""The client: every call of protocol v1, and the documented calls of gpuemu-flow's own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Client:
     Parameters
     ----------
     socket_path : str or Path, optional
-        Of the daemon; ``GPUEMU_SOCKET`` says it too. Else the daemon of the workspace is found.
+        Socket of the daemon; by default ``GPUEMU_SOCKET``, else that of the workspace's daemon.
     timeout_ms : int, optional
         Milliseconds that a call may take; by default 30 s and 1 s more per megabyte of tensors
         sent, and an hour for calls that run programs many times.
@@ -95,7 +95,7 @@ class Client:
         return str(self._connection.socket_path)
 
     def close(self) -> None:
-        """Hang up; a later call connects anew."""
+        """Close the connection; a later call connects again."""
         self._connection.close()
 
     def _do(self, call: Call[T]) -> T:
@@ -114,7 +114,7 @@ class Client:
             raise
 
     def give_up(self, request_id: str) -> None:
-        """End a request of that name in the daemon."""
+        """Cancel the request of that name in the daemon."""
         self._do(calls.cancel(request_id))
 
     @contextmanager
@@ -176,7 +176,7 @@ class Client:
     def submit_output(
         self, /, op_name: str, inputs: Any, output: Any, seed: int | None = None, **kwargs: Json
     ) -> ValidationResult:
-        """Judge the output of a case that the daemon made.
+        """Judge an output for a case that the daemon made.
 
         ``submit_output(op, seed, output)`` works too, for cases that this client was given.
 
@@ -204,7 +204,7 @@ class Client:
         op_schema: Mapping[str, Json] | None = None,
         dtypes: Sequence[str] | None = None,
     ) -> TestCase:
-        """One case of a master seed, the first of `get_test_batch`, whose parameters these are."""
+        """Return one case of a master seed: the first that `get_test_batch` would give."""
         config = calls.case_config(calls.seed_or_new(seed), dtypes, op_schema)
         case = self._do(calls.get_test_case(op_name, config, own_dtypes=dtypes is None))
         self._cases.remember(op_name, [case])
@@ -227,7 +227,7 @@ class Client:
         op_name : str
             Of ``gpuemu.toml``.
         count : int
-            How many.
+            Number of cases.
         seed : int, optional
             Equal seeds give equal cases; a new one where none is given.
         op_schema : mapping, optional
@@ -393,13 +393,13 @@ class Client:
         return self._do_long(call, on_progress)
 
     def reproduce(self, seed: int, *, rerun: bool = False) -> ReproduceResult:
-        """A recorded failure and its exact inputs; with `rerun` the op is run on them again."""
+        """Return a recorded failure and its exact inputs; with `rerun`, run the op on them."""
         return self._do(calls.reproduce(seed, rerun=rerun))
 
     def minimize(
         self, seed: int, strategy: str = "binary-search-dims", max_iters: int = 100
     ) -> MinimizeResult:
-        """Return the smallest case that fails as a recorded one.
+        """Find the smallest case that fails as a recorded one does.
 
         Parameters
         ----------
@@ -420,11 +420,11 @@ class Client:
             raise
 
     def list_results(self, limit: int = 100) -> list[ValidationResult]:
-        """Return results, newest first."""
+        """Return the stored results, newest first."""
         return self._do(calls.list_results(limit))
 
     def list_failures(self, limit: int = 20) -> list[ValidationResult]:
-        """Return recorded failures, newest first."""
+        """Return the recorded failures, newest first."""
         return self._do(calls.list_failures(limit))
 
     def store_baseline(self, tag: str) -> None:
@@ -432,7 +432,7 @@ class Client:
         self._do(calls.store_baseline(tag))
 
     def compare_baseline(self, tag: str) -> BaselineComparison:
-        """Return the present results against those of a tag."""
+        """Compare the present results with those stored under a tag."""
         return self._do(calls.compare_baseline(tag))
 
     def lint_kernel(
@@ -458,7 +458,7 @@ class Client:
         self._do(calls.store_artifact_baseline(tag))
 
     def diff_artifact_baseline(self, tag: str) -> dict[str, Json]:
-        """Return the present metrics against those of a tag."""
+        """Compare the present metrics of all kernels with those stored under a tag."""
         return self._do(calls.diff_artifact_baseline(tag))
 
     def run_ci(
@@ -475,14 +475,14 @@ class Client:
         return self._do(calls.get_ci_summary())
 
     def shutdown(self) -> None:
-        """End the daemon; for every client of it."""
+        """Shut the daemon down, for all of its clients."""
         self._do(calls.shutdown())
 
 
 REQUEST_ID: ContextVar[str] = ContextVar("gpuemu_request_id", default="")
-"""What the next long request is to be called, for whoever wants to give it up."""
+"""Identifier for the next long request, set by callers that may want to cancel it."""
 
 
 def new_id() -> str:
-    """Return a name for a request, so that it can be asked about and given up."""
+    """Return a name for a request, by which it can be followed and cancelled."""
     return REQUEST_ID.get() or secrets.token_hex(16)

@@ -85,7 +85,7 @@ def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
 
 
 def as_arrays(values: Mapping[str, Any], dtype: str | None = None) -> dict[str, NDArray[Any]]:
-    """Return tensors by name; see `as_array`."""
+    """Convert each tensor of a mapping; see `as_array`."""
     if not isinstance(values, Mapping):
         raise _no_tensor("inputs", "they must be a mapping of names to tensors")
     return {str(name): as_array(value, str(name), dtype) for name, value in values.items()}

@@ -73,7 +73,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up; calls that wait fail."""
+        """Close the connection; calls that are waiting fail."""
         self._client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -1,4 +1,4 @@
-"""Each request of the protocol as data: what is sent, and how its reply is read."""
+"""Each request of the protocol as data: the message to send, and how to read its reply."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Reply:
 
     @property
     def fields(self) -> dict[str, Json]:
-        """Return its JSON."""
+        """Return the reply's JSON."""
         return self.envelope.fields
 
     def tensors(self, value: Json, where: str) -> dict[str, NDArray[Any]]:
-        """Return tensors by name; arrays of the caller's own that can be written to."""
+        """Decode tensors by name into arrays that the caller owns and may write to."""
         found = decode_tensors(value, where, self.envelope, self.exchange)
         return {n: a if a.flags.writeable else a.copy() for n, a in found.items()}
 
@@ -82,7 +82,7 @@ class Call(Generic[T]):
 
 
 def seed_or_new(seed: int | None) -> int:
-    """Return the seed, or else the clock, as the published client takes it."""
+    """Return the seed, or one from the clock if None is given, as the published client does."""
     return time.time_ns() & ((1 << 64) - 1) if seed is None else seed
 
 
@@ -99,7 +99,7 @@ def _nothing(_: Reply) -> None:
 
 
 def ping() -> Call[dict[str, Json]]:
-    """Return the daemon's version and how long it has been up."""
+    """Make the request for the daemon's version and the time since its start."""
     return Call(
         {"type": "Ping"},
         "Pong",
@@ -117,7 +117,7 @@ def validate(
     dtype: str | None,
     client: Mapping[str, Json] | None = None,
 ) -> Call[ValidationResult]:
-    """Submit an output to be judged; with a seed it counts as that case's.
+    """Make the request to judge an output; with a seed it counts as that case's.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def raised(
     seed: int,
     client: Mapping[str, Json],
 ) -> Call[ValidationResult]:
-    """Say that the op raised on a case; protocol v1 has no field for it, our own daemon has."""
+    """Make the request that reports an exception of the op; an extension of protocol v1."""
     request = {
         "type": "SubmitOutput",
         "op_name": op_name,
@@ -164,34 +164,34 @@ def raised(
 
 
 def nbytes(value: Any) -> int:
-    """Return bytes of the tensors in a request."""
+    """Count the bytes of the tensors in a request."""
     if isinstance(value, Mapping):
         return sum(nbytes(item) for item in value.values())
     return int(value.nbytes) if isinstance(value, np.ndarray) else 0
 
 
 def get_result(seed: int) -> Call[ValidationResult]:
-    """Return the newest result of a seed."""
+    """Make the request for the newest result of a seed."""
     return Call({"type": "GetResult", "seed": seed}, "ValidationResult", _result)
 
 
 def list_results(limit: int) -> Call[list[ValidationResult]]:
-    """Return results, newest first."""
+    """Make the request for results, newest first."""
     return Call({"type": "ListResults", "limit": limit}, "Results", _results)
 
 
 def list_failures(limit: int) -> Call[list[ValidationResult]]:
-    """Return recorded failures, newest first."""
+    """Make the request for recorded failures, newest first."""
     return Call({"type": "ListFailures", "limit": limit}, "Results", _results)
 
 
 def store_baseline(tag: str) -> Call[None]:
-    """Keep the present results under a tag."""
+    """Make the request to store the present results under a tag."""
     return Call({"type": "StoreBaseline", "tag": tag}, "Ok", _nothing)
 
 
 def compare_baseline(tag: str) -> Call[BaselineComparison]:
-    """Return the present results against those of a tag."""
+    """Make the request to compare the present results with those of a tag."""
     return Call(
         {"type": "CompareBaseline", "tag": tag},
         "BaselineComparison",
@@ -248,7 +248,7 @@ def fuzz_op(
     own_cases: bool,
     own_dtypes: bool,
 ) -> Call[FuzzResults]:
-    """Fuzz an op in the daemon."""
+    """Make the request to fuzz an op in the daemon."""
     request: dict[str, Json] = {
         **_about_cases("FuzzOp", op_name, config, own_dtypes=own_dtypes, own_cases=own_cases),
         "iterations": iterations,
@@ -261,7 +261,7 @@ def fuzz_op(
 
 
 def progress(request_id: str) -> Call[tuple[int, int]]:
-    """Ask how far a request of this client has come: done, total."""
+    """Make the request for another request's progress: steps done, and in all."""
     return Call(
         {"type": "Progress", "request_id": request_id},
         "Progress",
@@ -270,12 +270,12 @@ def progress(request_id: str) -> Call[tuple[int, int]]:
 
 
 def cancel(request_id: str) -> Call[None]:
-    """Give a request up."""
+    """Make the request that cancels another one."""
     return Call({"type": "Cancel", "request_id": request_id}, "Ok", _nothing)
 
 
 def reproduce(seed: int, *, rerun: bool) -> Call[ReproduceResult]:
-    """Return a recorded failure with its inputs."""
+    """Make the request for a recorded failure with its inputs."""
 
     def read(reply: Reply) -> ReproduceResult:
         current = reply.fields.get("current")
@@ -298,7 +298,7 @@ _STRATEGIES = {
 
 
 def minimize(seed: int, strategy: str, max_iters: int, request_id: str) -> Call[MinimizeResult]:
-    """Shrink a recorded failure."""
+    """Make the request to shrink a recorded failure."""
     return Call(
         {
             "type": "Minimize",
@@ -333,7 +333,7 @@ def _about_cases(
 
 
 def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool) -> Call[TestCase]:
-    """Return one case."""
+    """Make the request for one case."""
     request = _about_cases("GetTestCase", op_name, config, own_dtypes=own_dtypes)
     return Call(
         {**request, "exchange": True}, "TestCase", lambda reply: _test_case(reply, reply.fields, "")
@@ -343,7 +343,7 @@ def get_test_case(op_name: str, config: Mapping[str, Json], *, own_dtypes: bool)
 def get_test_batch(
     op_name: str, config: Mapping[str, Json], *, start: int, count: int, own_dtypes: bool
 ) -> Call[list[TestCase]]:
-    """Return cases `start` and following."""
+    """Make the request for `count` cases, beginning with number `start`."""
     request = {
         **_about_cases("GetTestBatch", op_name, config, own_dtypes=own_dtypes),
         "count": count,
@@ -361,19 +361,19 @@ def get_test_batch(
 
 
 def lint_kernel(ptx_content: str, kernel_name: str | None) -> Call[list[dict[str, Json]]]:
-    """Lint PTX."""
+    """Make the request to lint PTX."""
     request = {"type": "LintKernel", "kernel_name": kernel_name, "ptx_content": ptx_content}
     return Call(request, "LintResults", lambda reply: list(reply.fields["results"]))
 
 
 def store_artifact(kernel_name: str, metrics: Mapping[str, Json]) -> Call[None]:
-    """Keep a kernel's metrics."""
+    """Make the request to store a kernel's metrics."""
     request = {"type": "StoreArtifact", "kernel_name": kernel_name, "metrics": dict(metrics)}
     return Call(request, "Ok", _nothing)
 
 
 def store_artifact_baseline(tag: str) -> Call[None]:
-    """Keep all metrics under a tag."""
+    """Make the request to store all metrics under a tag."""
     return Call({"type": "StoreArtifactBaseline", "tag": tag}, "Ok", _nothing)
 
 
@@ -382,18 +382,18 @@ def _without_type(reply: Reply) -> dict[str, Json]:
 
 
 def diff_artifact_baseline(tag: str) -> Call[dict[str, Json]]:
-    """Return metrics now against those of a tag."""
+    """Make the request to compare the present metrics with those of a tag."""
     return Call({"type": "DiffArtifactBaseline", "tag": tag}, "ArtifactDiffs", _without_type)
 
 
 def get_artifact(kernel_name: str) -> Call[dict[str, Json]]:
-    """Return a kernel's metrics."""
+    """Make the request for a kernel's metrics."""
     request = {"type": "GetArtifact", "kernel_name": kernel_name}
     return Call(request, "ArtifactMetricsResult", _without_type)
 
 
 def list_artifacts() -> Call[list[dict[str, Json]]]:
-    """Return the metrics of every kernel."""
+    """Make the request for the metrics of every kernel."""
     return Call(
         {"type": "ListArtifacts"}, "ArtifactList", lambda reply: list(reply.fields["artifacts"])
     )
@@ -402,7 +402,7 @@ def list_artifacts() -> Call[list[dict[str, Json]]]:
 def run_ci(
     *, quick: bool, parallel_jobs: int, baseline: str | None, request_id: str
 ) -> Call[CiSummary]:
-    """Run the whole workspace."""
+    """Make the request to check the whole workspace."""
     return Call(
         {
             "type": "RunCi",
@@ -417,7 +417,7 @@ def run_ci(
 
 
 def get_ci_summary() -> Call[CiSummary]:
-    """Ask for the result of the last `run_ci`."""
+    """Make the request for the result of the last `run_ci`."""
     return Call(
         {"type": "GetCiSummary"},
         "CiRunComplete",
@@ -426,5 +426,5 @@ def get_ci_summary() -> Call[CiSummary]:
 
 
 def shutdown() -> Call[None]:
-    """End the daemon."""
+    """Make the request to shut the daemon down."""
     return Call({"type": "Shutdown"}, "Ok", _nothing)

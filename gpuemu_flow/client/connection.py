@@ -88,7 +88,7 @@ class Connection:
         _connections.add(self)
 
     def start_anew(self) -> None:
-        """Forget the parent's connection, in a process that was just forked.
+        """Drop the parent's connection, in a process that was just forked.
 
         Another thread of the parent may have held the lock.
         """
@@ -107,14 +107,14 @@ class Connection:
         return Path(info["socket"]) if info is not None else default_socket(self._environ)
 
     def close(self) -> None:
-        """Hang up; the next call connects anew."""
+        """Close the connection; the next call connects again."""
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
 
     def prepare(self, call: Call[T]) -> bytes:
-        """Return a call's message.
+        """Encode a call as a message.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Connection:
         return value
 
     def read(self, call: Call[T], data: bytes) -> T:
-        """Return the result of a reply.
+        """Decode the reply to a call into its result.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Connection:
         raise ClientError(Problem("client-bad-reply", f"the daemon answered wrongly: {reason}"))
 
     def socket(self) -> LibrarySocket | PlainSocket:
-        """Return the connected socket; connects at first.
+        """Return the socket, connecting it first where needed.
 
         Raises
         ------
@@ -259,7 +259,7 @@ class Connection:
 
 
 def transport_error(error: TransportError, timeout_ms: int) -> ClientError:
-    """Return an exchange that failed, as callers hear of it."""
+    """Return the error that callers see for an exchange that failed."""
     if isinstance(error, TransportTimeout):
         return RequestTimeoutError(
             Problem(

@@ -1,4 +1,4 @@
-"""``validate_op`` as a context manager: compute inside it, and what came out is judged after it."""
+"""``validate_op`` as a context manager: compute inside it; the output is judged at its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = ("inputs", "kwargs", "output", "result")
 
 
 class ValidationContext:
-    """An output to be judged; attributes and ``context["output"] = …`` do the same.
+    """Context in which an output is computed; set it as attribute or as ``context["output"]``.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class ValidationContext:
         self.result: ValidationResult | None = None
 
     def set_output(self, output: Any) -> None:
-        """Take the op's output."""
+        """Set the op's output."""
         self.output = output
 
     def __getitem__(self, key: str) -> Any:
@@ -60,7 +60,7 @@ def validate_op(
     raise_on_failure: bool = True,
     **kwargs: Any,
 ) -> Iterator[ValidationContext]:
-    """Judge what the body sets as output: ``validate_op("softmax", inputs={"x": x})``.
+    """Judge the output that the body sets: ``validate_op("softmax", inputs={"x": x})``.
 
     Parameters
     ----------

@@ -34,11 +34,11 @@ class ClientError(FlowError):
 
 
 class NoOutputError(ClientError, ValueError):
-    """A ``validate_op`` context was left without an output."""
+    """Error of a ``validate_op`` context that was left without an output."""
 
 
 class ValidationError(AssertionError):
-    """An output did not pass.
+    """Error of an output that did not pass.
 
     Attributes
     ----------
@@ -51,27 +51,27 @@ class ValidationError(AssertionError):
 
 
 class DaemonUnreachableError(ClientError):
-    """No daemon answers."""
+    """Error of a daemon that does not answer."""
 
 
 class VersionMismatchError(ClientError):
-    """The daemon speaks another version of the protocol."""
+    """Error of a daemon that speaks another version of the protocol."""
 
 
 class RequestTimeoutError(ClientError):
-    """The daemon did not answer in time."""
+    """Error of a daemon that did not answer in time."""
 
 
 class TransportError(Exception):
-    """A message could not be exchanged; clients' callers see a `ClientError` instead."""
+    """Error of a message that could not be exchanged; callers see a `ClientError` instead."""
 
 
 class TransportTimeout(TransportError):  # noqa: N818 - an outcome of an exchange
-    """There was no answer in time."""
+    """Error of an exchange without an answer in time."""
 
 
 class TransportLost(TransportError):  # noqa: N818
-    """The other side hung up, or does not speak the protocol."""
+    """Error of a connection that the other side closed, or does not use as the protocol says."""
 
 
 def refused(code: str, message: str) -> ClientError:

@@ -86,7 +86,7 @@ def code_of_caller() -> dict[str, Json]:
 
 
 def is_own(path: str | None) -> bool:
-    """Tell whether a file is the user's: none of ours, of Python's or of an installed package."""
+    """Tell whether a file is the user's: not ours, Python's or an installed package's."""
     if not path or path.startswith(_NOT_OWN):
         return False
     return not any(folder in path for folder in _INSTALLED)

@@ -1,4 +1,4 @@
-"""The cases that a client was given lately, so that it may submit by op and seed alone."""
+"""The newest cases that a client was given, so that it may submit by op and seed alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class IssuedCases:
         self._cases: OrderedDict[tuple[str, int], TestCase] = OrderedDict()
 
     def remember(self, op_name: str, cases: Sequence[TestCase]) -> None:
-        """Keep cases in place of the oldest."""
+        """Remember cases in place of the oldest."""
         for case in cases:
             self._cases[op_name, case.seed] = case
             if len(self._cases) > REMEMBERED_CASES:

@@ -1,4 +1,4 @@
-"""The transport library's socket: the one place of the client that calls the library.
+"""The transport library's socket; no other module of the client calls the library.
 
 A child of a process that used the library must not call it, not even to free what it inherited: it
 would end the child with an abort. So what frees the library's objects is made to look first whose
@@ -26,12 +26,12 @@ _inherited = False
 
 
 def usable() -> bool:
-    """Tell whether this process may call the library: none that it was forked from has used it."""
+    """Tell whether this process may call the library: no ancestor by fork has used it."""
     return not _inherited and _user in (0, os.getpid())
 
 
 def note_fork() -> None:
-    """Remember in a process that was just forked whether the library came along."""
+    """Record, in a process that was just forked, whether its parent had used the library."""
     global _inherited  # noqa: PLW0603 - it is the library's state, which is the process's
     _inherited = _inherited or _user != 0 or "pynng" in sys.modules
 
@@ -64,7 +64,7 @@ def _in_its_process(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LibrarySocket:
-    """A way to one daemon, shared by all exchanges. Thread-safe.
+    """A connection to one daemon, shared by all exchanges. Thread-safe.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class LibrarySocket:
             raise OSError(str(error)) from None
 
     def new_context(self, timeout_ms: int) -> LibraryContext:
-        """Exchange one message for an answer.
+        """Begin the exchange of one message for an answer.
 
         Raises
         ------
@@ -109,16 +109,16 @@ class LibrarySocket:
         return not self._socket.pipes or ended.wait(seconds)
 
     def abandon(self) -> None:
-        """Leave a parent's connection to the parent."""
+        """Drop the parent's connection without closing it."""
 
     def close(self) -> None:
-        """Hang up; exchanges under way fail."""
+        """Close the connection; exchanges under way fail."""
         if usable():
             self._socket.close()
 
 
 class LibraryContext:
-    """See `LibrarySocket.new_context`."""
+    """One exchange; see `LibrarySocket.new_context`."""
 
     def __init__(self, library: Any, context: Any) -> None:
         self._library = library

@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 class PlainSocket:
-    """A way to one daemon; every exchange under way has a connection of its own. Thread-safe.
+    """A connection to one daemon; each exchange under way has a socket of its own. Thread-safe.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ class PlainSocket:
         self._idle = [_connected(path)]
 
     def new_context(self, timeout_ms: int) -> PlainContext:
-        """Exchange one message for an answer."""
+        """Begin the exchange of one message for an answer."""
         return PlainContext(self, timeout_ms)
 
     def take(self) -> _Connection:
-        """Return a connection that nobody uses."""
+        """Take an idle connection, or make one."""
         with self._lock:
             if self._closed:
                 raise TransportLost("the connection was closed")
@@ -65,7 +65,7 @@ class PlainSocket:
             raise TransportLost(str(error)) from None
 
     def give_back(self, connection: _Connection) -> None:
-        """A connection whose exchange has ended well."""
+        """Put back a connection whose exchange has succeeded."""
         with self._lock:
             if not self._closed:
                 self._idle.append(connection)
@@ -88,7 +88,7 @@ class PlainSocket:
         self.close()
 
     def close(self) -> None:
-        """Close what is idle; exchanges under way close their own."""
+        """Close the idle connections; exchanges under way close their own."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -97,7 +97,7 @@ class PlainSocket:
 
 
 class PlainContext:
-    """See `PlainSocket.new_context`."""
+    """One exchange; see `PlainSocket.new_context`."""
 
     def __init__(self, owner: PlainSocket, timeout_ms: int) -> None:
         self._owner = owner
@@ -143,7 +143,7 @@ class PlainContext:
         return answer
 
     def close(self) -> None:
-        """Hang up unless the answer came."""
+        """End the exchange; close the connection if no answer came."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -18,7 +18,7 @@ R = TypeVar("R", bound="Record")
 
 
 class Record(Mapping[str, Any]):
-    """Base: ``result.passed``, ``result["passed"]`` and ``dict(result)`` say the same."""
+    """Base of results: ``result.passed``, ``result["passed"]`` and ``dict(result)`` agree."""
 
     def __getitem__(self, name: str) -> Any:
         if name in self._names():
@@ -156,7 +156,7 @@ class ValidationResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class FuzzResults(Record):
-    """The result of fuzzing; it counts as true when the op passed: enough was judged, and held.
+    """The result of fuzzing; true if the op passed: enough was judged, and nothing failed.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class FuzzResults(Record):
     verdict : str
         Of all cases; see `types.Verdict`. Empty where an older daemon gives none.
     reason : str
-        Why they are inconclusive.
+        Reason why they are inconclusive.
     unjudged : float
         Share of all output elements without a verdict.
     """
@@ -194,7 +194,7 @@ class FuzzResults(Record):
 
 
 def summed(seed: int, done: Sequence[ValidationResult]) -> FuzzResults:
-    """Return results of single cases as those of fuzzing with a seed."""
+    """Sum up results of single cases as the result of fuzzing with a seed."""
     undecided = Verdict.INCONCLUSIVE.value
     failures = [r for r in done if not r.passed and r.verdict != undecided]
     tally = Tally()
@@ -233,12 +233,12 @@ def _elements(result: ValidationResult) -> Elements:
 
 @dataclass(frozen=True, eq=False)
 class TestCase(Record):
-    """A case to run: its inputs by name, and what names it.
+    """A case to run: its inputs by name, and what identifies it.
 
     Attributes
     ----------
     layouts : dict of str to str
-        How the inputs really lie in memory, where that is more than a label; see `layout`.
+        Memory layouts of the inputs, if they are more than a label; see `layout`.
     """
 
     __test__ = False  # pytest takes classes of this name for its own
@@ -251,7 +251,7 @@ class TestCase(Record):
     layouts: dict[str, str] = field(default_factory=dict)
 
     def fresh_inputs(self) -> dict[str, NDArray[Any]]:
-        """Return copies of the inputs, in memory as they are, for an op that may change them."""
+        """Return copies of the inputs with the same strides, for an op that may change them."""
         return {
             name: lay_out(array.copy(), self.layouts.get(name, "contiguous"))
             for name, array in self.inputs.items()
@@ -299,7 +299,7 @@ class MinimizeResult(Record):
 
 @dataclass(frozen=True, eq=False)
 class BaselineComparison(Record):
-    """Results now against those under a tag."""
+    """The present results compared with those of a tag."""
 
     baseline_tag: str = ""
     comparisons: list[dict[str, Json]] = field(default_factory=list)
@@ -329,7 +329,7 @@ class CiSummary(Record):
 
 
 def raised_result(op_name: str, seed: int, error: str) -> ValidationResult:
-    """The result of a case on which the op raised, where no daemon gave one."""
+    """Make the result of a case on which the op raised, without a daemon."""
     return ValidationResult(
         seed=seed,
         op_name=op_name,

@@ -1,4 +1,4 @@
-"""Keys and tables of the configuration file: what may stand where, its default and its meaning."""
+"""Keys and tables of the configuration file: the values allowed, the default and the meaning."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Key:
         Its proper name; the reference page and the model use this one.
     type : ValueType
     doc : str
-        What it means, in a sentence or two of Markdown.
+        Its meaning, in a sentence or two of Markdown.
     default : Json
         Used when the key is absent; None when it then has no value of its own.
     default_text : str
-        What stands for the default on the reference page, where the value does not say it.
+        Words for the default on the reference page, if the value alone is unclear.
     aliases : tuple of str
         Other names that documented files use.
     required : bool
     ours : bool
         False for keys of the documented gpuemu.toml, True for those that gpuemu-flow adds.
     unread : str
-        Why nothing follows from a documented key here, and what to write in its place. Whoever
+        Reason why a documented key has no effect here, and the key to write instead. Whoever
         writes it with another value than its default is warned: silence would pass for a check.
     """
 
@@ -65,7 +65,7 @@ MAX_LOOKED_AT = 100  # unknown keys of one table, for what a missing one was mis
 
 @dataclass(frozen=True, eq=False)
 class Section(ValueType):
-    """A table with known keys; unknown ones are warned of, with the nearest known one."""
+    """A table with known keys; an unknown key is warned of, with the nearest known one."""
 
     keys: tuple[Key, ...]
     what: str = "a table"
@@ -122,7 +122,7 @@ class Section(ValueType):
         out.add("config-unknown-key", (*path, written), f"unknown key {name!r}", hint, warning=True)
 
     def joined(self, key: Key, first: Json, second: Json, path: KeyPath, out: Reporter) -> Json:
-        """Return one value from two spellings of a key: lists are united, others must be equal."""
+        """Combine the values of two spellings of a key: unite lists, demand equality of others."""
         if isinstance(first, list) and isinstance(second, list):
             return first + [element for element in second if element not in first]
         if first != second:
@@ -131,7 +131,7 @@ class Section(ValueType):
         return first
 
     def value(self, data: Mapping[str, Json], name: str) -> Json:
-        """Take a key's value from `data`, a result of `check`, or the key's default."""
+        """Return a key's value in `data`, a result of `check`, or the key's default."""
         if name in data:
             return data[name]
         return self.by_name[name].default
@@ -170,7 +170,7 @@ class Section(ValueType):
 
 @dataclass(frozen=True)
 class Tables(ValueType):
-    """An array of tables of one kind; what is wrong in it leaves an `INVALID` in its place."""
+    """An array of tables of one kind; an invalid table becomes `INVALID`."""
 
     table: Section
     heading: str

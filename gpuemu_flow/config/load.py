@@ -1,4 +1,4 @@
-"""Finds, reads and merges the configuration files; reports all that is wrong with them at once."""
+"""Finds, reads and merges the configuration files; reports all of their problems at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def environment(environ: Mapping[str, str]) -> Environment:
 
 
 def find_config(start: Path, environ: Mapping[str, str]) -> Path:
-    """The project's file: ``GPUEMU_CONFIG``, or the nearest ``gpuemu.toml`` from `start` upward.
+    """Return the project's file: ``GPUEMU_CONFIG``, or the nearest ``gpuemu.toml`` upward.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def check_config(
     strict: bool = False,
     edited: str | None = None,
 ) -> list[Problem]:
-    """All errors and warnings of the configuration; parameters and UsageError as `load_config`.
+    """Return all errors and warnings of the configuration.
 
     With `edited`, the text of the file at `path` as an editor holds it, the file need not exist.
     """
@@ -206,7 +206,7 @@ class _Assembly:
         )
         if self.section("ci").get("quick_shapes") and ops and all(op.has_schema for op in ops):
             where = ("ci", "quick_shapes")
-            text = "quick_shapes has no effect: every op has a schema, whose dims say its shapes"
+            text = "quick_shapes has no effect: every op has a schema, whose dims give its shapes"
             self.out_of(where).add("config-no-effect", where, text, "drop it", warning=True)
         targets = TargetParser(ops, kernels, names, self.out_of).parse(self.section("targets"))
         return Config(

@@ -1,4 +1,4 @@
-"""From a key path to a key or table of the configuration: for editors."""
+"""Look up a key or table of the configuration by its path: for editors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def section_at(path: Sequence[str | int]) -> Section | None:
 
 
 def words_of(kind: ValueType) -> tuple[str, ...]:
-    """Words that a value, or an element of it, may be; ``true`` and ``false`` for booleans."""
+    """Return the words allowed for a value, or an element of it; for booleans true and false."""
     if isinstance(kind, Bool):
         return ("true", "false")
     if isinstance(kind, Choice):

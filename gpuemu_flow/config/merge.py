@@ -1,4 +1,4 @@
-"""Three files become one: tables key by key, arrays of tables whole from the highest file."""
+"""Merge three files into one: tables key by key, arrays of tables whole from the highest file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _over(low: dict[str, Json], high: dict[str, Json]) -> None:
 
 
 def definer(sources: Sequence[Source], path: KeyPath) -> Source:
-    """Return the source that a merged key comes from; the highest one when none has it."""
+    """Return the source that a merged key comes from; the highest one if none has it."""
     for source in sources:
         node: Json = source.tree
         for part in path:

@@ -33,7 +33,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Project:
-    """``[project]``."""
+    """Settings of ``[project]``."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Project:
 
 @dataclass(frozen=True)
 class PlainShapes:
-    """``[validation.shapes]``: sizes for ops without a schema; an empty tuple is not given."""
+    """Sizes for ops without a schema, from ``[validation.shapes]``; empty if not given."""
 
     batch_sizes: tuple[int, ...] = ()
     sequence_lengths: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class PlainShapes:
 
 @dataclass(frozen=True)
 class Validation:
-    """``[validation]``; ops have these values already filled in.
+    """Defaults of ops from ``[validation]``, which the ops of the model already contain.
 
     ``seed`` 0 means one drawn anew for every run.
     """
@@ -75,7 +75,7 @@ class Validation:
 
 @dataclass(frozen=True)
 class Limits:
-    """Above `fail` it fails, above `warn` it warns; None: no limit."""
+    """Limits of a figure: above `fail` it fails, above `warn` it warns; None: no limit."""
 
     fail: int | None = None
     warn: int | None = None
@@ -83,7 +83,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Policies:
-    """``[policies]``; limits are for kernels without their own, `rules` gives severities."""
+    """Limits for kernels without their own, and severities of `rules`, from ``[policies]``."""
 
     fail_on_regression: bool
     warn_threshold: float
@@ -96,7 +96,7 @@ class Policies:
 
 @dataclass(frozen=True)
 class Ci:
-    """``[ci]``; `parallel_jobs` 0 is the number of CPUs.
+    """Settings of ``[ci]``; `parallel_jobs` 0 is the number of CPUs.
 
     Without `quick_shapes` and iterations (None), the cases are those of a plain run.
     """
@@ -111,7 +111,7 @@ class Ci:
 
 @dataclass(frozen=True)
 class Execution:
-    """``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
+    """Settings of ``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
     `parallel` 0 is the number of CPUs. `timeout_grows` is true where nobody set
     `reference_timeout`. `tools` are paths, or programs on ``PATH``.
@@ -127,7 +127,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class SandboxConfig:
-    """``[sandbox]``.
+    """Settings of ``[sandbox]``.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class SandboxConfig:
 
 @dataclass(frozen=True)
 class Cache:
-    """``[cache]``; bytes, and the folder (None: ``.gpuemu-cache`` in the root)."""
+    """Settings of ``[cache]``: bytes; a folder of None is ``.gpuemu-cache`` in the root."""
 
     size_limit: int
     dir: Path | None
@@ -151,7 +151,7 @@ class Cache:
 
 @dataclass(frozen=True)
 class Daemon:
-    """``[daemon]``."""
+    """Settings of ``[daemon]``."""
 
     socket_path: Path | None
     log_level: str
@@ -160,7 +160,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Storage:
-    """``[storage]`` of the daemon."""
+    """Settings of the daemon's storage, from ``[storage]``."""
 
     db_path: Path | None
     max_results: int
@@ -170,7 +170,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Environment:
-    """Settings of the environment variables; see `environment` in ``load``.
+    """Settings from environment variables; see `environment` in ``load``.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ class Config:
     targets : mapping of str to tuple of str
         The user's names; targets within targets are expanded.
     warnings : tuple of Problem
-        What was wrong and did no harm.
+        Problems that do not prevent the use of the configuration.
     """
 
     root: Path

@@ -16,7 +16,7 @@ class ArtifactChecks:
     Attributes
     ----------
     given : frozenset of str
-        Which of the limits the kernel itself names; the others are defaults, over which
+        Names of the limits that the kernel itself gives; the others are defaults, over which
         ``[policies]`` goes.
     """
 
@@ -56,7 +56,7 @@ class TritonKernel:
 
 @dataclass(frozen=True)
 class Allow:
-    """A lint rule that a kernel may break, and why; `line` is where that is written."""
+    """A lint rule that a kernel may break, the reason, and the `line` that says so."""
 
     rule: str
     reason: str
@@ -77,7 +77,7 @@ class KernelConfig:
     dynamic_shared_memory : int or None
         Bytes per block.
     skip_reason : str
-        Why there is nothing to lint; empty when there is.
+        Reason why there is nothing to lint; empty when there is.
     """
 
     name: str

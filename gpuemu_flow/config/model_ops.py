@@ -105,9 +105,9 @@ class OpConfig:
     cases : int
         Cases per dtype.
     has_schema : bool
-        Whether the configuration gives `schema`, rather than shapes for all ops or none.
+        True if the configuration gives `schema`, rather than shapes for all ops or none.
     says_dtypes : bool
-        Whether the op gives `dtypes` itself, rather than ``[validation]`` or nobody.
+        True if the op gives `dtypes` itself, rather than ``[validation]`` or nobody.
     fuzz_iterations : int
     tolerance : str
         For dtypes that `tolerances` does not name: ``auto``, or ``table`` for the documented
@@ -115,7 +115,7 @@ class OpConfig:
     tolerances : mapping of str to Tolerance
         Only those that the file gives, by dtype, the op's over those of ``[validation]``.
     precision : str
-        What a right op may round on the way: ``tensor-core``, ``float32`` or ``input``.
+        Values that a right op may round on the way: ``tensor-core``, ``float32`` or ``input``.
     nan_policy, inf_policy : str
         ``match``, ``strict`` or ``ignore``.
     invariants : tuple of str

@@ -1,4 +1,4 @@
-"""Names of ops, kernels, targets and tasks, and how a task's name is read."""
+"""Names of ops, kernels, targets and tasks; splits a task's name into its parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GROUPS = ("quick", "lint", "all")
 
 
 def name_fault(name: str) -> str:
-    """Say why an op, kernel or target cannot have this name; empty when it can.
+    """Return the reason why an op, kernel or target cannot have this name; empty if it can.
 
     A task is called ``STAGE:SUBJECT`` or ``STAGE:SUBJECT:DTYPE`` (``:ARCH`` for kernels). A subject
     may itself hold colons (``aten::softmax``), as long as the parts can be told apart: it must not
@@ -32,10 +32,10 @@ def name_fault(name: str) -> str:
 
 
 def split_task(name: str) -> tuple[str, str, str] | None:
-    """Stage, subject and last part of a task's name.
+    """Split a task's name into stage, subject and last part.
 
     The last part is empty for ``STAGE:SUBJECT``; None when `name` does not begin with a stage.
-    Whether a last part that is no dtype belongs to the subject, only the known names tell.
+    Only the known names tell whether a last part that is no dtype belongs to the subject.
 
     Examples
     --------

@@ -17,7 +17,7 @@ CUDA = "cuda"
 def join_kernels(
     ops: Sequence[OpConfig], kernels: Sequence[KernelConfig], out: Reporter
 ) -> tuple[list[OpConfig], list[KernelConfig]]:
-    """Lead each op of kind ``cuda`` to a kernel that is built.
+    """Assign each op of kind ``cuda`` the kernel whose build makes its PTX.
 
     An op that names its ``.cu`` file itself gets a kernel of its own, of the op's name, which is
     built and linted like those of ``[[kernels]]``.

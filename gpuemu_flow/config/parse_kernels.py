@@ -1,4 +1,4 @@
-"""``[[kernels]]``, from checked keys to the model."""
+"""Parse ``[[kernels]]``: from checked keys to the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KernelParser:
     shared_table: Table
 
     def parse_all(self, items: list[Json]) -> list[KernelConfig]:
-        """Return all kernels with a name; what is wrong with them is reported."""
+        """Return all kernels that have a name; report every problem found in them."""
         unique_names(items, "kernels", self.out)
         return [
             self.parse(table, ("kernels", place))
@@ -91,7 +91,7 @@ class KernelParser:
         return path
 
     def artifact(self, table: Table, kind: str, where: KeyPath, *, made: bool) -> Path | None:
-        """Return a PTX or cubin file; it must exist unless something makes it."""
+        """Return the path of a PTX or cubin file; it must exist unless something makes it."""
         if kind not in table:
             return None
         find = self.workspace.resolve if made else self.workspace.existing_file
@@ -117,7 +117,7 @@ class KernelParser:
                 if table.get(name):
                     place = (*where, name)
                     text = f"{dotted(place)} has no effect"
-                    hint = "it is about a Triton kernel: give triton, or remove it"
+                    hint = "it applies to Triton kernels only: add `triton`, or remove it"
                     self.out.add("config-unread-key", place, text, hint, warning=True)
             return None
         here = (*where, "triton")
@@ -140,7 +140,7 @@ class KernelParser:
         )
 
     def allow(self, given: Json, where: KeyPath) -> tuple[Allow, ...]:
-        """Both forms: ``rule = "reason"`` and a list of ``{ rule, reason }``."""
+        """Parse ``allow`` in both forms: ``rule = "reason"`` and a list of ``{ rule, reason }``."""
         if isinstance(given, dict):
             lines = (self.out.line((*where, "allow", rule)) for rule in given)
             return tuple(
@@ -159,7 +159,7 @@ def _architecture(name: str) -> str:
 
 
 def no_checks() -> ArtifactChecks:
-    """Return limits of a kernel that gives none."""
+    """Return the limits of a kernel that gives none."""
     return _checks({})
 
 

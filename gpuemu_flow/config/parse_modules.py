@@ -1,4 +1,4 @@
-"""``module = "pkg.mod"``: which function of the workspace it means, found without importing it."""
+"""Resolve ``module = "pkg.mod"`` to a function of the workspace, without importing it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Modules:
     consulted: set[Path] = field(default_factory=set)
 
     def callable_of(self, text: str, op_name: str, where: KeyPath) -> tuple[ProgramRef | None, str]:
-        """The callable, or None with the reason why it cannot be run (empty: an error is reported).
+        """Return the callable, or None with the reason why it cannot be run.
 
         Written with a function it is that function. A dotted path alone is, in this order: a
         function of the op's name, or of the module's own last name, in that module; an attribute

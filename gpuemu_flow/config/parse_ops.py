@@ -1,4 +1,4 @@
-"""``[[ops]]``, from checked keys to the model, with the defaults of ``[validation]`` filled in."""
+"""Parse ``[[ops]]``: from checked keys to the model, with defaults from ``[validation]``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Table = Mapping[str, Json]
 
 
 def unique_names(items: list[Json], key: str, out: Reporter) -> None:
-    """Report names that cannot be told from tasks, and names given twice."""
+    """Report names that look like tasks, and names given twice."""
     first: dict[str, int] = {}
     for place, item in enumerate(items):
         name = item.get("name") if item is not INVALID else None
@@ -64,7 +64,7 @@ class OpParser:
     workspace : Workspace
     out : Reporter
     validation, execution
-        Where the defaults come from.
+        Sources of the defaults.
     shared_table : mapping
         ``[validation]`` as it is written, which tells a default from a written value.
     """
@@ -82,7 +82,7 @@ class OpParser:
         self.modules = Modules(self.programs)
 
     def parse_all(self, items: list[Json]) -> list[OpConfig]:
-        """Return all ops that could be made sense of; what is wrong with the others is reported."""
+        """Return all ops that could be parsed; report the problems of the others."""
         unique_names(items, "ops", self.out)
         parsed = []
         for place, table in enumerate(items):
@@ -94,7 +94,7 @@ class OpParser:
         return parsed
 
     def parse(self, table: Table, where: KeyPath) -> OpConfig | None:
-        """Return one op; None when a problem was reported that leaves nothing to build."""
+        """Return one op; None if its problems leave nothing to build, once they are reported."""
         reference = None
         if "reference" in table:
             reference = self.programs.parse(table["reference"], (*where, "reference"))
@@ -156,7 +156,7 @@ class OpParser:
         )
 
     def implementation(self, table: Table, where: KeyPath) -> tuple[str, ProgramRef | None, str]:
-        """Return execution mode, the program under test, and why it cannot be run here."""
+        """Return the execution mode, the program under test, and why it cannot run here."""
         if "op" in table and "op_script" in table:
             text = "both op and op_script are given"
             self.out.add("config-conflict", (*where, "op_script"), text, "keep op")
@@ -181,7 +181,7 @@ class OpParser:
         return mode, op, "" if op else reason
 
     def inputs(self, table: Table, where: KeyPath) -> tuple[tuple[str, ...], OpSchema | None]:
-        """Return input names and schema; where only one is given, the other follows from it."""
+        """Return the input names and the schema; if only one is given, derive the other from it."""
         names = tuple(table.get("input_names", ()))
         repeated = {n for n in names if names.count(n) > 1}
         for name in sorted(repeated):
@@ -235,7 +235,7 @@ class OpParser:
     def check_names(
         self, table: Table, names: tuple[str, ...], op: ProgramRef | None, where: KeyPath
     ) -> None:
-        """Hold keyword arguments, mutated inputs and keyword calls against the input names."""
+        """Check keyword arguments, mutated inputs and keyword calls against the input names."""
         for name in table.get("kwargs", {}):
             if name in names:
                 text = f"kwargs has {shown(name)}, which is an input"
@@ -282,7 +282,7 @@ class OpParser:
     def tolerances(self, table: Table) -> tuple[str, dict[str, Tolerance]]:
         """Return the mode for dtypes without a tolerance, and the explicit ones.
 
-        An op that says ``tolerance`` itself has only its own explicit ones beside it.
+        An op that sets ``tolerance`` itself does not inherit explicit tolerances.
         """
         shared = self.validation
         own = partial_tolerances(table.get("tolerances", {}))

@@ -1,4 +1,4 @@
-"""The plain tables of the file, from checked keys to the model."""
+"""Parse the plain tables of the file: from checked keys to the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def partial_tolerances(table: Table) -> dict[str, PartialTolerance]:
 
 
 def policy_of(table: Table, kind: str) -> str | None:
-    """``nan`` or ``inf`` policy that a table asks for, under either of its keys; None: neither."""
+    """Return the ``nan`` or ``inf`` policy that a table gives, under either key, or None."""
     policy: str | None = table.get(f"{kind}_policy")
     check = table.get(f"check_{kind}")
     if policy is None and check is not None:
@@ -103,7 +103,7 @@ def validation(table: Table, out: Reporter) -> model.Validation:
 
 
 def policies(table: Table, ci_table: Table, out: Reporter) -> model.Policies:
-    """``[policies]``, with both documented meanings of `warn_threshold` told apart by its size."""
+    """Parse ``[policies]``; tell the two documented meanings of `warn_threshold` apart by size."""
     values = tables.POLICIES.values(table)
     warn, regression = values["warn_threshold"], values["regression_threshold"]
     if regression is None:

@@ -1,4 +1,4 @@
-"""``[targets]``: each name checked against what exists, targets within targets expanded."""
+"""Parse ``[targets]``: check each name, and expand targets within targets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TargetParser:
         self.kernel_of = {kernel.name: kernel for kernel in self.kernels}
 
     def parse(self, given: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
-        """From each target to the ops, tasks and groups that it stands for, each of them once."""
+        """Map each target to the ops, tasks and groups that it contains, each of them once."""
         for name, members in given.items():
             where = ("targets", name)
             fault = name_fault(name)
@@ -88,7 +88,7 @@ class TargetParser:
             self.out_of(where).add("config-target-unknown", where, text, hint)
 
     def task_fault(self, stage: str, subject: str, last: str, out: Reporter) -> tuple[str, str]:
-        """Say that there is no such task, and name the nearest; empty when there is one."""
+        """Return the message that there is no such task, and a hint; both empty if there is one."""
         op, kernel = self.op_of.get(subject), self.kernel_of.get(subject)
         fault, hint = "", ""
         if op is not None and stage in OP_STAGES:
@@ -109,7 +109,7 @@ class TargetParser:
         return fault, hint
 
     def any_circle(self, given: Mapping[str, list[str]]) -> bool:
-        """Report targets that lead back to themselves, and tell whether there are any."""
+        """Report targets that contain themselves, and tell whether there are any."""
         finished: set[str] = set()
         found = 0
         for start in given:
@@ -141,7 +141,7 @@ class TargetParser:
         self.out_of(where).add("config-target-cycle", where, text, "take one of them out")
 
     def expand(self, start: str, given: Mapping[str, list[str]]) -> None:
-        """Fill ``self.expanded`` for `start` and for what it needs, without recursion."""
+        """Fill ``self.expanded`` for `start` and the targets that it contains, iteratively."""
         stack = [start]
         while stack and self.total <= MAX_MEMBERS:
             name = stack[-1]

@@ -43,7 +43,7 @@ class Workspace:
     home : Path
         What ``~`` means, where it means anything.
     allow_outside : bool
-        Whether the user has said ``allow_outside = true``.
+        True if the user has said ``allow_outside = true``.
     probed : set of Path
         Files that were looked for in vain and whose appearance would change the configuration.
     """
@@ -55,7 +55,7 @@ class Workspace:
     probed: set[Path] = field(default_factory=set)
 
     def inside(self, path: Path) -> bool:
-        """Tell whether a resolved path is in the workspace or beside the file that names it.
+        """Tell whether a resolved path lies in the workspace or beside the file that names it.
 
         A user's own defaults file may name files of its own folder; the check is there so that
         a project that was downloaded cannot reach out of its folder.
@@ -79,7 +79,7 @@ class Workspace:
         Parameters
         ----------
         anywhere : bool
-            Whether any place is allowed, and ``~`` is the home folder (sockets, databases).
+            True if any place is allowed, and ``~`` is the home folder (sockets, databases).
         """
         written = Path(text)
         if anywhere and written.parts[:1] == ("~",):
@@ -104,9 +104,9 @@ class Workspace:
         return None
 
     def named(self, written: Path) -> Path:
-        """The absolute path that a written one names, links kept, seen from the resolved root.
+        """Return the absolute path of a written one, links kept, seen from the resolved root.
 
-        What comes before a ``..`` is resolved: that may lead out of a link's target.
+        Everything before a ``..`` is resolved: that may lead out of a link's target.
         """
         path = self.base / written
         parts = path.parts
@@ -119,7 +119,7 @@ class Workspace:
         return base / path.relative_to(self.base) if path.is_relative_to(self.base) else path
 
     def existing_file(self, text: str, where: KeyPath, out: Reporter) -> Path | None:
-        """Like `resolve`, for a file that must exist."""
+        """Resolve the path of a file that must exist; see `resolve`."""
         path = self.resolve(text, where, out)
         if path is None:
             return None

@@ -1,4 +1,4 @@
-"""The one reader of TOML that knows places: lines of keys, and the spans of whole statements."""
+"""The only reader of TOML that knows places: lines of keys, and spans of whole statements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Statement:
     start, stop : int
         Its lines, 0-based; `stop` is the first line after it.
     value : tuple of (int, int) or None
-        Where the value begins and ends, counted from the begin of line `start`; None for a header.
+        Begin and end of the value, counted from the begin of line `start`; None for a header.
     """
 
     path: tuple[str, ...]
@@ -313,5 +313,5 @@ def scan(text: str) -> Positions:
 
 
 def positions(text: str) -> Mapping[KeyPath, int]:
-    """From each key path of a TOML text to its line; see `Positions.line` for nearest ancestors."""
+    """Map each key path of a TOML text to its line; see `Positions.line` for nearest ancestors."""
     return scan(text).lines

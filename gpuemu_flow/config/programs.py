@@ -1,4 +1,4 @@
-"""Programs from the text of ``op``, ``op_script``, ``module`` or ``reference``."""
+"""Parse programs: the values of ``op``, ``op_script``, ``module`` and ``reference``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Programs:
         )
 
     def portable(self, argument: str) -> str:
-        """Return an argument without the place of the workspace."""
+        """Return an argument without the path of the workspace."""
         path = Path(argument)
         return self.workspace.relative(path) if path.is_absolute() else argument
 
@@ -113,7 +113,7 @@ class Programs:
         return self.ref("callable", where, text, path, module=module, function=function)
 
     def module_file(self, module: str, where: KeyPath) -> Path | None:
-        """Return file of a module that lies in the workspace; None: it is installed, or missing."""
+        """Return the file of a module in the workspace; None for an installed or missing one."""
         stem = Path(*module.split("."))
         for place in (stem.with_suffix(".py"), stem / "__init__.py"):
             path = self.workspace.root / place
@@ -167,7 +167,7 @@ class Programs:
         return self.ref("command", where, text, path, argv=argv, files=(path,))
 
     def command(self, argv: list[str], where: KeyPath) -> ProgramRef | None:
-        """Return a list: executable and arguments, run as they stand, without a shell."""
+        """Parse a list of an executable and its arguments, which runs as it is, without a shell."""
         text = shlex.join(argv)
         if not argv[0].strip():
             self.out.add("config-value", where, f"{dotted(where)} names an empty executable")
@@ -187,7 +187,7 @@ class Programs:
         )
 
     def file_argument(self, argument: str) -> Path | None:
-        """The workspace's file that an argument names, whose content then counts as the program."""
+        """Return the workspace's file that an argument names, which is part of the program."""
         if not argument or argument.startswith("-"):
             return None
         try:

@@ -33,7 +33,7 @@ class Source:
     tree : dict
         Checked keys under their proper names; only those that the file gives.
     out : Reporter
-        What was found wrong so far.
+        Problems found so far.
     """
 
     path: Path
@@ -118,7 +118,7 @@ def _decode(data: bytes, out: Reporter) -> str | None:
 
 
 def parse_toml(text: str, out: Reporter) -> dict[str, Json] | None:
-    """The raw tables of a text; sets the positions of `out`. None once a problem is reported."""
+    """Parse a text into raw tables, and set the positions of `out`."""
     found = scan(text)
     out.positions = found
     if found.too_deep:

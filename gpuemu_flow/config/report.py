@@ -15,7 +15,7 @@ MAX_WARNINGS = 2_000  # a file with more is not taken for a configuration
 
 
 def dotted(path: KeyPath) -> str:
-    """A key path as a user would write it: ``ops[0].schema.dims``; empty for the whole file."""
+    """Return a key path in TOML's notation: ``ops[0].schema.dims``; empty for the whole file."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -33,7 +33,7 @@ def shortened(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as TOML would have it, shortened for a message."""
+    """Return a value in TOML's notation, shortened for a message."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -71,7 +71,7 @@ class Reporter:
     _told_warnings: int = 0
 
     def line(self, path: KeyPath) -> int:
-        """The line of a key, whichever of its names the file uses, or of its nearest ancestor."""
+        """Return the line of a key, under any of its names, or of its nearest ancestor."""
         for end in range(len(path), 0, -1):
             written = self.aliases.get(path[:end])
             if written is not None:
@@ -86,11 +86,11 @@ class Reporter:
 
     @property
     def hopeless(self) -> bool:
-        """Tell whether there is so much wrong that looking further says nothing more."""
+        """True if so many problems are known that further checks would add nothing."""
         return self.untold_errors > 0 or self.untold_warnings > MAX_WARNINGS
 
     def nearest(self, name: str, known: Collection[str], *, or_all: bool = False) -> str:
-        """A hint that names the known name most like `name`; with `or_all` at least those known.
+        """Return a hint that names the known name most like `name`; `or_all` lists all if none is.
 
         Finding it takes long among many names, so that after `MAX_COMPARED` there are no hints.
         """
@@ -103,7 +103,7 @@ class Reporter:
     def problem_at(
         self, slug: str, line: int, message: str, hint: str = "", *, warning: bool = False
     ) -> None:
-        """Report a problem of a line; 0 is the file as a whole."""
+        """Report a problem at a line; line 0 means the whole file."""
         if warning and self._told_warnings >= MAX_PROBLEMS:
             self.untold_warnings += 1
             return

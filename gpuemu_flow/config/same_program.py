@@ -1,4 +1,4 @@
-"""Ops that are their own reference: they pass whatever they compute."""
+"""Detect ops that are their own reference: they would pass whatever they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An op's own share of the configuration, in the canonical form that action keys are made of."""
+"""Each op's share of the configuration, in the canonical form that action keys are made of."""
 
 from __future__ import annotations
 

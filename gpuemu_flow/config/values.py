@@ -37,11 +37,11 @@ def toml_type(value: object) -> str:
 
 
 class ValueType(abc.ABC):
-    """A type of value: `check` normalises it or reports why not."""
+    """A type of value: `check` normalises a value, or reports why it is invalid."""
 
     @abc.abstractmethod
     def accepts(self, value: Json) -> bool:
-        """Tell whether the TOML type is right, whatever the value."""
+        """Tell whether a value has the right TOML type; its content is not checked."""
 
     @abc.abstractmethod
     def check(self, value: Json, path: KeyPath, out: Reporter) -> Json:
@@ -49,14 +49,14 @@ class ValueType(abc.ABC):
 
     @abc.abstractmethod
     def schema(self) -> dict[str, Json]:
-        """Return it as JSON Schema."""
+        """Return the type as JSON Schema."""
 
     @abc.abstractmethod
     def describe(self) -> str:
-        """Describe it in a few words, for messages and the reference page."""
+        """Describe the type in a few words, for messages and the reference page."""
 
     def wrong_type(self, value: Json, path: KeyPath, out: Reporter, hint: str = "") -> Json:
-        """Report that `value` is of another type."""
+        """Report that `value` has the wrong type."""
         given = f"{toml_type(value)} ({shown(value)})"
         out.add("config-type", path, f"{dotted(path)} must be {self.describe()}, not {given}", hint)
         return INVALID
@@ -64,7 +64,7 @@ class ValueType(abc.ABC):
 
 @dataclass(frozen=True)
 class Bool(ValueType):
-    """``true`` or ``false``."""
+    """A boolean."""
 
     def accepts(self, value: Json) -> bool:
         return isinstance(value, bool)
@@ -110,7 +110,7 @@ class Integer(ValueType):
 
 @dataclass(frozen=True)
 class Number(ValueType):
-    """A finite integer or float; `low` is excluded when `above`."""
+    """A finite integer or float from `low` to `high`; if `above`, greater than `low`."""
 
     low: float = 0.0
     high: float = math.inf
@@ -189,7 +189,7 @@ class Text(ValueType):
 
 @dataclass(frozen=True)
 class Choice(ValueType):
-    """One of some words, in any case; `aliases` are other spellings of them.
+    """One of some words, in upper or lower case; `aliases` maps other spellings to them.
 
     With `soft`, an unknown word is kept and only warned of.
     """
@@ -239,7 +239,7 @@ def any_case_pattern(words: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class ListOf(ValueType):
-    """An array; what is said twice counts once when `distinct`."""
+    """An array; if `distinct`, repeated values count once."""
 
     item: ValueType
     at_least: int = 0
@@ -341,7 +341,7 @@ class Either(ValueType):
 
 @dataclass(frozen=True)
 class Then(ValueType):
-    """A value of another type, turned into something else by a function that cannot fail."""
+    """A value of another type that a function, which cannot fail, then converts."""
 
     inner: ValueType
     convert: Callable[[Json], Json]

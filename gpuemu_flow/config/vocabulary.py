@@ -1,4 +1,4 @@
-"""Value types that speak of dtypes, layouts, strategies, tolerances, invariants and programs."""
+"""Value types for dtypes, layouts, strategies, tolerances, invariants and programs."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _lint_result(
 
 
 def lint_of_run(service: Service, record: KernelRecord) -> dict[str, Json]:
-    """Store the figures of a kernel of a run's report, and give it as ``LintResult``."""
+    """Store the figures of a kernel of a run's report, and return them as ``LintResult``."""
     figures = record.metrics
     metrics = ArtifactMetrics(
         kernel_name=record.name,
@@ -216,7 +216,7 @@ def list_artifacts(service: Service, _fields: Fields, _job: Job) -> dict[str, Js
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """``StoreArtifactBaseline``: all metrics under a tag, in place of what it named before."""
+    """Answer ``StoreArtifactBaseline``: store all metrics under a tag, replacing older ones."""
     tag, workspace = fields.name("tag"), service.configured().workspace
     with service.baselines_lock:
         client_baselines.store_artifacts(workspace, tag, service.artifacts.everything())
@@ -224,7 +224,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``DiffArtifactBaseline``: the metrics of now against those of a tag."""
+    """Answer ``DiffArtifactBaseline``: compare the present metrics with those of a tag."""
     tag = fields.name("tag")
     summary = diff_summary(service, tag)
     if summary is None:
@@ -236,7 +236,7 @@ def diff_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json
 
 
 def diff_summary(service: Service, tag: str) -> dict[str, Json] | None:
-    """Return the metrics of now against those of a tag; None when it names none."""
+    """Compare the present metrics with those of a tag; None if there is no such tag."""
     try:
         then = BaselineStore(service.cache).get(tag).artifacts
     except UsageError:

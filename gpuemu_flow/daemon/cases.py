@@ -1,4 +1,4 @@
-"""Cases that were handed out: what a submission with their seed is about."""
+"""Cases handed out to clients, found again when a client submits their seed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Issued:
     shape : tuple of int
         The one shape that stands for the whole case on the wire.
     fuzz_config : JSON
-        What it was made from.
+        Recipe that it was made from.
     digest : str
         Of the inputs as they were sent; see `digest_of`.
     """
@@ -41,7 +41,7 @@ class Issued:
 
 
 def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
-    """Return sha256 of tensors: names, dtypes, shapes and elements in C order."""
+    """Return the sha256 of tensors: of names, dtypes, shapes and elements in C order."""
     found = hashlib.sha256()
     for name, array in sorted(inputs.items()):
         found.update(repr((name, array.dtype.name, array.shape)).encode())
@@ -50,7 +50,7 @@ def digest_of(inputs: Mapping[str, NDArray[Any]]) -> str:
 
 
 class IssuedCases:
-    """The latest cases by op and seed, and on disk what they were made from. Thread-safe.
+    """The latest cases by op and seed; on disk, the recipes to make them again. Thread-safe.
 
     Parameters
     ----------
@@ -67,12 +67,12 @@ class IssuedCases:
         self._lock = threading.Lock()
 
     def add(self, op: str, maker: Mapping[str, Json], issued: Sequence[tuple[int, Issued]]) -> None:
-        """Remember cases and their numbers; the oldest are forgotten when there are too many.
+        """Remember cases and their numbers; forget the oldest beyond the limit.
 
         Parameters
         ----------
         maker : mapping
-            What they were made from, as `making.CaseMaker.to_json` says it.
+            Recipe of the cases, in the form of `making.CaseMaker.to_json`.
         """
         made_from = digest_json(maker)
         records: list[tuple[str, Json]] = [(f"maker:{made_from}", dict(maker))]

@@ -21,11 +21,12 @@ from gpuemu_flow.types import Json
 SLICE_SECONDS = 0.1
 GRACE_SECONDS = 5.0
 _SERVICES = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
-"""What makes ``ci`` write for a service that did not ask for this run."""
+"""Environment variables that ``ci`` must not inherit: they would make it write to a CI service
+whose job did not ask for this run."""
 
 
 def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """``RunCi``: bring everything up to date; a process of its own, so that it can be ended."""
+    """Answer ``RunCi``: bring everything up to date, in a process of its own that can be killed."""
     quick = fields.flag("quick", default=False)
     jobs = fields.integer("parallel_jobs", 0, 1024, default=0)
     tag = fields.optional_name("baseline")
@@ -42,7 +43,7 @@ def run_ci(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
 
 
 def get_ci_summary(service: Service, _fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetCiSummary``: what the last RunCi found."""
+    """Answer ``GetCiSummary``: return the summary of the last ``RunCi``."""
     summary = service.cache.state.get("wire:ci-summary")
     if not isinstance(summary, dict):
         raise RequestError("NotFound", "no RunCi has finished yet")

@@ -1,4 +1,4 @@
-"""A daemon seen from outside: whether it lives, how it is stopped, what it logged."""
+"""A daemon seen from outside: find it, stop it, read its log."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FOLLOW_SLICE = 0.2
 
 @dataclass(frozen=True)
 class Running:
-    """A living daemon."""
+    """A running daemon."""
 
     place: Place
     pid: int
 
 
 def running(root: Path, environ: Mapping[str, str]) -> Running | None:
-    """The workspace's daemon, or None when none lives: its lock says so, whatever else is left."""
+    """Return the workspace's daemon, or None if no process holds its lock."""
     place = find_place(root, environ)
     pid = holder(place.lock) if place is not None else None
     return Running(place, pid) if place is not None and pid is not None else None
@@ -65,7 +65,7 @@ def stop_daemon(root: Path, environ: Mapping[str, str]) -> int | None:
 
 
 def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
-    """Look for the workspace's daemon and ask it how it does."""
+    """Ask the workspace's daemon for its state."""
     found = running(root, environ)
     if found is None:
         return DaemonState()

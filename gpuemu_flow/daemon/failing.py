@@ -54,7 +54,7 @@ def reproduce_failure(service: Service, fields: Fields, job: Job) -> dict[str, J
 
 
 def minimize(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``Minimize``: the smallest case found that fails in the same way, recorded itself."""
+    """Answer ``Minimize``: find the smallest case that fails in the same way, and record it."""
     seed = fields.u64("seed")
     strategy = STRATEGIES[fields.choice("strategy", tuple(STRATEGIES))]
     budget = fields.integer("max_iters", 0, MAX_ITERS)

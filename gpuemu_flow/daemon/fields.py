@@ -54,7 +54,7 @@ class Fields:
         return value
 
     def string(self, name: str) -> str:
-        """Return any text."""
+        """Return a string of any content."""
         value = self._get(name)
         if not isinstance(value, str):
             raise invalid(f"{name} must be a string, not {json_type(value)}")
@@ -111,14 +111,14 @@ class Fields:
             raise invalid(str(error)) from None
 
     def tensors(self, name: str) -> dict[str, NDArray[Any]]:
-        """Return tensors by name."""
+        """Return all tensors of a field, by name."""
         try:
             return decode_tensors(self._get(name), name, self._envelope, self._exchange)
         except WireError as error:
             raise invalid(str(error)) from None
 
     def kwargs(self) -> dict[str, Json]:
-        """Keyword arguments: strings, as the protocol has it; our own clients keep the types."""
+        """Return keyword arguments: strings as in protocol v1, or typed ones from our clients."""
         value = self._get("kwargs", {})
         if not isinstance(value, dict):
             raise invalid(f"kwargs must be an object, not {json_type(value)}")
@@ -133,7 +133,7 @@ class Fields:
         }
 
     def client(self) -> dict[str, Json]:
-        """Describe the client, as far as the request does: protocol v1 has no such field."""
+        """Return the description that the client gives of itself, an extension of protocol v1."""
         if not self.has("client"):
             return {}
         given = self.object("client")
@@ -185,7 +185,7 @@ class Fields:
 
 
 def invalid(message: str) -> RequestError:
-    """Return the error for a request that is not what the protocol says."""
+    """Return the error for a request that violates the protocol."""
     return RequestError("InvalidRequest", message)
 
 

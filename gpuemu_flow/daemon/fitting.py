@@ -1,4 +1,4 @@
-"""Check that what a client submits fits the op: names, shapes and dtypes as declared."""
+"""Check that submitted inputs fit the op: names, shapes and dtypes as declared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def demand_names(op: OpConfig, inputs: Arrays) -> None:
-    """UsageError where inputs lack a name of the op's or have one that it does not know.
+    """Raise UsageError if inputs lack a name of the op's or have one that it does not know.
 
     An op that says nothing of its inputs takes any.
     """
@@ -51,16 +51,16 @@ def demand_names(op: OpConfig, inputs: Arrays) -> None:
 
 
 def demand_fit(op: OpConfig, inputs: Arrays, dtype: str) -> None:
-    """UsageError where inputs of a client's own are not what the op's table declares.
+    """Raise UsageError if a client's own inputs are not what the op's table declares.
 
-    The sizes that a schema lists are those that are tried; others are taken too, as long as equal
-    dims have equal sizes, fixed ones theirs, and multiples are kept. Cases that were handed out
-    are not asked: protocol v1 gives all inputs one shape, and dtypes of its own.
+    A schema lists the sizes to test with; other sizes are accepted, too, if shared dims have one
+    size, fixed dims theirs, and multiples are kept. Cases that the daemon handed out are not
+    checked: protocol v1 gives all inputs one shape, and has dtypes of its own.
 
     Parameters
     ----------
     dtype : str
-        What the case as a whole is in.
+        Dtype of the case as a whole.
     """
     problems = []
     free = not op.has_schema or any(tensor.dtype is None for tensor in op.schema.inputs)

@@ -1,4 +1,4 @@
-"""FuzzOp: cases of protocol v1, made and run here; verdicts are kept for a client that retries."""
+"""FuzzOp: make cases of protocol v1, and run and judge them; a client may retry."""
 
 from __future__ import annotations
 

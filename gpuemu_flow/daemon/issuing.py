@@ -66,7 +66,7 @@ def _cases(
 
 
 def issued_case(service: Service, name: str, seed: int) -> Issued | None:
-    """A case that was handed out, by this daemon or one before it; None for an unknown seed."""
+    """Return a case handed out by this daemon or an earlier one; None for an unknown seed."""
     known = service.issued.find(name, seed)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Requests in progress: who waits for which, what is cancelled, which threads do the work."""
+"""Requests in progress: who waits for which, which are cancelled, and the threads for the work."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ REMEMBERED_LEAVERS = 4096
 
 
 class CancelledJobError(Exception):
-    """Nobody waits for the answer any more."""
+    """Raised in a request that nobody waits for any more."""
 
 
 class Job:
-    """One request, and the copies of it that came in while it was at work.
+    """One request, and the copies of it that came in while it was running.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Job:
     cancelled : threading.Event
         Set when its client is gone or gives it up, or the daemon ends.
     request_id : str
-        What its client calls it; empty when the client gives it no name.
+        Identifier that its client chose; empty if there is none.
     progress : (int, int)
         Steps done, and in all.
     """
@@ -60,7 +60,7 @@ class Job:
 
     @contextmanager
     def linked(self, event: threading.Event) -> Iterator[None]:
-        """While inside, cancelling this job sets `event`."""
+        """Set `event`, too, if this job is cancelled inside the context."""
         with self._lock:
             self._linked.append(event)
             if self.cancelled.is_set():
@@ -72,7 +72,7 @@ class Job:
                 self._linked.remove(event)
 
     def check(self) -> None:
-        """Raise CancelledJobError when it has been cancelled."""
+        """Raise CancelledJobError if this job has been cancelled."""
         if self.cancelled.is_set():
             raise CancelledJobError
 
@@ -89,7 +89,7 @@ class JobTable:
         return len(self._jobs)
 
     def add(self, job: Job) -> tuple[bool, Context | None]:
-        """Take a job in, or let its sender wait for the equal one that is at work.
+        """Register a job, or let its sender wait for an equal one that is running.
 
         The published client's transport sends an unanswered request again; the client itself asks
         again after its time-out. Both wait for the one result.
@@ -112,24 +112,24 @@ class JobTable:
             return False, known.waiters.pop(0) if len(known.waiters) > MAX_WAITERS else None
 
     def finish(self, job: Job) -> list[Context]:
-        """Take a job out; who waits for its answer."""
+        """Remove a job, and return the contexts that wait for its answer."""
         with self._lock:
             if self._jobs.get(job.key) is job:
                 del self._jobs[job.key]
             return job.waiters
 
     def named(self, request_id: str) -> Job | None:
-        """Return the job that its client calls so."""
+        """Return the job with this request id of its client."""
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
     def connected(self, pipe: int) -> None:
-        """Note that a client is there; it may have the number of one that left."""
+        """Register a connected client; its number may have belonged to one that left."""
         with self._lock:
             self._gone.pop(pipe, None)
 
     def disconnected(self, pipe: int) -> None:
-        """A client is gone: cancel what it asked for."""
+        """Cancel the requests of a client that has left."""
         with self._lock:
             self._gone[pipe] = None
             if len(self._gone) > REMEMBERED_LEAVERS:
@@ -139,7 +139,7 @@ class JobTable:
             job.cancel()
 
     def expire(self, seconds: float) -> None:
-        """Cancel what has been at work for longer: its client has long given up."""
+        """Cancel jobs that have run for longer: their clients have given up long ago."""
         limit = time.monotonic() - seconds
         with self._lock:
             late = [job for job in self._jobs.values() if job.begun < limit]
@@ -147,7 +147,7 @@ class JobTable:
             job.cancel()
 
     def cancel_all(self) -> None:
-        """The daemon ends."""
+        """Cancel all jobs, because the daemon ends."""
         with self._lock:
             jobs = list(self._jobs.values())
         for job in jobs:
@@ -155,7 +155,7 @@ class JobTable:
 
 
 class WorkerPool:
-    """Threads that do work of one kind, so that slow kinds never hold up quick ones.
+    """Threads for one kind of work, so that slow kinds never delay quick ones.
 
     Parameters
     ----------

@@ -56,7 +56,7 @@ _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING"
 
 
 class AlreadyRunningError(FlowError):
-    """Another daemon serves this workspace; nothing is wrong."""
+    """Raised where another daemon serves this workspace already; nothing is wrong."""
 
     exit_code = 0
 
@@ -69,7 +69,7 @@ def serve(
     idle_seconds: float = 0.0,
     on_ready: Callable[[Mapping[str, Json]], None] = lambda _: None,
 ) -> None:
-    """Run a daemon until it is told to stop; from the main thread only.
+    """Run a daemon until it is told to stop; call from the main thread only.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def _logging(place: Place, config: Config, *, to_stderr: bool) -> Iterator[None]
 
 
 def main() -> None:
-    """``python -m gpuemu_flow.daemon``: what clients and ``daemon start --background`` exec."""
+    """Run ``python -m gpuemu_flow.daemon``, as clients and ``daemon start --background`` do."""
     parser = argparse.ArgumentParser(prog="gpuemu_flow.daemon")
     parser.add_argument("--root", type=Path, default=Path.cwd())
     parser.add_argument("--ready-fd", type=int, help="told when clients can connect, as JSON")

@@ -70,7 +70,7 @@ class CaseMaker:
 
     @classmethod
     def from_json(cls, service: Service, op: OpConfig, data: Mapping[str, Json]) -> CaseMaker:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or UsageError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or UsageError otherwise."""
         return cls(
             service,
             op,
@@ -88,7 +88,7 @@ class CaseMaker:
         }
 
     def case(self, number: int) -> Case:
-        """Return one case; no two numbers have the same seed."""
+        """Return the case with a number; different numbers give different seeds."""
         if not self._plans:
             return case_at(self.config, self.op.input_names, number)
         dtypes = self.op.dtypes if self.own_dtypes else self.config.dtypes
@@ -98,13 +98,13 @@ class CaseMaker:
         return self._planned.case(self.op, sequence, number)
 
     def shape(self, case: Case) -> Shape:
-        """Return the one shape that the wire gives for a whole case."""
+        """Return the single shape that stands on the wire for a whole case."""
         if self._plans:
             return case.inputs[0].shape if case.inputs else ()
         return representative_shape(self.config, case)
 
     def tensors(self, case: Case, room: int) -> dict[str, NDArray[Any]]:
-        """Return inputs of a case as they travel: bfloat16 as float32, which every client can read.
+        """Return a case's inputs in wire form: bfloat16 as float32, which all clients can read.
 
         Raises
         ------
@@ -133,7 +133,7 @@ def _too_large() -> Exception:
 
 
 def case_bytes(case: Case) -> int:
-    """Return bytes of a case's inputs."""
+    """Return the size of a case's inputs in bytes."""
     return case.nbytes
 
 

@@ -102,7 +102,7 @@ def _unusable(place: Place) -> str:
 
 
 def make_private(folder: Path) -> str:
-    """Make a folder, or close the user's own to others; why that is impossible, or nothing."""
+    """Make a folder, or close the user's own to others; return an error message or ''."""
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -124,12 +124,12 @@ class HeldLock:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Let it go."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 def hold(path: Path) -> HeldLock | None:
-    """Take a lock, or None when a living process holds it."""
+    """Take a lock; return None if a living process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,12 +159,12 @@ def holder(path: Path) -> int | None:
 
 
 def write_info(place: Place, info: Mapping[str, Json]) -> None:
-    """Tell clients where the daemon is."""
+    """Write the file by which clients find the daemon."""
     write_atomic(place.info, json.dumps(dict(info)).encode() + b"\n")
 
 
 def remove(*paths: Path) -> None:
-    """Delete files that may be gone already."""
+    """Delete files; some may be gone already."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()

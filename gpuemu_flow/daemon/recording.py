@@ -1,4 +1,4 @@
-"""Failures that the daemon saw, written as records that every command understands."""
+"""Write failures that the daemon saw as records that every command understands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def record_failure(
     Parameters
     ----------
     fuzz_config : JSON
-        What the case was made from; None when its inputs are the client's own.
+        Recipe of the case; None if its inputs are the client's own.
     """
     programs = subject.subject
     record = FailureRecord.of(

@@ -16,7 +16,7 @@ MAX_LIMIT = (1 << 63) - 1
 
 
 def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``GetResult``: the newest one of a seed."""
+    """Answer ``GetResult``: return the newest result of a seed."""
     seed = fields.u64("seed")
     stored = service.results.find(seed)
     if stored is None:
@@ -25,13 +25,13 @@ def get_result(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
 
 
 def list_results(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``ListResults``: newest first."""
+    """Answer ``ListResults``: return results, newest first."""
     found = service.results.newest(fields.integer("limit", 0, MAX_LIMIT))
     return {"type": "Results", "results": [dict(stored.result) for stored in found]}
 
 
 def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``StoreBaseline``: the newest result of each op and seed."""
+    """Answer ``StoreBaseline``: store the newest result of each op and seed."""
     workspace = service.configured().workspace
     with service.baselines_lock:
         latest = service.results.latest().values()
@@ -40,7 +40,7 @@ def store_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Jso
 
 
 def compare_baseline(service: Service, fields: Fields, _job: Job) -> dict[str, Json]:
-    """Answer ``CompareBaseline``: what changed since, for seeds that both have or that are new."""
+    """Answer ``CompareBaseline``: list the changes, for seeds in both or only in the new ones."""
     tag = fields.name("tag")
     known = _submitted(service, tag)
     threshold = service.configured().workspace.config.policies.regression_threshold

@@ -1,4 +1,4 @@
-"""Warm programs: sessions kept open between requests, as many at work as configured."""
+"""Programs kept warm between requests, with a limit on how many run at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class References:
     pool : Pool
         With room for `sessions_for(limit)` sessions.
     limit : int
-        How many may be at work at once; as many more are kept idle.
+        Number of sessions that may be in use at once; as many more are kept idle.
     """
 
     def __init__(self, pool: Pool, limit: int) -> None:
@@ -139,7 +139,7 @@ class References:
             unused.close()
 
     def close(self) -> None:
-        """End all idle programs; those at work end when they are given back."""
+        """End all idle programs; those in use end when they are returned."""
         with self._changed:
             self._closed = True
             idle = list(self._idle.values())

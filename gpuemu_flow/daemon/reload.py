@@ -1,4 +1,4 @@
-"""The workspace as it is configured now; after a bad edit, as it was configured last."""
+"""The configuration as of now, or, after a bad edit, the last valid one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Configured:
 
 
 class Reloading:
-    """Gives the current configuration; looks at its files each time. Thread-safe.
+    """Gives the current configuration, looking at its files each time. Thread-safe.
 
     Raises
     ------
@@ -63,11 +63,11 @@ class Reloading:
 
     @property
     def error(self) -> FlowError | None:
-        """Return the reason why the files as they are now are not in use."""
+        """Return the reason why the files as they are now are not in use; None if they are."""
         return self._error
 
     def current(self) -> Configured:
-        """Return the last good configuration."""
+        """Return the last valid configuration."""
         with self._lock:
             if any(stamp_of(path) != stamp for path, stamp in self._stamps):
                 self._reload()

@@ -53,7 +53,7 @@ class RequestError(Exception):
 
 
 def error_reply(code: str, message: str) -> dict[str, Json]:
-    """Return the reply that says what is wrong."""
+    """Return the reply for an error."""
     return {"type": "Error", "code": code, "message": message}
 
 
@@ -134,7 +134,7 @@ def _reasons(result: CheckResult) -> Sequence[Failure]:
 
 
 def finite(value: float) -> float:
-    """Return a figure as the wire has it: the largest float in place of NaN and infinity."""
+    """Replace NaN and infinity by the largest float, since the wire has neither."""
     if math.isfinite(value):
         return float(value)
     return -LARGEST if value < 0 else LARGEST
@@ -182,7 +182,7 @@ def _or_null(value: float | None) -> float | None:
 def reproduction_info(
     case: Case, shape: Shape, strides: Sequence[int], fuzz_config: Json
 ) -> dict[str, Json]:
-    """Answer ``ReproductionInfo``: layouts capitalised, strides in elements and only a label."""
+    """Return ``ReproductionInfo``: capitalised layouts; strides in elements, only a label."""
     return {
         "seed": case.seed,
         "fuzz_config": fuzz_config,

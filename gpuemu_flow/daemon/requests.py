@@ -17,7 +17,7 @@ QUICK, TENSORS, REFERENCE, LONG = "quick", "tensors", "reference", "long"
 
 
 def lanes(references: int) -> dict[str, int]:
-    """Return threads per lane, for so many references at once."""
+    """Return the number of threads of each lane, for a number of references at once."""
     return {QUICK: 2, TENSORS: 2, REFERENCE: max(4, 2 * references), LONG: 4}
 
 
@@ -71,7 +71,7 @@ REQUESTS: dict[str, Kind] = {  # a ping is answered by the server itself
 
 
 def lane_of(kind: str) -> str:
-    """Return the lane of a type; unknown types are refused quickly."""
+    """Return the lane of a type; an unknown type goes to the quick one, which refuses it."""
     known = REQUESTS.get(kind)
     return QUICK if known is None else known.lane
 

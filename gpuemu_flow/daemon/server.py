@@ -1,4 +1,4 @@
-"""The listener: takes requests in, has them worked on in lanes, sends each answer back.
+"""The listener: takes requests, has them processed in lanes, sends each answer back.
 
 One thread receives and does nothing else but answer pings, so that a ping never waits for work.
 Contexts are nng's: each holds one request until it is answered or received anew.
@@ -30,7 +30,7 @@ PING_BYTES = 4096
 MAX_BYTES_IN_PROGRESS = 2 << 30
 MAX_IN_PROGRESS = 4096
 LONGEST_SECONDS = 3600.0
-"""What takes longer is ended: a client of protocol v1 that timed out cannot say so."""
+"""A request that takes longer is ended: a client of protocol v1 that timed out cannot say so."""
 MAX_CONNECTIONS = 65_536
 PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
@@ -104,7 +104,7 @@ class Server:
         self._thread = threading.Thread(target=self._receive_all, name="receive", daemon=True)
 
     def listen(self, address: str) -> None:
-        """Listen on one more address.
+        """Listen on an additional address.
 
         Raises
         ------
@@ -114,11 +114,11 @@ class Server:
         self._socket.listen(address)
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start the receiving thread."""
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """Take in nothing more, cancel what is at work, and wait up to `seconds` for it."""
+        """Stop receiving, cancel what is running, and wait up to `seconds` for its end."""
         self._closing = True
         self._jobs.cancel_all()
         for pool in (*self._pools.values(), self._parse_pool):
@@ -153,12 +153,12 @@ class Server:
         self._jobs.disconnected(pipe)
 
     def expire(self) -> None:
-        """End what has been at work for too long."""
+        """Cancel requests that have run for too long."""
         self._jobs.expire(LONGEST_SECONDS)
 
     @property
     def in_progress(self) -> int:
-        """Return requests that are being worked on."""
+        """Return the number of requests in progress."""
         return len(self._jobs)
 
     def _receive_all(self) -> None:

@@ -37,7 +37,7 @@ class Service:
     configured : Reloading
     pool : Pool
     exchange : Exchange, optional
-        Where clients of ours may leave large tensors.
+        Folder in which our own clients may leave large tensors.
     """
 
     def __init__(self, configured: Reloading, pool: Pool, exchange: Exchange | None = None) -> None:
@@ -74,7 +74,7 @@ class Service:
         return self._configured.current()
 
     def op(self, name: str) -> tuple[Configured, OpConfig]:
-        """Return an op and the configuration that it stands in.
+        """Return an op and the configuration that it belongs to.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class Service:
             raise
 
     def pong(self, in_progress: int) -> dict[str, Json]:
-        """Return the answer to a ping; it must wait for nothing."""
+        """Return the answer to a ping, without waiting for anything."""
         reply = {
             "type": "Pong",
             "version": __version__,
@@ -110,7 +110,7 @@ class Service:
         return reply
 
     def close(self) -> None:
-        """Leave everything in good order."""
+        """Close all stores and end all programs."""
         self.references.close()
         with suppress(FlowError):
             self.results.close()

@@ -42,7 +42,7 @@ class DaemonState:
 
     @property
     def config_error(self) -> str:
-        """Return the error of a configuration that it could not load; else nothing."""
+        """Return the error of a configuration that it could not load, or an empty string."""
         return str((self.pong or {}).get("config_error", ""))
 
     def line(self, version: str) -> str:

@@ -1,4 +1,4 @@
-"""Outputs that clients computed, judged against the reference: ValidateOp and SubmitOutput."""
+"""ValidateOp and SubmitOutput: judge outputs that clients computed against the reference."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def validate_op(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``ValidateOp``: inputs and output are the client's own."""
+    """Answer ``ValidateOp``: judge the client's own inputs and output."""
     seed = service.results.time_ns()
     result = _judge(service, fields, job, seed, None, "validate")
     return {"type": "ValidationResult", "result": result}
 
 
 def submit_output(service: Service, fields: Fields, job: Job) -> dict[str, Json]:
-    """Answer ``SubmitOutput``: the same, for a case that was handed out."""
+    """Answer ``SubmitOutput``: judge the output for a case that was handed out."""
     seed = fields.u64("seed")
     issued = issued_case(service, fields.name("op_name"), seed)
     result = _judge(service, fields, job, seed, issued, "submit")
@@ -149,7 +149,7 @@ def _known_files(files: Mapping[str, str], root: Path) -> dict[str, str]:
 
 
 def refuse_broken_reference(result: CheckResult) -> None:
-    """RequestError ``ReferenceScriptFailed`` when there is nothing to compare with."""
+    """Raise RequestError ``ReferenceScriptFailed`` if there is nothing to compare with."""
     first = result.failures[0] if result.failures else None
     if first is not None and first.kind is FailureKind.REFERENCE:
         raise RequestError("ReferenceScriptFailed", "\n".join([first.message, *result.all_notes]))

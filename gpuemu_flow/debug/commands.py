@@ -1,4 +1,4 @@
-"""The debugger's commands: names, short names, and what the help says of them."""
+"""The debugger's commands: names, short names, and help texts."""
 
 from __future__ import annotations
 

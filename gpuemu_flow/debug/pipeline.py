@@ -1,4 +1,4 @@
-"""The stages that a case goes through, and what each made of the selected failure."""
+"""The stages that a case goes through, and the result of each for the selected failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Steps(Protocol):
 
 
 def stage_lines(stage: str, steps: Steps) -> Iterator[str]:
-    """Yield one stage: its task, and what came out of it."""
+    """Yield the lines of one stage: its task, and its result."""
     record = steps.selected
     assert record is not None, "the session selects a failure first"  # noqa: S101
     yield steps.style.paint(f"{stage}:{record.op}:{record.dtype}", "1")

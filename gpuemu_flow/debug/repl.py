@@ -1,4 +1,4 @@
-"""Reading commands, from a terminal with history and completion, or from a pipe."""
+"""Read commands from a terminal, with history and completion, or from a pipe."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def _too_long() -> UsageError:
 
 
 class Pipe:
-    """Lines of standard input as they come; what is no UTF-8 is replaced."""
+    """Lines of standard input; bytes that are no UTF-8 are replaced."""
 
     interactive = False
 
     def read(self) -> str | None:
-        """Return the next line, cut off where it is far too long."""
+        """Return the next line, cut off if it is far too long."""
         stream = sys.stdin.buffer
         line = stream.readline(4 * LONGEST_LINE + 4)
         rest = line
@@ -87,7 +87,7 @@ class Pipe:
 
 @dataclass
 class Terminal:
-    """Lines typed by a person; Ctrl-D ends. Use `line_editing` round it."""
+    """Lines typed by a person; Ctrl-D ends. Use inside `line_editing`."""
 
     session: Session
     interactive = True
@@ -105,7 +105,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def line_editing(session: Session) -> Iterator[None]:
-    """History, kept in a file of the user's own, and completion; without readline, neither."""
+    """Switch on completion and a history file while inside; without readline, neither."""
     try:
         import readline  # noqa: PLC0415 - absent from some builds of Python
     except ImportError:

@@ -1,4 +1,4 @@
-"""The state of a debugging session, and what each of its commands does, as lines of text."""
+"""The state of a debugging session, and its commands, which answer with lines of text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _cancellable() -> Iterator[Event]:
 
 
 class Quit(Exception):  # noqa: N818 - not an error
-    """The user wants to leave."""
+    """Raised by the command that ends the session."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Session:
         Only failures of this op are listed and found.
     style : Style
     selected : FailureRecord or None
-        What commands without a seed or id are about.
+        The failure that commands without a seed or id refer to.
     """
 
     op: str | None = None
@@ -85,22 +85,22 @@ class Session:
 
     @property
     def exit_code(self) -> int:
-        """Of `Reproduction` where the selected failure was run; 4 where it was not."""
+        """Return the exit code of `Reproduction` if the selected failure was run, else 4."""
         return 4 if self._found is None else self._found.exit_code
 
     @property
     def has_outputs(self) -> bool:
-        """Tell whether the selected failure was run and there is something to compare."""
+        """Tell whether the selected failure was run and has outputs to compare."""
         found = self._found
         return found is not None and any(name in found.expected for name in found.actual)
 
     def execute(self, line: str) -> Iterator[str]:
-        """Carry out one line and yield its answer, line by line.
+        """Execute one line of input and yield its answer, line by line.
 
         Raises
         ------
         FlowError
-            What cannot be done, and why; the session goes on.
+            For a command that cannot be done; the session continues.
         Quit
         """
         word, _, rest = line.strip().partition(" ")

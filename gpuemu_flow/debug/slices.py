@@ -1,4 +1,4 @@
-"""``NAME[1, 0:4, ...]`` read by hand: integers, colons and an ellipsis, and nothing evaluated."""
+"""Parser of ``NAME[1, 0:4, ...]``: integers, colons and an ellipsis; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def parse_tensors(text: str) -> list[tuple[str, tuple[Index, ...]]]:
-    """Return names, each with the slice behind it; no slice is an empty tuple.
+    """Parse names, each with the slice behind it; no slice is an empty tuple.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Tensors as lines: what they are, their values, and a map of where two of them differ."""
+"""Tensors as lines of text: descriptions, values, and a map of the differences of two."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER_EQUAL = np.inf
 
 
 def describe(name: str, array: Array) -> str:
-    """One line: dtype, shape, strides where they are not C order's, range, what is not finite."""
+    """Describe a tensor in one line: dtype, shape, strides if not C order, range, NaN and Inf."""
     words = f"{printable(name)}  {array.dtype.name}{list(array.shape)}"
     if array.size > 1 and not array.flags.c_contiguous:
         steps = [step // array.itemsize for step in array.strides]

@@ -1,1 +1,1 @@
-"""Running compiled kernels on the CPU: PTX in, the outputs and what the checks found out."""
+"""Run compiled kernels on the CPU: from PTX to outputs and the findings of checks."""

@@ -88,7 +88,7 @@ class Accesses(SharedMemory):
     def load_generic(
         self, address: Array, width: int, vector: int, mask: Array | None, step: int, strong: bool
     ) -> list[Array]:
-        """Load from wherever a generic address points."""
+        """Load through a generic address."""
         out: list[Array] | None = None
         for space, base, chosen in self.windows(address, mask):
             load = getattr(self, f"load_{space}")
@@ -103,7 +103,7 @@ class Accesses(SharedMemory):
         self, address: Array, values: Sequence[Array], width: int, mask: Array | None, step: int,
         strong: bool,
     ) -> None:  # fmt: skip
-        """Store to wherever a generic address points."""
+        """Store through a generic address."""
         for space, base, chosen in self.windows(address, mask):
             store = getattr(self, f"store_{space}")
             store(address - np.uint64(base), values, width, chosen, step, strong)
@@ -118,7 +118,7 @@ class Accesses(SharedMemory):
         self.report_lanes("trap", "trap", numbers, step, lambda _: f"trap executed by {where}")
 
     def check_defined(self, undefined: Array, mask: Array | None, step: int) -> None:
-        """Report lanes that use a register that nobody wrote."""
+        """Report lanes that use a register that was never written."""
         if not undefined.any():
             return
         bad = self.spread(undefined) & self.spread(self.live if mask is None else mask)
@@ -131,6 +131,6 @@ class Accesses(SharedMemory):
             )  # fmt: skip
 
     def finish(self) -> None:
-        """Let go of a batch."""
+        """Finish a batch and release its memory."""
         if self.shared_races is not None:
             self.shared_races.settle()

@@ -18,7 +18,7 @@ _TYPES = frozenset({"f16", "f32", "f64"})
 
 
 def find_approximate(program: Program) -> list[int]:
-    """Find the steps whose results hardware may approximate, and that can be moved here."""
+    """Find the steps whose results hardware may approximate and that can be moved here."""
     found = []
     for index, step in enumerate(program.steps):
         form = find_form(step.opcode)

@@ -30,7 +30,7 @@ SHORT_TYPES: dict[str, str] = {
 """Short names of element types, beside the canonical ones."""
 
 FILLS = ("normal", "zeros", "ones", "range", "empty")
-"""What a buffer may hold before the launch."""
+"""Names of the contents that a buffer can start with."""
 
 MAX_BYTES = 1 << 32
 
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
 @dataclass(frozen=True)
 class NamedArgument:
-    """One argument with the name that the user gave it."""
+    """An argument together with the name that the user gave it."""
 
     name: str
     argument: Argument

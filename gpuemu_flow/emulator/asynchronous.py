@@ -34,7 +34,7 @@ class Asynchronous(Warps):
     """
 
     def begin(self, block_ids: Array) -> None:
-        """Set up a batch without copies under way."""
+        """Start a batch with no copies under way."""
         super().begin(block_ids)
         self._group = np.zeros(self.full.shape, np.int32)
         self._copies: list[_Copy] = []
@@ -56,7 +56,7 @@ class Asynchronous(Warps):
             Shared offset and global address.
         size : int
         taken : array or None
-            How many bytes are read, the rest being zeros; None for all.
+            Number of bytes that are read, the rest being zeros; None for all.
         mask : array or None
         step : int
         """
@@ -74,19 +74,19 @@ class Asynchronous(Warps):
         )
 
     def commit_copies(self, mask: Array | None) -> None:
-        """Close the group of copies that a thread has started."""
+        """Close the current group of copies of each thread."""
         self._group += self.spread(self.full if mask is None else mask)
 
     def wait_copies(self, pending: int, mask: Array | None, *, everything: bool) -> None:
-        """Deliver all but the latest groups.
+        """Deliver all but the latest groups of copies.
 
         Parameters
         ----------
         pending : int
-            How many groups may stay under way.
+            Number of groups that may stay under way.
         mask : array or None
         everything : bool
-            Whether copies outside of any group arrive too.
+            True if copies outside of any group arrive too.
         """
         pending = min(pending, MANY)
         left = []

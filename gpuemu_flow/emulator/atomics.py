@@ -63,7 +63,7 @@ _INTEGERS: dict[str, Combine] = {
 
 
 def combiner(operation: str, type_name: str) -> Combine | None:
-    """Make what one turn of an atomic does to the old value.
+    """Return the function that computes an atomic's new value from the old one.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def combiner(operation: str, type_name: str) -> Combine | None:
 
 @dataclass(frozen=True)
 class AtomicForm:
-    """One atomic: what it does to which type, and whether it releases what was written before."""
+    """One atomic: its operation and type, and whether it releases earlier writes."""
 
     operation: str
     type_name: str
@@ -91,7 +91,7 @@ class AtomicForm:
 
     @cached_property
     def combine(self) -> Combine:
-        """Compute the new value of one turn from the old one."""
+        """Return the function from the old value of one turn to the new one."""
         found = combiner(self.operation, self.type_name)
         if found is None:
             raise ValueError(f"no atomic {self.operation} of .{self.type_name}")

@@ -1,4 +1,4 @@
-"""Races between blocks, looked for without recording what nobody writes.
+"""Races between blocks; loads from buffers that nobody writes need not be recorded.
 
 Most kernels read some buffers and write others. A load from a buffer that nothing has written so
 far is only noted by its buffer. When such a buffer is written after all, the launch is made once
@@ -19,7 +19,7 @@ from gpuemu_flow.emulator.types import Array
 
 
 class EveryLoadCountsError(Exception):
-    """A buffer is written whose loads were not recorded: the launch must be made again."""
+    """Raised on a write to a buffer whose loads were not recorded: launch again, recording all."""
 
 
 class QuickGlobalRaces(GlobalRaces):

@@ -47,7 +47,7 @@ def is_barrier(step: Step) -> bool:
 
 
 def is_unaligned(step: Step) -> bool:
-    """Tell whether threads may come to a barrier by different instructions."""
+    """Tell whether threads may reach a barrier by different instructions."""
     return step.opcode.base == "barrier" and "aligned" not in step.opcode.segments
 
 
@@ -71,7 +71,7 @@ def registers_in(operand: Operand) -> tuple[int, ...]:
 
 
 def defined_and_used(step: Step) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """List what a step writes and what it reads; a guarded step reads what it may leave alone."""
+    """List the registers that a step writes and reads; a guarded step reads its destination too."""
     defined: tuple[int, ...] = ()
     operands = step.operands
     writes = step.opcode.destination is Destination.WRITES

@@ -40,7 +40,7 @@ class BulkCopy:
     tensor : TensorMap or None
         The map of a copy of a tensor's box.
     combine : AtomicForm or None
-        What is done with what lies in global memory; None for a copy.
+        Operation on the old content of global memory; None for a copy.
     """
 
     lane: int
@@ -60,7 +60,7 @@ class BulkCopy:
 
     @property
     def verb(self) -> str:
-        """Return the word for its access to global memory."""
+        """Return the verb for its access to global memory."""
         return "reads" if self.into_shared else "writes"
 
 
@@ -68,7 +68,7 @@ class Bulk(Mbarriers):
     """``cp.async.bulk`` of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Set up a batch without copies under way."""
+        """Start a batch with no copies under way."""
         super().begin(block_ids)
         self._bulk: list[BulkCopy] = []
         self._bulk_group: Array = np.zeros(self.full.shape, np.int64)
@@ -77,7 +77,7 @@ class Bulk(Mbarriers):
         self, shared: Array, other: Array, size: Array, barrier: Array | None,
         into_shared: bool, combine: AtomicForm | None, mask: Array | None, step: int,
     ) -> None:  # fmt: skip
-        """Start copies; addresses of shared memory are offsets into that of the block."""
+        """Start bulk copies; addresses of shared memory are offsets into the block's."""
         active = self.spread(self.live if mask is None else mask)
         rows = [self.spread(x).reshape(-1) for x in (shared, other, size)]
         for lane in np.flatnonzero(active).tolist():
@@ -97,13 +97,13 @@ class Bulk(Mbarriers):
     def new_copy(
         self, lane: int, into_shared: bool, barrier: Array | None, step: int
     ) -> BulkCopy:  # fmt: skip
-        """Make a copy of nothing by a thread, in its group or for its barrier object."""
+        """Make an empty copy by a thread, in its group or for its barrier object."""
         there = -1 if barrier is None else int(self.spread(barrier).reshape(-1)[lane])
         group, nothing = int(self._bulk_group.reshape(-1)[lane]), np.zeros(0, np.int64)
         return BulkCopy(lane, nothing, nothing, into_shared, there, group, step)
 
     def take_copy(self, copy: BulkCopy) -> None:
-        """Take a copy that is to be delivered, unless it may not be made."""
+        """Register a copy for later delivery, unless a check forbids it."""
         if self._may_reach(copy):
             self._bulk.append(copy)
             if self.shared_races is not None:
@@ -112,7 +112,7 @@ class Bulk(Mbarriers):
                 )  # fmt: skip
 
     def blame(self, copy: BulkCopy, rule: str, message: str, check: str = "mem") -> None:
-        """Report what is wrong with a copy."""
+        """Report an error of a copy."""
         said = f"{message}, by {self.who(copy.lane)}"
         self.report_lanes(check, rule, np.array([copy.lane]), copy.step, lambda _: said)
 
@@ -183,7 +183,7 @@ class Bulk(Mbarriers):
         self.shared[rows] = tensor.as_loaded(self.shared[rows])
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver what comes with an arrival at some barrier objects."""
+        """Deliver the copies whose arrival some barrier objects wait for."""
         super().deliver_for(waited)
         if not self._bulk:
             return
@@ -203,11 +203,11 @@ class Bulk(Mbarriers):
         self._bulk = left
 
     def commit_bulk(self, mask: Array | None) -> None:
-        """Close the group of copies that a thread has started."""
+        """Close the current group of copies of each thread."""
         self._bulk_group = self._bulk_group + self.spread(self.full if mask is None else mask)
 
     def wait_bulk(self, most: int, mask: Array | None) -> None:
-        """Deliver all but the latest groups."""
+        """Deliver all but the latest groups of copies."""
         active = self.spread(self.live if mask is None else mask).reshape(-1)
         groups, most = self._bulk_group.reshape(-1), min(most, MANY)
         left = []
@@ -221,7 +221,7 @@ class Bulk(Mbarriers):
 
 
 def reduction(operation: str, type_name: str) -> AtomicForm | None:
-    """Make the reduction of a bulk copy; None for one that is not known."""
+    """Return the reduction of a bulk copy; None for an unknown one."""
     known = combiner(operation, type_name) is not None
     known &= operation == "add" or "f" not in type_name
     return AtomicForm(operation, type_name) if known else None

@@ -1,4 +1,4 @@
-"""Memory of one batch: parameters, which lanes access what, and the bytes themselves."""
+"""Memory of one batch: parameters, the lanes of an access, and the bytes themselves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Bytes(State):
                 self.shared_valid[start : start + launch.dynamic_shared] = True
 
     def describe_shared(self, offset: int, width: int = 1) -> str:
-        """Say where an offset of shared memory lies, as an element of some bytes."""
+        """Describe an offset of shared memory, as an element of some bytes."""
         program = self.launch.program
         regions = [(r.name, r.offset, r.size) for r in program.shared]
         if self.launch.dynamic_shared:
@@ -74,11 +74,11 @@ class Bytes(State):
         return f"{past:,} bytes past the end of {plain_variable(name)} ({size:,} bytes)"
 
     def describe_batch_offset(self, offset: int, width: int) -> str:
-        """Say where an offset into the batch's shared memory lies."""
+        """Describe an offset into the batch's shared memory."""
         return self.describe_shared(offset % max(1, self.shared_stride), width)
 
     def begin(self, block_ids: Array) -> None:
-        """Set up memory for some blocks."""
+        """Set up the memory of some blocks."""
         super().begin(block_ids)
         if self.launch.cases:
             self._parameters = {}  # other rows belong to other cases
@@ -118,12 +118,12 @@ class Bytes(State):
         return found
 
     def symbol(self, number: int, displacement: int) -> Array:
-        """Give the address of a module variable."""
+        """Return the address of a module variable."""
         places = [c.symbols[number] for c in self.launch.cases]
         return self._moved(places, self.launch.symbols[number], displacement)
 
     def parameter_address(self, offset: int) -> Array:
-        """Give the address of a parameter."""
+        """Return the address of a parameter."""
         places = [c.parameter_address for c in self.launch.cases]
         return self._moved(places, self.launch.parameter_address, offset)
 
@@ -218,7 +218,7 @@ class Bytes(State):
                 cells[places + k if k else places] = active
 
     def active(self, value: Array, mask: Array | None) -> Array:
-        """Take the active lanes of a value as one row."""
+        """Return the active lanes of a value as one row."""
         spread = self.spread(value)
         return spread.reshape(-1) if mask is None else spread[mask]
 

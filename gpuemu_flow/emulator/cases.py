@@ -43,9 +43,9 @@ def launch_cases(
     Returns
     -------
     list of tuple or None
-        What each list's buffers hold afterwards, bit by bit what single launches give. None when
-        the cases must be launched one by one: they are large, nothing speaks for them, or
-        something was found that has to be told for one case alone.
+        Contents of each list's buffers afterwards, bit by bit as after single launches. None if
+        the cases must be launched one by one: they are large, can influence each other, or have a
+        finding that must be reported for its own case.
     """
     kernel = kernel.for_checks(frozenset(checks))
     per = _cases_at_a_time(kernel, grid, block, lists)
@@ -65,10 +65,10 @@ def launch_cases(
 
 
 def can_share(program: Program) -> bool:
-    """Tell whether the cases of one launch cannot notice each other.
+    """Tell whether the cases of one launch cannot influence each other.
 
-    They could where threads look at a clock, or where a thread that waits for another is given
-    turns according to who else is there.
+    They can if threads look at a clock, or if a thread that waits for another gets turns that
+    depend on the number of threads.
     """
     return not any(map(_notices, program.steps))
 

@@ -1,4 +1,4 @@
-"""One generated Python function per basic block; only names and numbers made here stand in it."""
+"""Python code generated per basic block; it contains only names and numbers made here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuemu_flow.emulator.types import Array
 
 
 class Code:
-    """Functions of a program's blocks, compiled when they are first wanted."""
+    """The functions of a program's blocks, each compiled on first use."""
 
     def __init__(self, program: Program, blocks: Blocks) -> None:
         self._program = program

@@ -27,7 +27,7 @@ class Pair:
     multiply, add : int
         Numbers of the steps.
     position : int
-        Which operand of the addition is the product: 1 or 2.
+        Operand of the addition that is the product: 1 or 2.
     """
 
     multiply: int
@@ -36,7 +36,7 @@ class Pair:
 
 
 def find_pairs(program: Program) -> list[Pair]:
-    """Find what may be fused: pairs in one basic block whose factors are still there."""
+    """Find pairs that may be fused: in one basic block, with factors that are still unchanged."""
     blocks = split_blocks(program)
     found = []
     for start, end in zip(blocks.starts, blocks.ends, strict=True):
@@ -85,7 +85,7 @@ def _pairs_of(program: Program, index: int, products: dict[int, int]) -> list[Pa
 
 
 def fuse(program: Program, pairs: list[Pair]) -> Program:
-    """Make ``fma`` of some pairs; the multiplications stay, for others that use them."""
+    """Replace additions of some pairs by ``fma``; keep the multiplications for other uses."""
     pieces: dict[int, list[Step]] = {}
     types: list[str] = []
     for pair in pairs:

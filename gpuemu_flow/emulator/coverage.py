@@ -23,7 +23,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class KernelCoverage:
-    """One kernel's instructions.
+    """Coverage of one kernel's instructions.
 
     Attributes
     ----------
@@ -31,10 +31,10 @@ class KernelCoverage:
     steps : int
         Instructions with its device functions.
     opcodes : dict of str to int
-        How often each opcode stands in it.
+        Number of occurrences of each opcode.
     missing : tuple of Missing
     problem : str
-        Why it could not be read at all; empty when it could.
+        Reason why it could not be read at all; empty when it could.
     """
 
     name: str
@@ -50,7 +50,7 @@ class KernelCoverage:
 
 
 def cover_file(data: bytes, file: str) -> list[KernelCoverage]:
-    """Look at every kernel of a PTX file.
+    """Examine every kernel of a PTX file.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Described launches: how the configuration says that an op of kind ``ptx`` is launched."""
+"""Launches of an op of kind ``ptx`` as the configuration describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing one basic block: operands read as a type, results written under a guard."""
+"""Write one basic block: read operands as a type, write results under a guard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Emitter:
 
     @property
     def parameter_bytes(self) -> int:
-        """Return bytes of the parameter block."""
+        """Return the size of the parameter block in bytes."""
         return self._program.parameter_bytes
 
     # Names
@@ -124,7 +124,7 @@ class Emitter:
         return self.constant(value, key)
 
     def immediate_number(self, value: int, type_name: str) -> str:
-        """Name a constant of our own."""
+        """Return the name of a constant that the emulator itself needs."""
         return self.immediate(Immediate(value), type_name)
 
     def _special(self, name: str, type_name: str) -> str:
@@ -215,7 +215,7 @@ class Emitter:
         return self.temporary(f"both(M, {self.guard(step)})")
 
     def close(self, live_out: frozenset[int], masked: bool) -> list[str]:
-        """Write back what later blocks may read; returns the lines of the function."""
+        """Write back the registers that later blocks may read; return the lines of the function."""
         condition = self.condition
         if condition != "None":
             condition = self.temporary(condition)

@@ -1,4 +1,4 @@
-"""Errors of the emulator: what cannot be run, and launches that make no sense."""
+"""Errors of the emulator: unsupported instructions, and impossible launches."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from gpuemu_flow.errors import FlowError, Problem, UsageError
 
 
 class UnsupportedError(FlowError):
-    """An instruction or declaration that the emulator cannot run; raised before a launch."""
+    """Error for an instruction or declaration that cannot be run; raised before a launch."""
 
 
 class LaunchError(UsageError):
-    """A grid, a block or arguments that the kernel cannot be launched with."""
+    """Error for a grid, a block or arguments that do not fit the kernel."""
 
 
 class BudgetError(FlowError):
-    """A kernel that did more work than it may."""
+    """Error for a kernel that exceeded its budget of instructions."""
 
     exit_code = 1
 
 
 def unsupported(message: str, hint: str, file: str, line: int) -> UnsupportedError:
-    """Make the error for something that the emulator cannot run."""
+    """Make the error for an unsupported instruction or declaration."""
     return UnsupportedError(Problem("emulator-unsupported", message, hint, file, line))
 
 
 def bad_launch(message: str, hint: str = "") -> LaunchError:
-    """Make the error for a launch that makes no sense."""
+    """Make the error for an impossible launch."""
     return LaunchError(Problem("emulator-launch", message, hint))
 
 

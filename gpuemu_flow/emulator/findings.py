@@ -27,16 +27,16 @@ class Finding:
     check : str
         One of `CHECKS`, or ``trap``.
     rule : str
-        What kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
+        Kind of mistake, kebab-case: ``out-of-bounds``, ``read-after-write``.
     words : str
-        What happened, with block, thread and address, without the place; `THERE` stands for the
+        Message with block, thread and address, without the place; `THERE` stands for the
         second place.
     kernel : str
     place : Place
     block, thread : tuple of int
         The first that did it: (x, y, z) each.
     count : int
-        How often it happened, over all threads.
+        Number of occurrences, over all threads.
     there : Place or None
         Of a race the other access, of a barrier the other one.
     """
@@ -57,7 +57,7 @@ class Finding:
         return self.typed().message
 
     def typed(self, code_line: Callable[[int], int] = int) -> KernelFinding:
-        """Give the finding as data that outlives the kernel.
+        """Return the finding as data that outlives the kernel.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """Return source file and line, or the PTX line where there is no line information."""
+        """Return the source file and line, or the PTX line if there is no line information."""
         return self.place.where if self.place.line else f"{self.kernel} ({self.place.where})"
 
 
@@ -105,5 +105,5 @@ _WHOLE = ("order", "trap", *DOUBTS)
 
 
 def show_index(index: tuple[int, int, int]) -> str:
-    """Show a block or thread index: ``3``, or ``(3, 1, 0)`` where more than x counts."""
+    """Format a block or thread index: ``3``, or ``(3, 1, 0)`` if y or z is used."""
     return str(index[0]) if index[1:] == (0, 0) else f"({index[0]}, {index[1]}, {index[2]})"

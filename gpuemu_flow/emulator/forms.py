@@ -1,4 +1,4 @@
-"""Finding what a lane-wise opcode does.
+"""Find the function of a lane-wise opcode.
 
 What is not lane-wise (memory, warp operations, barriers, matrices) stands in `effects`.
 """
@@ -16,7 +16,7 @@ FAMILIES = (forms_arithmetic, forms_bits, forms_convert)
 
 
 def find_form(opcode: Opcode) -> Form | None:
-    """Find what a lane-wise opcode does.
+    """Return the form of a lane-wise opcode.
 
     Returns
     -------

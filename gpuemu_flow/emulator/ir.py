@@ -76,7 +76,7 @@ class Inverted:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: a result that nobody wants."""
+    """``_``: an operand that discards the result."""
 
 
 Operand = Register | Immediate | Special | Symbol | Group | Memory | TensorPlace | Inverted | Sink
@@ -93,7 +93,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """Return source file and line, or the PTX line where there is no line information."""
+        """Return the source file and line, or the PTX line if there is no line information."""
         if self.line:
             return f"{self.file.rpartition('/')[2]}:{self.line}"
         return f"PTX line {self.ptx_line}"
@@ -109,15 +109,15 @@ class Step:
     operands : tuple of Operand
     guard : Register or None
     negated : bool
-        Whether the guard is read negated.
+        True if the guard is read negated.
     targets : tuple of int
         Steps that a branch may go to; for ``brx.idx`` by index.
     offset : int
-        Where the instruction stands in the PTX text.
+        Offset of the instruction in the PTX text.
     location : tuple of int or None
         File index and line of the ``.loc`` in force.
     note : str
-        What a step of our own reports.
+        Message that a step of our own reports.
     """
 
     opcode: Opcode
@@ -182,7 +182,7 @@ class Program:
     globals : list of GlobalVariable
         ``Symbol("global", n)`` means the n-th.
     dynamic_shared : bool
-        Whether the kernel names shared memory whose size the launch gives.
+        True if the kernel names shared memory whose size the launch gives.
     """
 
     name: str
@@ -202,7 +202,7 @@ class Program:
     max_threads: int = 0
 
     def place(self, step: int) -> Place:
-        """Say where a step stands."""
+        """Return the place of a step."""
         found = self.steps[step]
         source = self.module.source
         file, line = "", 0

@@ -1,4 +1,4 @@
-"""Lanes of an access: which ones take part, and at which addresses."""
+"""Lanes of an access: the active ones and their addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching a kernel: arguments into the arena, blocks in batches, outputs and findings out."""
+"""Launch a kernel: copy arguments to the arena, run blocks in batches, collect the results."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BufferArgument:
     Attributes
     ----------
     data : array
-        What it holds before the launch, and its shape and type.
+        Content before the launch; it also gives shape and type.
     initialised : bool
         False for an output whose contents before the launch mean nothing.
     name : str
@@ -98,16 +98,16 @@ class LaunchResult:
     Attributes
     ----------
     buffers : tuple of array or None
-        What each buffer argument holds afterwards; None for numbers.
+        Content of each buffer argument afterwards; None for numbers.
     findings : tuple of Finding
     printed : str
-        What the kernel's ``printf`` wrote.
+        Output of the kernel's ``printf``.
     instructions : int
         Thread instructions that were executed.
     backend : str
         ``numpy`` or ``c``: what ran it.
     note : str
-        Why the compiled back end did not run it where it was asked for or would have paid.
+        Reason why the compiled back end did not run a launch that asked for it or is large.
     """
 
     buffers: tuple[Array | None, ...]
@@ -133,12 +133,12 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """The entry's name as the PTX has it."""
+        """Return the entry's name as it stands in the PTX."""
         return self.program.name
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The parameters in order."""
+        """Return the parameters in order."""
         return self.program.parameters
 
     def launch(
@@ -188,7 +188,7 @@ class Kernel:
         return kernel._launch(grid, block, arguments, shared, wanted, budget, order, backend)
 
     def for_checks(self, checks: frozenset[str]) -> Kernel:
-        """Give the kernel that a launch with some checks executes."""
+        """Return the kernel that a launch with some checks executes."""
         return self._watching() if "init" in checks and self._blocks.entry_live else self
 
     def _launch(
@@ -204,7 +204,7 @@ class Kernel:
         if chosen.compiled:
             if self._native.run(launch, ids):
                 return _result(launch, buffers, arguments, "c", "")
-            note = "something was found, which numpy describes"
+            note = "a check found something, which numpy describes"
             launch, (buffers,) = self.prepare(dimensions, [arguments], shared, checks, budget)
         try:
             self.run(launch, ids)
@@ -349,7 +349,7 @@ def _result(
 def outputs_of(
     launch: Launch, buffers: Sequence[int], arguments: Sequence[Argument]
 ) -> tuple[Array | None, ...]:
-    """Copy what the buffer arguments of one case hold now; None for other arguments."""
+    """Copy the contents of one case's buffer arguments; None for other arguments."""
     return tuple(
         _take_out(launch.arena, buffer, argument)
         if buffer >= 0 and isinstance(argument, BufferArgument)
@@ -397,7 +397,7 @@ def check_dimensions(
 
 
 def read_entries(data: bytes, file: str) -> list[Function]:
-    """Read the kernels of a PTX file; an error when it is none or holds none."""
+    """Return the kernels of a PTX file; raise UnsupportedError if there are none."""
     found = read_ptx(data, file)
     entries = list(found.entries())
     if found.problems:

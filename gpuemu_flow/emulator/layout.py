@@ -77,11 +77,11 @@ def lay_out_parameters(function: Function) -> tuple[list[Parameter], int]:
 
 
 def check_size(variable: Variable, module: Module) -> int:
-    """Take a variable's size; an error when it is unknown or absurd."""
+    """Return a variable's size; raise an error if it is unknown or absurd."""
     size = variable.size_bytes
     if size is None or size > MAX_VARIABLE_BYTES:
         raise unsupported(
-            f"the variable {variable.name} has no size that can be run",
+            f"the variable {variable.name} has an unknown or too large size",
             f"at most {MAX_VARIABLE_BYTES} bytes",
             module.source.file,
             module.source.line_of(variable.offset),

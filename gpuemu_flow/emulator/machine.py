@@ -1,4 +1,4 @@
-"""One batch of blocks at work: threads in groups by basic block, barriers, divergence."""
+"""Execution of one batch of blocks: groups of threads by basic block, barriers, divergence."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class BarrierRequest:
     name : array
         Number of the barrier, 0 to 15.
     wanted : array or None
-        How many threads must come; None for all.
+        Number of threads that must come; None for all.
     arrive_only : bool
-        Whether the threads go on without waiting.
+        True if the threads go on without waiting.
     predicate : array or None
         What ``bar.red`` combines.
     operation : str
@@ -56,7 +56,7 @@ class BarrierRequest:
 
     @property
     def plain(self) -> bool:
-        """Tell whether all threads of a block must come, to one barrier."""
+        """Tell whether it is ``bar.sync`` of all threads, without a predicate."""
         return self.wanted is None and self.name.size == 1
 
 
@@ -89,42 +89,42 @@ class Machine(Printing):
         self.finish()
 
     def clock(self, code: str) -> Array:
-        """Give a clock that goes on with the work done."""
+        """Return a clock that advances with the work done."""
         return np.full((1, 1), self.launch.executed & 0xFFFFFFFF, code)
 
     def request_barrier(
         self, name: Array, wanted: Array | None, arrive_only: bool,
         predicate: Array | None, operation: str, result: int,
     ) -> None:  # fmt: skip
-        """Take what the barrier that closes a block asks for."""
+        """Store the request of the barrier that closes a block."""
         self.barrier_request = BarrierRequest(
             name, wanted, arrive_only, predicate, operation, result
         )
 
     def barrier_passed(self, released: Array | None, arrived: Array | None = None) -> None:
-        """Note that threads passed a barrier; None for all of the batch."""
+        """Record that threads passed a barrier; None for all of the batch."""
         if self.shared_races is not None:
             self.shared_races.barrier(released, arrived)
 
     def barrier_arrived(self, group: Array) -> Array | None:
-        """Note that threads arrived at a barrier and go on."""
+        """Record that threads arrived at a barrier without waiting."""
         return None if self.shared_races is None else self.shared_races.arrive(group)
 
     def warp_barrier(self, members: Array, mask: Array | None, group: Array, step: int) -> None:
-        """Take part in a ``bar.warp.sync``."""
+        """Execute ``bar.warp.sync``."""
         self.check_members(members, mask, step)
         if self.shared_races is not None:
             self.shared_races.warp_barrier(None if mask is None else self.spread(mask))
 
     def fence(self, mask: Array | None) -> None:
-        """Take a fence that other blocks can see."""
+        """Execute a fence that other blocks can see."""
         if self.global_races is not None:
             self.global_races.fence(self, None if mask is None else self.spread(mask))
 
     def step_block(
         self, block: int, registers: list[Array], mask: Array | None, group: Array, alone: bool
     ) -> Array | None:
-        """Execute one block for a group; returns the branch's condition."""
+        """Execute one block for a group; return the branch's condition."""
         return self._code(block, not alone)(self, registers, mask, group)
 
 

@@ -131,7 +131,7 @@ def gather_c(registers: Sequence[Array], form: MatrixForm) -> Array:
 
 
 def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
-    """Give the fragments of D as bits, one array of lanes for each register."""
+    """Split D into its fragments: bits, one array of lanes for each register."""
     values = [matrix[..., rows, columns] for rows, columns in _accumulator_places(form)]
     if form.d == "s32":
         if form.saturate:
@@ -148,12 +148,12 @@ def scatter_d(matrix: Array, form: MatrixForm) -> list[Array]:
 
 
 def canonical_bits32(x: Array) -> Array:
-    """Give the bits of float32 values, NaN as the one pattern that the ISA names."""
+    """Return the bits of float32 values, every NaN as the one pattern that the ISA names."""
     return np.where(np.isnan(x), np.uint32(0x7FFFFFFF), x.view(np.uint32))
 
 
 def multiply(a: Array, b: Array, c: Array, form: MatrixForm) -> Array:
-    """Compute ``a @ b + c``; sums of floating-point products are rounded once here."""
+    """Compute ``a @ b + c``; round sums of floating-point products once."""
     if form.bit_operation == "xor":
         ones = a.sum(axis=-1)[..., :, None] + b.sum(axis=-2)[..., None, :]
         return ones - 2 * np.matmul(a, b) + c
@@ -172,7 +172,7 @@ class Matrices(TensorCopies):
         mask: Array | None,
         step: int,
     ) -> list[Array]:
-        """Compute ``mma.sync``; returns the registers of D as bits."""
+        """Compute ``mma.sync``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         left = gather_a([self.by_warp(x) for x in a], form)
         right = gather_b([self.by_warp(x) for x in b], form)

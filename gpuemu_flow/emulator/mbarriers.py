@@ -1,4 +1,4 @@
-"""Barrier objects of one batch: arrivals, waits, and what a wait delivers."""
+"""Barrier objects of one batch: arrivals, waits, and the copies that a wait delivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ARRIVE = AtomicForm("mbarrier.arrive", "b64")
 
 
 class StuckError(Exception):
-    """Threads that wait for a barrier object to which nobody comes; reported already."""
+    """Raised for threads that wait at a barrier object for ever; it is reported already."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Mbarriers(Asynchronous):
     """``mbarrier`` of one batch."""
 
     def begin(self, block_ids: Array) -> None:
-        """Set up a batch that waits for nothing."""
+        """Start a batch in which no thread waits."""
         super().begin(block_ids)
         self._arrivals: list[_CopyArrival] = []
         self._fruitless = 0
@@ -55,7 +55,7 @@ class Mbarriers(Asynchronous):
         self, space: str, form: AtomicForm, address: Array, count: Array, awaited: Array,
         mask: Array | None, step: int,
     ) -> Array:  # fmt: skip
-        """Compute ``mbarrier.arrive`` and its relatives; returns the state before."""
+        """Compute ``mbarrier.arrive`` and its relatives; return the state before."""
         self._fruitless = 0
         active = self.spread(self.live if mask is None else mask)
         wide = self.spread(count).astype(np.uint64)
@@ -78,7 +78,7 @@ class Mbarriers(Asynchronous):
         return (offsets + self.shared_base)[active].astype(np.int64)
 
     def signal_mbarrier(self, space: str, address: Array, active: Array) -> None:
-        """Leave what the arriving threads know for those that will wait."""
+        """Store the arriving threads' clocks at the barrier objects, for later waits."""
         if self.shared_races is not None:
             places = self._places(space, address, active)
             self.shared_races.signal(places, np.flatnonzero(active))
@@ -86,7 +86,7 @@ class Mbarriers(Asynchronous):
     def arrive_with_copies(
         self, space: str, address: Array, increment: bool, mask: Array | None, step: int
     ) -> None:
-        """Take ``cp.async.mbarrier.arrive``: an arrival when the thread's copies are there."""
+        """Execute ``cp.async.mbarrier.arrive``: arrive when the thread's copies are complete."""
         active = self.spread(self.live if mask is None else mask)
         if increment:
             one = np.ones((1, 1), np.uint64)
@@ -112,7 +112,7 @@ class Mbarriers(Asynchronous):
         self._arrivals = left
 
     def deliver_for(self, waited: Array) -> None:
-        """Deliver what comes with an arrival at some barrier objects."""
+        """Deliver the copies whose arrival some barrier objects wait for."""
         self._deliver_arrivals(waited)
 
     def _ended(
@@ -140,7 +140,7 @@ class Mbarriers(Asynchronous):
         Returns
         -------
         array
-            Whether the phase has ended, by lane.
+            True where the phase has ended, by lane.
         """
         active = self.spread(self.live if mask is None else mask)
         done = self._ended(space, address, awaited, parity, mask, step)

@@ -10,7 +10,8 @@ from gpuemu_flow.emulator.errors import bad_launch
 from gpuemu_flow.emulator.types import Array
 
 GLOBAL_BASE = 0x7F00_0000_0000
-"""Where the arena seems to lie; no emulated address is ever used as one of this process."""
+"""Start of the arena's range of emulated addresses; none of them is ever dereferenced by this
+process."""
 SHARED_BASE = 0x0100_0000_0000
 LOCAL_BASE = 0x0200_0000_0000
 WINDOW = 1 << 36
@@ -22,7 +23,7 @@ UNALLOCATED, UNINITIALISED, WRITTEN, READ_ONLY = 0, 1, 2, 3
 """Shadow states of a byte."""
 
 PATTERN = 0xA5
-"""What memory that nobody wrote holds: neither zero nor a plausible number."""
+"""Byte that fills memory which nobody has written: neither zero nor part of a plausible number."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Buffer:
     item : int
         Bytes of one element, for messages.
     initialised : bool
-        Whether every byte was written when it was allocated.
+        True if every byte was written when it was allocated.
     writable : bool
     """
 
@@ -50,7 +51,7 @@ class Buffer:
 
     @property
     def end(self) -> int:
-        """Offset of the first byte behind it."""
+        """Return the offset of the first byte behind it."""
         return self.start + self.size
 
 
@@ -77,13 +78,13 @@ class Arena:
         self._end = ALIGNMENT
 
     def reserve(self, size: int) -> int:
-        """Keep a piece for allocations to come; returns where it starts."""
+        """Reserve a piece for later allocations; return its start."""
         start = self._end
         self._end += size
         return start
 
     def rewind(self, top: int) -> None:
-        """Allocate from a place in a reserved piece on."""
+        """Continue allocation at a place in a reserved piece."""
         self._top = top
 
     def allocate(
@@ -97,7 +98,7 @@ class Arena:
         name : str
         size : int
         data : bytes or None
-            What it holds; None leaves it uninitialised.
+            Initial content; None leaves it uninitialised.
         item : int
             Bytes of one element.
         writable : bool
@@ -124,18 +125,18 @@ class Arena:
         return GLOBAL_BASE + start
 
     def read(self, buffer: Buffer) -> Array:
-        """Take what a buffer holds now."""
+        """Return the present content of a buffer."""
         return self.data[buffer.start : buffer.end]
 
     def find(self, low: int, high: int) -> Buffer | None:
-        """Find the buffer that holds all offsets from `low` up to but not with `high`."""
+        """Find the buffer that holds all offsets from `low` to `high`, `high` excluded."""
         for buffer in self.buffers:
             if buffer.start <= low and high <= buffer.end:
                 return buffer
         return None
 
     def describe(self, offset: int) -> str:
-        """Say where an offset lies: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
+        """Describe the place of an offset: ``x[17] + 2 bytes``, ``4 bytes past the end of x``."""
         if not self.buffers:
             return "no buffer"
 
@@ -147,7 +148,7 @@ class Arena:
 
 
 class SideBySide:
-    """An arena as several cases share it: the n-th allocations of all cases adjoin.
+    """An arena shared by several cases: their n-th allocations lie side by side.
 
     An access of one instruction then stays near buffers of one kind, whichever cases it is of.
 
@@ -167,7 +168,7 @@ class SideBySide:
 
     @staticmethod
     def room(sizes: list[int]) -> int:
-        """Give the bytes that lying side by side takes beyond what an arena counts on."""
+        """Return the bytes that this order of allocations needs beyond those of single arenas."""
         return ALIGNMENT * len(sizes)
 
     @property
@@ -181,7 +182,7 @@ class SideBySide:
         return self._arena.data
 
     def begin_case(self) -> None:
-        """Go on to the next case."""
+        """Begin the allocations of the next case."""
         self._case += 1
         self._calls = 0
 
@@ -197,7 +198,7 @@ class SideBySide:
 
 
 def describe_in(buffer: Buffer, offset: int) -> str:
-    """Say where an offset lies as seen from one buffer."""
+    """Describe the place of an offset relative to one buffer."""
     into = offset - buffer.start
     if into < 0:
         return f"{-into:,} bytes before {buffer.name} ({buffer.size:,} bytes)"
@@ -213,5 +214,5 @@ def describe_in(buffer: Buffer, offset: int) -> str:
 
 
 def guard_bytes(size: int) -> int:
-    """Choose how much nothing lies on either side of a buffer; reserved, never touched."""
+    """Return the size of the guard zones of a buffer: reserved, never touched."""
     return min(max(size, 1 << 16), 1 << 20)

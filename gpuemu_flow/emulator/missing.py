@@ -1,4 +1,4 @@
-"""Instructions that cannot be run: what to do instead."""
+"""Advice for instructions that cannot be run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIXES: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def fix_of(opcode: Opcode) -> str:
-    """Say what to do about an instruction that cannot be run."""
+    """Return the advice for an instruction that cannot be run."""
     for beginnings, fix in _FIXES:
         if any(opcode.text == b or opcode.text.startswith(f"{b}.") for b in beginnings):
             return fix

@@ -1,4 +1,4 @@
-"""Bugs planted in PTX by machine: what a kernel's own checks and oracle ought to find."""
+"""Bugs planted in PTX, which a kernel's own checks and reference ought to find."""
 
 from __future__ import annotations
 

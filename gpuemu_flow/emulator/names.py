@@ -1,4 +1,4 @@
-"""The names that a programmer wrote, out of C++ symbols."""
+"""Names that a programmer wrote, extracted from C++ symbols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that depend on the order in which blocks run: the kernel is launched once more."""
+"""Detect results that depend on the order of blocks, by a second launch."""
 
 from __future__ import annotations
 

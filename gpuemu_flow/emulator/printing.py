@@ -26,7 +26,7 @@ class Printing(WarpGroups):
     """Output of one batch."""
 
     def print(self, words: Array, arguments: Array, mask: Array | None, step: int) -> Array:
-        """Compute ``vprintf`` for the active lanes, in their order; returns the counts."""
+        """Execute ``vprintf`` for the active lanes, in their order; return the counts."""
         active = self.spread(self.live if mask is None else mask)
         words, arguments = self.spread(words), self.spread(arguments)
         counts = np.zeros(self.full.shape, np.uint32)

@@ -1,9 +1,9 @@
-"""Races on shared memory, looked for between barriers: most intervals need no exact look.
+"""Races on shared memory between barriers; most intervals are cleared without an exact analysis.
 
-Between two barriers of whole blocks, accesses are only noted. At the second one an interval
+Between two barriers of whole blocks, accesses are only logged. At the second barrier an interval
 without writes is dropped, and so is one in which no two threads touched a place that one of them
-wrote. Any other interval is played again, access by access, to `SharedRaces`, which knows what
-else can order two accesses.
+wrote. Any other interval is replayed, access by access, to `SharedRaces`, which knows what else
+can order two accesses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _WarpBarrier:
 
 
 class LoggedRaces(SharedRaces):
-    """Happens-before of one batch, made exact only where an interval needs it."""
+    """Happens-before of one batch, computed exactly only where an interval needs it."""
 
     def __init__(self, state: State, size: int, describe: Callable[[int, int], str]) -> None:
         super().__init__(state, size, describe)
@@ -65,7 +65,7 @@ class LoggedRaces(SharedRaces):
         strong: bool,
         values: Sequence[Array] = (),
     ) -> None:
-        """Note an access; see `SharedRaces.access`. A load may come with fewer lanes than read."""
+        """Log an access; see `SharedRaces.access`."""
         made = _Access(lanes, good, size, step, write, strong, values)
         if self._exact:
             self._replay(made)
@@ -86,7 +86,7 @@ class LoggedRaces(SharedRaces):
         super().barrier(chosen, arrived)
 
     def arrive(self, chosen: Array) -> Array:
-        """Note a ``bar.arrive``."""
+        """Log a ``bar.arrive``."""
         self.make_exact()
         return super().arrive(chosen)
 
@@ -99,22 +99,22 @@ class LoggedRaces(SharedRaces):
             self._noted += 256
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Leave what warps know at barrier objects."""
+        """Store the clocks of warps at barrier objects."""
         self.make_exact()
         super().signal(places, lanes)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Join what was left at barrier objects into what warps know."""
+        """Merge the clocks stored at barrier objects into those of warps."""
         self.make_exact()
         super().learn(places, lanes)
 
     def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
-        """Record what a copy that one thread started does to bytes."""
+        """Record the bytes that a copy, started by one thread, reads or writes."""
         self.make_exact()
         super().access_by(lane, places, step, write=write)
 
     def settle(self) -> None:
-        """Look at the interval that ends here."""
+        """Examine the interval that ends here."""
         log, wrote = self._log, self._wrote
         self._log, self._noted, self._wrote = [], 0, False
         if wrote and not self._are_apart([e for e in log if isinstance(e, _Access)]):
@@ -122,7 +122,7 @@ class LoggedRaces(SharedRaces):
                 self._replay(event)
 
     def make_exact(self) -> None:
-        """Look at every access from the last barrier of everyone to the next one."""
+        """Replay the accesses since the last barrier of everyone, then check each one."""
         if self._exact:
             return
         self._exact = True

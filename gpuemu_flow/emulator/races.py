@@ -35,7 +35,7 @@ def _differing(same: Callable[[], Array] | None, good: Array | None) -> Callable
 
 
 def smallest_access(program: Program) -> int:
-    """Give the bytes of the smallest access to memory, at most 4: what races are told apart by."""
+    """Return the bytes of the smallest memory access, at most 4: the unit of race checks."""
     sizes = [
         SIZES.get(step.opcode.type, 4)
         for step in program.steps
@@ -86,11 +86,11 @@ class SharedRaces:
         lanes : Lanes
             Offsets into the batch's shared memory, one for each active lane.
         good : array or None
-            Which lanes access at all.
+            Lanes that take part in the access.
         size, step : int
         write, strong : bool
         values : sequence of array
-            What is written, element by element, for the active lanes.
+            Values written, element by element, for the active lanes.
         """
         me = np.arange(lanes.offsets.size) if lanes.mask is None else np.flatnonzero(lanes.mask)
         offsets = lanes.offsets.astype(np.int64)
@@ -120,7 +120,7 @@ class SharedRaces:
                 self._record_read(cells, me, row, warp, now, step, strong)
 
     def access_by(self, lane: int, places: Array, step: int, *, write: bool) -> None:
-        """Record what a copy that one thread started does to bytes, by their offsets."""
+        """Record the bytes, by offset, that a copy started by one thread reads or writes."""
         places = np.unique(places // self._grain) * self._grain
         me = np.full(places.size, lane)
         self._access(me, places, self._grain, step, write, strong=False, words=[])
@@ -189,7 +189,7 @@ class SharedRaces:
         return np.asarray(chosen.reshape(len(chosen), self._warps, WARP).any(axis=2))
 
     def arrive(self, chosen: Array) -> Array:
-        """Note a ``bar.arrive``; returns what the warps that arrived know, for those that wait."""
+        """Record a ``bar.arrive``; return the clocks of the arriving warps, for those that wait."""
         clock = self._clock
         index = np.arange(self._warps)
         warps = self._warps_of(chosen)
@@ -198,7 +198,7 @@ class SharedRaces:
         return known
 
     def barrier(self, chosen: Array | None, arrived: Array | None = None) -> None:
-        """Join the clocks of the warps whose threads a barrier lets go on; None for all."""
+        """Join the clocks of the warps that a barrier releases; None for all."""
         clock = self._clock
         index = np.arange(self._warps)
         if chosen is None:
@@ -222,7 +222,7 @@ class SharedRaces:
             self._clock[:, index, index] += warps
 
     def signal(self, places: Array, lanes: Array) -> None:
-        """Leave what the warps of some lanes know at barrier objects, by their places."""
+        """Store the clocks of some lanes' warps at barrier objects, by their places."""
         row, warp = self._row[lanes], self._warp[lanes]
         pairs = np.unique(row * self._warps + warp)
         rows, warps = pairs // self._warps, pairs % self._warps
@@ -232,7 +232,7 @@ class SharedRaces:
             self._signals[place] = known.copy() if before is None else np.maximum(before, known)
 
     def learn(self, places: Array, lanes: Array) -> None:
-        """Join what was left at barrier objects into what the warps of some lanes know."""
+        """Merge the clocks stored at barrier objects into those of some lanes' warps."""
         row, warp = self._row[lanes], self._warp[lanes]
         for place, r, w in np.unique(np.stack([places, row, warp], axis=1), axis=0).tolist():
             left = self._signals.get(place)
@@ -240,7 +240,7 @@ class SharedRaces:
                 self._clock[r, w] = np.maximum(self._clock[r, w], left)
 
     def knows(self, row: Array, warp: Array, of: Array) -> Array:
-        """Give what warps have learnt of the count of other lanes' warps."""
+        """Return the counts of other lanes' warps that warps have learnt of."""
         return self._clock[row, warp, self._warp[of]]
 
 
@@ -312,12 +312,12 @@ class GlobalRaces:
         return found
 
     def fence(self, state: State, mask: Array | None) -> None:
-        """Note that lanes executed a fence that other blocks can see."""
+        """Record that lanes executed a fence that other blocks can see."""
         self._time += 1
         self._fenced[np.unique(self._blocks(state, mask))] = self._time
 
     def signal(self, state: State, mask: Array | None, *, releases: bool) -> None:
-        """Note that lanes executed an atomic or a strong access."""
+        """Record that lanes executed an atomic or a strong access."""
         self._time += 1
         blocks = np.unique(self._blocks(state, mask))
         self._acquired[blocks] = self._time
@@ -350,7 +350,7 @@ class GlobalRaces:
         Returns
         -------
         bool
-            Whether lanes of several blocks wrote to one place.
+            True if lanes of several blocks wrote to one place.
         """
         if strong:
             self.signal(state, lanes.mask, releases=False)

@@ -32,7 +32,7 @@ class Row:
 
 
 def instruction_rows() -> list[Row]:
-    """List what can be run, by name."""
+    """List the supported instructions, by name."""
     rows = [_lane_wise(base) for base in lane_wise_bases()]
     known = {row.name for row in rows}
     for name, section in effect_sections().items():

@@ -1,4 +1,4 @@
-"""Register of lane-wise opcodes: what they read, write and compute."""
+"""Register of lane-wise opcodes: their operand types, result type and function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Form:
     section : str
         Title of the section of the PTX ISA that says what it does.
     table : bool
-        Whether the last operand is a constant that `function` takes to make the function.
+        True if the last operand is a constant that `function` takes to make the function.
     approximate : float
         Largest relative error that the ISA allows, 0 for exact instructions.
     absolute_below : float
@@ -53,7 +53,7 @@ BIT_TYPES = frozenset({"b16", "b32", "b64"})
 
 
 def builds(*bases: str) -> Callable[[Builder], Builder]:
-    """Register what builds the forms of some base names."""
+    """Register the builder of the forms of some base names."""
 
     def register(builder: Builder) -> Builder:
         for base in bases:
@@ -64,7 +64,7 @@ def builds(*bases: str) -> Callable[[Builder], Builder]:
 
 
 def rounding(words: frozenset[str], default: str = "rn") -> str:
-    """Take the rounding mode that an opcode names."""
+    """Return the rounding mode that an opcode names."""
     return next((mode for mode in ROUNDINGS if mode in words), default)
 
 

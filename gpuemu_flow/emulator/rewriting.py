@@ -1,4 +1,4 @@
-"""Programs with other steps in place of some, their branches led to the right places."""
+"""Replace steps of a program by others, and adjust its branches."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def rewritten(
     ----------
     program : Program
     pieces : mapping of int to sequence of Step
-        What stands in place of a step; targets of branches are numbers of old steps.
+        Replacement of each step; targets of branches are numbers of old steps.
     first : sequence of Step
-        What is executed once, before all else.
+        Steps to execute once, before all others.
     types : sequence of str
         Types of registers that are new, numbered on from the program's own.
 
@@ -42,7 +42,7 @@ def rewritten(
 
 
 def new_register(program: Program, extra: Sequence[str], type_name: str) -> Register:
-    """Give the next register behind those that were added already."""
+    """Return a new register, numbered behind those that were added already."""
     return Register(len(program.register_types) + len(extra), type_name)
 
 

@@ -1,4 +1,4 @@
-"""A kernel by itself: from a file and texts of the command line to a launch and saved buffers."""
+"""Run a kernel alone: from a file and command-line texts to a launch and saved buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_FILE = 1 << 28
 
 @dataclass(frozen=True)
 class Run:
-    """One launch of a kernel by itself."""
+    """One launch of a kernel from the command line."""
 
     kernel: Kernel
     arguments: list[NamedArgument]
@@ -32,7 +32,7 @@ class Run:
 
 
 def read_ptx_file(path: Path) -> bytes:
-    """Read a PTX file; an error with a slug when that cannot be done."""
+    """Read a PTX file; raise UsageError if that fails."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise bad_launch(f"{path} has more than {MAX_FILE:,} bytes")
@@ -86,7 +86,7 @@ def run_file(
 
 
 def exit_code(result: LaunchResult) -> int:
-    """Give 0 without findings, 1 with one, 4 when there are only doubts."""
+    """Return 0 without findings, 1 with findings, 4 if all of them are doubts."""
     if not result.findings:
         return 0
     return 4 if all(f.check in DOUBTS for f in result.findings) else 1
@@ -101,7 +101,7 @@ def parse_dimensions(what: str, text: str) -> tuple[int, ...]:
 
 
 def parse_checks(words: Sequence[str]) -> tuple[str, ...]:
-    """Read the names of checks; without any, those that one launch makes."""
+    """Parse the names of checks; without any, return those that one launch makes."""
     if not words:
         return DEFAULT_CHECKS
     if "all" in words:

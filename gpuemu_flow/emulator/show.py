@@ -16,7 +16,7 @@ Json = object
 
 
 def finding_json(finding: Finding) -> dict[str, Json]:
-    """Give a finding as a JSON object."""
+    """Return a finding as a JSON object."""
     return {
         "check": finding.check,
         "rule": finding.rule,
@@ -46,7 +46,7 @@ def _summary(data: Array) -> dict[str, Json]:
 
 
 def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) -> dict[str, Array]:
-    """List the buffers that the kernel changed, or that held nothing before."""
+    """Return the buffers that the kernel changed, or that were empty before."""
     found = {}
     for named, after in zip(arguments, result.buffers, strict=True):
         before = getattr(named.argument, "data", None)
@@ -61,7 +61,7 @@ def changed_buffers(arguments: Sequence[NamedArgument], result: LaunchResult) ->
 def result_json(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> dict[str, Json]:
-    """Give a launch as a JSON object."""
+    """Return a launch as a JSON object."""
     return {
         "schema_version": 1,
         "kernel": kernel.name,
@@ -78,7 +78,7 @@ def result_json(
 def result_text(
     kernel: Kernel, arguments: Sequence[NamedArgument], result: LaunchResult, seconds: float
 ) -> str:
-    """Give a launch as text."""
+    """Return a launch as text."""
     lines = [
         f"{kernel.name}: {result.instructions:,} thread instructions in {seconds:.3f} s "
         f"by {result.backend}",
@@ -102,7 +102,7 @@ def result_text(
 
 
 def coverage_json(file: str, found: Sequence[KernelCoverage]) -> dict[str, Json]:
-    """Give the coverage of a file as a JSON object."""
+    """Return the coverage of a file as a JSON object."""
     return {
         "schema_version": 1,
         "file": file,
@@ -128,7 +128,7 @@ def _plain(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def coverage_text(file: str, found: Sequence[KernelCoverage]) -> str:
-    """Give the coverage of a file as text."""
+    """Return the coverage of a file as text."""
     lines = []
     for kernel in found:
         state = "can be run" if kernel.runs else "cannot be run"

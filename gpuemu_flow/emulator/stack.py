@@ -1,4 +1,4 @@
-"""Memory that a thread takes while it runs: alloca, stacksave, stackrestore."""
+"""Stack memory of a thread: alloca, stacksave, stackrestore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.emulator.wmma import WarpMatrices
 
 
 def stack_region(program: Program) -> tuple[int, int]:
-    """Give where a thread's stack begins in its local memory, and where it ends."""
+    """Return the offsets in local memory where a thread's stack begins and ends."""
     for region in program.local:
         if region.name == STACK:
             return region.offset, region.offset + region.size
@@ -27,7 +27,7 @@ class Stack(WarpMatrices):
         self.stack_pointer: Array = np.full((1, 1), bottom, np.uint64)
 
     def allocate_stack(self, size: Array, alignment: int, mask: Array | None, step: int) -> Array:
-        """Compute ``alloca``; returns the address of the new piece."""
+        """Compute ``alloca``; return the address of the new piece."""
         unit = np.uint64(alignment)
         start = (self.stack_pointer + unit - np.uint64(1)) // unit * unit
         end = start + np.minimum(size, np.uint64(1 << 40))

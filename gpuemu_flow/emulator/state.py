@@ -36,7 +36,7 @@ class CaseMemory:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Where a copy of it lies in the arena.
+        Place of a copy of it in the arena.
     symbols : list of int
         Addresses of the module's variables.
     """
@@ -58,7 +58,7 @@ class Launch:
     parameters : bytes
         The parameter block.
     parameter_address : int
-        Where a copy of it lies in the arena.
+        Place of a copy of it in the arena.
     symbols : list of int
         Addresses of the module's variables.
     dynamic_shared : int
@@ -88,21 +88,21 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Return threads per block."""
+        """Return the number of threads per block."""
         return self.block[0] * self.block[1] * self.block[2]
 
     @property
     def blocks(self) -> int:
-        """Return blocks of the grid."""
+        """Return the number of blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def all_blocks(self) -> int:
-        """Return blocks of all cases."""
+        """Return the number of blocks of all cases."""
         return self.blocks * max(1, len(self.cases))
 
     def charge(self, steps: int, threads: int, least: int) -> None:
-        """Count work; an error when the budget is spent."""
+        """Count executed instructions; raise BudgetError when the budget is spent."""
         self.executed += steps * threads
         self.spent += steps * max(threads, least)
         if self.spent > self.budget:
@@ -119,7 +119,7 @@ class Launch:
         self, check: str, rule: str, step: int, block: Dimensions, thread: Dimensions,
         count: int, message: Callable[[], str], there: int = -1,
     ) -> None:  # fmt: skip
-        """Count something that a check found; the first of a place is kept with its words.
+        """Count an event that a check found, and keep the message of the first at each place.
 
         `there` is the step of a second place, which `THERE` stands for in the words.
         """
@@ -131,8 +131,7 @@ class Launch:
             known.count += count
 
     def findings(self) -> list[Finding]:
-        """List what was found, in the order of checks and places; one for each opcode of
-        a source line."""
+        """List the findings, by check and place, one for each opcode of a source line."""
         found: dict[tuple[str, str, str, int, str], Finding] = {}
         for (check, rule, step), tally in sorted(
             self._tallies.items(), key=lambda item: (item[0][0], item[0][2], item[0][1])
@@ -150,7 +149,7 @@ class Launch:
 
 
 class State:
-    """One batch of blocks: lanes, special registers, and whom a finding concerns."""
+    """One batch of blocks: lanes, special registers, and names of threads for findings."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
@@ -180,13 +179,13 @@ class State:
         return np.broadcast_to(x, self.full.shape)
 
     def block_index(self, row: int) -> Dimensions:
-        """Give the index of a block of the batch."""
+        """Return the index of a block of the batch."""
         number = int(self.block_ids[row]) % self.launch.blocks
         x, y, _ = self.launch.grid
         return number % x, number // x % y, number // (x * y)
 
     def thread_index(self, lane: int) -> Dimensions:
-        """Give the index of a thread of a block."""
+        """Return the index of a thread of a block."""
         x, y, _ = self.launch.block
         return lane % x, lane // x % y, lane // (x * y)
 
@@ -222,7 +221,7 @@ class State:
         self.report_lanes(check, rule, np.flatnonzero(mask), step, lambda _: message, there)
 
     def check_members(self, members: Array, mask: Array | None, step: int) -> None:
-        """Report member masks of warp operations that lie.
+        """Report wrong member masks of warp operations.
 
         A lane that executes must stand in its own mask, and every lane of the mask that has not
         left the kernel must execute with it.

@@ -21,7 +21,7 @@ from gpuemu_flow.emulator.tensor_maps import (
 from gpuemu_flow.emulator.types import WARP, Array
 
 SHARED_ALIGNMENT = 128
-"""What the place of a box in shared memory is a multiple of."""
+"""Alignment in bytes that a box needs in shared memory."""
 
 
 class TensorCopies(Bulk):
@@ -128,7 +128,7 @@ class TensorCopies(Bulk):
     def check_tensor_map(
         self, address: Array, dimensions: int, mask: Array | None, step: int
     ) -> None:
-        """Look at the maps of ``cp.async.bulk.prefetch.tensor``."""
+        """Check the maps of ``cp.async.bulk.prefetch.tensor``."""
         active = self.spread(self.live if mask is None else mask)
         where = self.spread(address).reshape(-1)
         for lane in np.flatnonzero(active).tolist():
@@ -159,5 +159,5 @@ class TensorCopies(Bulk):
         self.fence(active)
 
     def fence(self, mask: Array | None) -> None:
-        """Take a fence that other blocks can see."""
+        """Execute a fence that other blocks can see."""
         raise NotImplementedError

@@ -80,7 +80,7 @@ class TensorMap:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return how many elements a copy moves, by dimension."""
+        """Return the number of elements that a copy moves, by dimension."""
         pairs = zip(self.box, self.steps, strict=True)
         return tuple(-(-extent // step) for extent, step in pairs)
 
@@ -93,7 +93,7 @@ class TensorMap:
         return count
 
     def problem(self, dimensions: int) -> str:
-        """Say why a copy of some dimensions cannot use the map; an empty string when it can."""
+        """Return the reason why a copy of some dimensions cannot use the map; empty if it can."""
         if len(self.box) != dimensions:
             return f"is a map of {len(self.box)} dimensions, not {dimensions}"
         if self.address % 16:
@@ -115,7 +115,7 @@ class TensorMap:
 
     @property
     def lacking(self) -> str:
-        """Name a property of the map that the emulator lacks; an empty string for none."""
+        """Name a property of the map that the emulator does not support; empty if there is none."""
         if self.kind >= len(ELEMENT_TYPES):
             return f"element type {self.kind}"
         if self.interleave or self.fill > 1 or self.swizzle >= len(SWIZZLE_SPANS):
@@ -125,7 +125,7 @@ class TensorMap:
         return ""
 
     def encode(self) -> bytes:
-        """Give the map's bytes."""
+        """Return the bytes of the map."""
 
         def five(values: Sequence[int], count: int = 5) -> tuple[int, ...]:
             return (*values, *(0,) * count)[:count]
@@ -136,7 +136,7 @@ class TensorMap:
         ).ljust(MAP_BYTES, b"\0")  # fmt: skip
 
     def elements(self, corner: Sequence[int]) -> tuple[Array, Array]:
-        """Give where a box's elements lie in memory, in their order in shared memory.
+        """Compute the addresses of a box's elements, in their order in shared memory.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class TensorMap:
         return places, inside
 
     def swizzled(self, start: int) -> Array:
-        """Give the offset in a block's shared memory of each byte of a box that begins there."""
+        """Return the offset in shared memory of each byte of a box that begins at `start`."""
         offsets = start + np.arange(self.size, dtype=np.int64)
         return offsets ^ ((offsets >> 7 & _PATTERNS[self.swizzle]) << 4)
 
@@ -173,7 +173,7 @@ class TensorMap:
         return bytes.fromhex(word)[::-1]
 
     def as_loaded(self, raw: Array) -> Array:
-        """Give elements (count, bytes) as a load leaves them: subnormal ones may be flushed."""
+        """Return elements (count, bytes) as a load leaves them: subnormals may be flushed."""
         if self.kind != _FLUSHING:
             return raw
         bits = np.ascontiguousarray(raw).view("<u4").copy()

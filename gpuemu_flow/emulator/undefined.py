@@ -1,4 +1,4 @@
-"""Registers that are read before anything wrote them: the program is given steps that watch them.
+"""Detect registers that are read before they are written, by additional steps that watch them.
 
 Only registers that may be read unwritten, and what is computed from them, are watched: each has a
 predicate that says whether its value is undefined. A value that reaches a store, an address or a

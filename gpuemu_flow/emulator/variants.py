@@ -1,4 +1,4 @@
-"""Other things that a GPU may do with the same PTX: fused operations, approximate results.
+"""Other legal executions of the same PTX on a GPU: fused operations, approximate results.
 
 A kernel whose verdict depends on them has no verdict: it flips with the compiler or the hardware.
 """
@@ -21,12 +21,13 @@ MAX_SINGLE = 12
 """Instructions that are tried one by one; of more, only all together are."""
 
 DRAWS = 4
-"""How often the results of approximate instructions are drawn: all up, all down, at random."""
+"""Number of executions with perturbed results of approximate instructions: all rounded up, all
+down, then at random."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One other way to execute a kernel.
+    """One alternative way to execute a kernel.
 
     Attributes
     ----------
@@ -35,9 +36,9 @@ class Variant:
     step : int
         The first step concerned.
     label : str
-        What is different, with instruction and place.
+        The difference, with instruction and place.
     single : bool
-        Whether one instruction alone is different.
+        True if one instruction alone is different.
     kernel : Kernel
     """
 
@@ -103,8 +104,8 @@ def find_flips(
 ) -> list[Finding]:  # fmt: skip
     """Find variants that change more of a launch than the last digits of a float.
 
-    That is: what other checks find, integers, and where results are not finite. There is one
-    finding for each check, which names the instruction that decides where one alone does.
+    They change the findings of other checks, an integer, or which results are finite. There is
+    one finding for each check; it names the instruction if a single one makes the difference.
 
     Parameters
     ----------

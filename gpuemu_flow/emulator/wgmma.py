@@ -37,7 +37,7 @@ class GroupForm:
         Types.
     negate_a, negate_b : bool
     transpose_a, transpose_b : bool
-        Whether rows of A (columns of B) lie together in memory.
+        True if rows of A (columns of B) lie together in memory.
     saturate : bool
     """
 
@@ -54,12 +54,12 @@ class GroupForm:
 
     @property
     def registers(self) -> int:
-        """Return registers of D in each lane."""
+        """Return the number of registers of D in each lane."""
         return self.n // (4 if self.d == "f16" else 2)
 
 
 def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_k: bool) -> Array:
-    """Give where elements of a described matrix lie in shared memory.
+    """Compute where elements of a described matrix lie in shared memory.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def element_offsets(outer: Array, k: Array, size: int, descriptor: Array, *, by_
     descriptor : uint64 array
         Broadcasts against the indices.
     by_k : bool
-        Whether elements of one row of A (column of B) lie together.
+        True if elements of one row of A (column of B) lie together.
     """
 
     def field(at: int) -> Array:
@@ -134,7 +134,7 @@ class WarpGroups(Stack):
         self, form: GroupForm, a: Array | Sequence[Array], b: Array, d: Sequence[Array],
         accumulate: Array, mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``wgmma.mma_async``; returns the registers of D as bits."""
+        """Compute ``wgmma.mma_async``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         if self.width % GROUP:
             active = self.spread(self.live if mask is None else mask)

@@ -43,29 +43,29 @@ class FragmentForm:
 
     @property
     def bits(self) -> int:
-        """Return bits of an element."""
+        """Return the number of bits of an element."""
         return WMMA_BITS[self.kind]
 
     @property
     def per_register(self) -> int:
-        """Return elements in a register."""
+        """Return the number of elements in a register."""
         return max(1, 32 // self.bits)
 
     def elements(self) -> Array:
-        """Give the row-major number of each element, by (lane, register, place)."""
+        """Return the row-major number of each element, by (lane, register, place)."""
         slots = WARP * self.registers * self.per_register
         numbers = np.arange(slots).reshape(WARP, self.registers, self.per_register)
         return numbers % (self.rows * self.columns)
 
     def offsets(self, stride: Array, *, by_row: bool) -> Array:
-        """Give where each element lies in memory, in elements from the start of the matrix.
+        """Return the place of each element in memory, in elements from the start of the matrix.
 
         Parameters
         ----------
         stride : array
             Elements between rows (or columns), by (blocks, warps, lanes).
         by_row : bool
-            Whether rows lie together in memory.
+            True if rows lie together in memory.
 
         Returns
         -------
@@ -104,7 +104,7 @@ def gather_fragment(registers: Sequence[Array], form: FragmentForm) -> Array:
 
 
 def scatter_fragment(matrix: Array, form: FragmentForm, *, saturate: bool) -> list[Array]:
-    """Give the registers of a fragment as bits, by lane, from its matrix."""
+    """Split a matrix (..., rows, columns) into the registers of a fragment, as bits by lane."""
     flat = matrix.reshape(*matrix.shape[:-2], -1)[..., form.elements()]
     if form.kind == "s32":
         bounded = np.clip(flat, -(2**31), 2**31 - 1) if saturate else flat
@@ -128,7 +128,7 @@ class WarpMatrices(Matrices):
         self, space: str, form: FragmentForm, address: Array, stride: Array, by_row: bool,
         mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``wmma.load``; returns the registers as bits."""
+        """Compute ``wmma.load``; return the registers as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         offsets = form.offsets(self.by_warp(stride), by_row=by_row)
         load = getattr(self, f"load_{space}")
@@ -168,7 +168,7 @@ class WarpMatrices(Matrices):
         self, form: WmmaForm, a: Sequence[Array], b: Sequence[Array], c: Sequence[Array],
         mask: Array | None, step: int,
     ) -> list[Array]:  # fmt: skip
-        """Compute ``wmma.mma``; returns the registers of D as bits."""
+        """Compute ``wmma.mma``; return the registers of D as bits."""
         self.check_members(np.full((1, 1), 0xFFFFFFFF, np.uint32), mask, step)
         left, right, third = (
             gather_fragment([self.by_warp(x) for x in registers], part)

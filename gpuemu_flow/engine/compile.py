@@ -58,7 +58,7 @@ class Overrides:
 
 @dataclass(frozen=True)
 class Sampling:
-    """A sampling: the cases that are made in place of those that the ops ask for.
+    """The cases made by a mode of ``[ci]`` in place of those that the ops ask for.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Sampling:
     shapes: tuple[tuple[int, ...], ...] = ()
 
     def of(self, op: OpConfig) -> OpConfig:
-        """Return the op as it is checked."""
+        """Return the op with this sampling applied."""
         schema = op.schema
         if self.shapes and not op.has_schema:
             schema = fixed_shapes_schema(op.input_names, self.shapes)
@@ -80,7 +80,7 @@ class Sampling:
 
 
 def samplings(config: Config) -> dict[str, Sampling]:
-    """Map values of `Overrides.ci` to their samplings; a missing value changes nothing."""
+    """Map each value of `Overrides.ci` that changes the cases to its sampling."""
     ci = config.ci
     found = {
         "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
@@ -328,7 +328,7 @@ class Compiler:
         return Closure(tuple(sorted(files)), tuple(sorted(packages)))
 
     def matches(self, pattern: str) -> list[str]:
-        """Workspace files that a glob of ``depends`` stands for, relative to the workspace."""
+        """Return the workspace files that a glob of ``depends`` matches, as relative paths."""
         return glob_files(self._config.root, pattern)
 
     def _off_limits(
@@ -436,7 +436,7 @@ def _reads_code(spec: TaskSpec | None) -> tuple[TaskInput, ...]:
 
 
 def glob_files(root: Path, pattern: str) -> list[str]:
-    """Return files below `root` that `pattern` matches, relative to it, sorted."""
+    """Return the files below `root` that `pattern` matches, relative to it, sorted."""
     return sorted(
         path.relative_to(root).as_posix() for path in root.glob(pattern) if path.is_file()
     )

@@ -60,7 +60,7 @@ class KernelTasks:
     skips : list of Skip
         Kernels without anything to build or lint; their dtype is empty.
     basis : KernelBasis or None
-        What was looked at outside of the configuration, for `still_holds`.
+        Facts outside of the configuration that were used, for `still_holds`.
     unbuildable : dict of kernel to str
         Kernels that cannot be built here, and why.
     """
@@ -72,7 +72,7 @@ class KernelTasks:
     unbuildable: dict[str, str] = field(default_factory=dict)
 
     def code_of(self, kernel: str, arch: str) -> TaskSpec | None:
-        """Find the task that makes the code for ops of a kernel; any architecture if empty.
+        """Return the task that makes the code of a kernel for ops; for any architecture if empty.
 
         A build for no certain architecture serves any.
         """
@@ -87,12 +87,12 @@ class KernelTasks:
 def kernel_tasks(
     config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
 ) -> KernelTasks:
-    """Return tasks of all kernels of a configuration; `version` is the digest of our own code."""
+    """Make the tasks of all kernels of a configuration; `version` is the digest of our own code."""
     return _KernelCompiler(config, cache, sources, version).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
-    """Return limits and severities of one kernel: its own go over those of ``[policies]``."""
+    """Combine the limits and severities of one kernel with those of ``[policies]``."""
     limits: dict[str, Any] = {
         "max_registers": policies.registers.fail,
         "registers_warn_above": policies.registers.warn,
@@ -131,13 +131,13 @@ def still_holds(root: Path, basis: KernelBasis) -> bool:
 
 
 def tool_files(names: Sequence[str], configured: Mapping[str, str]) -> list[list[Json]]:
-    """Every place where a tool is looked for, with its stamp, or null where there is none."""
+    """List every place where a tool is looked for with its stamp, or null if there is none."""
     stamps = {path: stamp_of(path) for name in names for path, _ in tool_places(name, configured)}
     return [[path, None if stamp is None else list(stamp)] for path, stamp in stamps.items()]
 
 
 def triton_version(python: str) -> str:
-    """Version of Triton in this interpreter, or in that of `python`; empty when it is not there."""
+    """Return the version of Triton in this interpreter, or in `python`; empty if not installed."""
     if not python:
         return package_version("triton")
     pattern = "lib/python*/site-packages/triton-*.dist-info"

@@ -1,4 +1,4 @@
-"""doit's Dependency over our keys, digests and store."""
+"""doit's Dependency on top of our keys, digests and store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuemu_flow.types import Json
 
 
 class FlowDependency(Dependency):  # type: ignore[misc]
-    """doit's view of `TaskStates`.
+    """doit's interface to `TaskStates`.
 
     doit's own keeps its state in memory until the end (a killed run loses everything), trusts
     equal mtimes, and only asks whether a target exists.
@@ -28,7 +28,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         self.parts: dict[str, KeyParts] = {}
 
     def get_status(self, task: Task, tasks_dict: Any, get_log: bool = False) -> DependencyStatus:
-        """``run`` or ``up-to-date``; remembers the key that the action will be saved under."""
+        """Return ``run`` or ``up-to-date``, and remember the key to save the action under."""
         spec = self._specs[task.name]
         parts = self.parts[task.name] = self._states.parts(spec)
         task.dep_changed = []
@@ -37,7 +37,7 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         return result
 
     def save_success(self, task: Task, result_hash: object = None) -> None:
-        """Commit one finished task."""
+        """Store the success of one task."""
         result = task.values
         self._states.save(
             self._specs[task.name],
@@ -53,13 +53,13 @@ class FlowDependency(Dependency):  # type: ignore[misc]
         self._states.forget(task.name)
 
     def status_is_ignore(self, task: Task) -> bool:
-        """Nothing is ever ignored."""
+        """Return False: no task is ever ignored."""
         return False
 
     def get_values(self, task_name: str) -> dict[str, Json]:
-        """Return values saved with a task."""
+        """Return the values saved with a task."""
         record = self._states.record(task_name)
         return dict(record.values) if record else {}
 
     def close(self) -> None:
-        """Everything is already on disk."""
+        """Do nothing: everything is already on disk."""

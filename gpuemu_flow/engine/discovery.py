@@ -1,4 +1,4 @@
-"""Parts of keys from what programs were seen to use: the present state of each input."""
+"""Parts of keys from observed inputs: the present state of everything that a program used."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Discovery:
         self._memo: dict[str, str] | None = None
 
     def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
-        """Return the set of an observation.
+        """Convert an observation into a set of names.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class Discovery:
         return frozenset(map(self._encode, kept))
 
     def parts(self, names: Discovered) -> dict[str, str]:
-        """Return the state of each input by its name."""
+        """Return the present state of each input, by its name."""
         found: dict[str, str] = {}
         for kind, members in (
             ("file", names.files),
@@ -143,7 +143,7 @@ class Discovery:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Look at each input once however often it is asked for, while this lasts."""
+        """Cache the state of each input for the duration of the context."""
         self._memo = {}
         try:
             yield
@@ -216,7 +216,7 @@ class Discovery:
         return [str(path) for path in found if path.is_file()]
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that something was written to since a time of `now`.
+        """Return the inputs that were written to since a time that `now` returned.
 
         A time of change cannot be set back: who writes a file and restores it is noticed.
         """
@@ -304,7 +304,7 @@ def _listing(entries: frozenset[str] | None) -> str:
 
 
 def entries_in(folder: str) -> frozenset[str] | None:
-    """Return the names in a folder, each with its kind; None where there is none.
+    """Return the names in a folder, each with its kind; None if there is no folder.
 
     Bytecode of sources and our own cache are left out: they come and go.
     """
@@ -312,7 +312,7 @@ def entries_in(folder: str) -> frozenset[str] | None:
 
 
 def modules_in(folder: str) -> frozenset[str] | None:
-    """List a folder like `entries_in`, without names that editors make beside sources."""
+    """List a folder as `entries_in` does, without names that editors make beside sources."""
     return _entries(folder, _NO_MODULES)
 
 
@@ -335,7 +335,7 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def sizes_in(folder: str) -> dict[str, str] | None:
-    """Look at each entry of a folder, but for its times; None where there is no folder."""
+    """Map each entry of a folder to its kind, mode and size; None if there is no folder."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if not _NOT_LISTED.fullmatch(entry.name)]
@@ -350,7 +350,7 @@ SHOWN: dict[str, Callable[[str], object]] = {
     "sized": sizes_in,
     "looked": look_of,
 }
-"""What can be seen of a path, by the part of `Discovered` that names it."""
+"""Functions that look at a path, by the part of `Discovered` whose entries they check."""
 
 
 def _source_of(path: str) -> str:
@@ -373,7 +373,7 @@ def _has_link(path: str, known: dict[str, bool]) -> bool:
 
 
 def links_of(path: str) -> Iterator[str]:
-    """Yield every link on the way from a path as it is named to the file behind it."""
+    """Yield every link on the way from a path to the file behind it."""
     for _ in range(_MOST_LINKS):
         place, rest = "", path.strip("/").split("/")
         for n, part in enumerate(rest):

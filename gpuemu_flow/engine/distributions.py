@@ -14,13 +14,13 @@ _SEPARATORS = re.compile(r"[-_.]+")
 
 
 def normal_name(name: str) -> str:
-    """Return a distribution's name as all its spellings share it."""
+    """Return the normalised name of a distribution, equal for all its spellings."""
     return _SEPARATORS.sub("-", name).lower()
 
 
 @dataclass
 class Looked:
-    """Findings of one look at many files, so that it looks at no folder twice."""
+    """Memory of one scan of many files, so that no folder is read twice."""
 
     sites: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     records: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Distributions:
         self._records: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
 
     def owner(self, path: str, looked: Looked | None = None) -> tuple[str, str] | None:
-        """Return the site folder and normal name of the distribution that lists a file.
+        """Return the site folder and normalised name of the distribution that lists a file.
 
         Parameters
         ----------
@@ -75,7 +75,7 @@ class Distributions:
         return False
 
     def records(self, site: str, name: str) -> list[str]:
-        """Return the RECORD files of a distribution in a site folder; none when it is gone."""
+        """Return the RECORD files of a distribution in a site folder; none if it is gone."""
         return self._site(site).get(name, [])
 
     def _site(self, folder: str) -> dict[str, list[str]]:

@@ -13,7 +13,7 @@ NUMERIC_PACKAGES = ("numpy", "ml_dtypes")
 
 
 def package_version(name: str) -> str:
-    """Installed version of a distribution, empty when it is not installed under that name."""
+    """Return the version of a distribution; empty if none is installed under that name."""
     try:
         return importlib.metadata.version(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -21,7 +21,7 @@ def package_version(name: str) -> str:
 
 
 def cpu_features() -> str:
-    """Digest of the processor's feature flags: numpy's SIMD paths, and so the last bit, follow.
+    """Return a digest of the processor's feature flags, which numpy's SIMD paths depend on.
 
     On Linux the flags of the first core in ``/proc/cpuinfo``; elsewhere the processor's name.
     """
@@ -37,7 +37,7 @@ def cpu_features() -> str:
 
 
 def fingerprint() -> dict[str, str]:
-    """Collect the facts of the machine that every action key of a program's run holds."""
+    """Collect the facts of the machine that belong to every action key of a program's run."""
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "machine": f"{sys.platform} {platform.machine()}",

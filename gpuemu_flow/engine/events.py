@@ -1,4 +1,4 @@
-"""Events of a run, as data for whoever shows it."""
+"""Events of a run, as data for a display."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuemu_flow.tasks.base import Progress
 
 @dataclass(frozen=True)
 class TaskEvent:
-    """A task moved on.
+    """A change of a task's status.
 
     Attributes
     ----------
@@ -24,32 +24,32 @@ class TaskEvent:
 
 
 class Listener(Protocol):
-    """Shows a run while it goes on. Called from several threads."""
+    """Receiver of the events of a run, which come from several threads."""
 
     def on_plan(self, total: int, todo: int) -> None:
-        """`total` tasks are selected, of which `todo` may have to run."""
+        """Called once `total` tasks are selected, of which `todo` may have to run."""
 
     def on_task(self, event: TaskEvent) -> None:
-        """A task moved on."""
+        """Called when the status of a task changes."""
 
     def on_progress(self, progress: Progress) -> None:
-        """A task finished some of its cases."""
+        """Called when a task has finished some of its cases."""
 
     def on_wait(self, holder: str) -> None:
-        """Another run holds the workspace."""
+        """Called when another run holds the workspace; `holder` describes it."""
 
 
 class Quiet:
     """A listener that shows nothing."""
 
     def on_plan(self, total: int, todo: int) -> None:
-        """Ignore."""
+        """Ignore the event."""
 
     def on_task(self, event: TaskEvent) -> None:
-        """Ignore."""
+        """Ignore the event."""
 
     def on_progress(self, progress: Progress) -> None:
-        """Ignore."""
+        """Ignore the event."""
 
     def on_wait(self, holder: str) -> None:
-        """Ignore."""
+        """Ignore the event."""

@@ -1,7 +1,7 @@
-"""Evidence that verdicts rest on, looked at before anything runs and again at the end.
+"""Digests of what verdicts rest on, taken before a run and checked again at its end.
 
-The reference, the configuration and our own code decide what passes. An op that got at one of them
-while it ran would be judged by what it made of it.
+The reference, the configuration and our own code decide what passes. An op that changed one of
+them while it ran would be judged by the changed version.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Evidence:
     def take(
         cls, graph: Graph, todo: Iterable[str], files: FileTable, judge: str, config: Iterable[str]
     ) -> Evidence:
-        """Look at all that the tasks of `todo` will be judged by.
+        """Take the digests of all that the tasks of `todo` will be judged by.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Evidence:
         return cls(judge, {path: table.digest(path) for path in config}, references)
 
     def changed(self, files: FileTable) -> dict[str, Problem]:
-        """Return why the verdict of a comparison does not count, by its task."""
+        """Map each comparison whose verdict does not count to the problem that explains why."""
         common = ""
         if own_code.digest(files) != self.judge:
             common = "gpuemu-flow's own code"
@@ -71,7 +71,7 @@ class Evidence:
             moved = [path for path, digest in sources.items() if files.digest(path) != digest]
             what = common or (moved[0] if moved else "")
             if what:
-                text = f"{task}: {what} changed while the run went on, and judged it"
+                text = f"{task}: {what} changed during the run, and the verdict depends on it"
                 hint = "run again when nothing writes to it"
                 found[task] = Problem(SLUG, text, hint)
         return found

@@ -1,4 +1,4 @@
-"""Digests of workspace files, remembered by what the file system says of them."""
+"""Digests of workspace files, cached under the stamps of the file system."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class FileTable:
         self._checked: set[Path] = set()
 
     def expect_targets(self, prefix: str) -> None:
-        """Treat the paths that begin so as files that tasks wrote into the cache.
+        """Treat paths with this prefix as files that tasks wrote into the cache.
 
         A link is no such file, and neither is one that is larger than any target.
         """
         self._targets = prefix
 
     def digest(self, path: str) -> str:
-        """Return sha256 of a file's content, `ABSENT` when it does not exist or is no file.
+        """Return the sha256 of a file's content, or `ABSENT` if it is no regular file.
 
         Raises
         ------
@@ -89,13 +89,13 @@ class FileTable:
             self._checked.add(folder)
 
     def record(self, path: str, digest: str) -> None:
-        """Remember a digest that the writer of the file computed."""
+        """Store a digest that the writer of the file computed."""
         stamp = stamp_of(self.root / path)
         if stamp is not None:
             self.entries[path] = (stamp, digest)
 
     def refresh(self, paths: Iterable[str]) -> set[str]:
-        """Look at every path again; those whose content differs from what was known."""
+        """Look at every path again, and return those whose content changed."""
         changed = set()
         for path in paths:
             known = self.entries.get(path)

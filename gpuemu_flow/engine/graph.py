@@ -1,4 +1,4 @@
-"""The task graph as data: tasks, who makes and who reads each file, names for groups of tasks."""
+"""The task graph as data: tasks, the writers and readers of files, groups of tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Graph:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Graph:
-        """Rebuild from `to_json`'s form."""
+        """Rebuild from the result of `to_json`."""
         specs = [TaskSpec.from_json(t) for t in data["tasks"]]
         return cls(
             {spec.name: spec for spec in specs},
@@ -58,7 +58,7 @@ class Graph:
         )
 
     def names(self) -> list[str]:
-        """Groups that a person would name: ops, stages and targets, not each stage of each op."""
+        """Return the groups for people: ops, stages and targets, but not each stage of each op."""
         return [
             name
             for name, members in self.groups.items()
@@ -66,7 +66,7 @@ class Graph:
         ]
 
     def readers(self, task: str) -> list[str]:
-        """Return names of the tasks that read `task`'s manifest."""
+        """Return the names of the tasks that read `task`'s manifest."""
         if not self._readers:
             for spec in self.tasks.values():
                 for source in spec.inputs:
@@ -96,7 +96,7 @@ class Graph:
         return found
 
     def select(self, words: Iterable[str], dtypes: Iterable[str] = ()) -> set[str]:
-        """Return tasks that the words of a command line name, without what they depend on.
+        """Return the tasks that the words of a command line name, without their dependencies.
 
         Parameters
         ----------

@@ -16,7 +16,7 @@ MAX_FILES = 10_000
 
 
 def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
-    """The source and all that it includes by name, as far as that lies beside it or on ``-I``.
+    """Return the source and all files that it includes, as far as they lie beside it or on ``-I``.
 
     All ``#include`` lines count, whatever conditions they stand under. The toolkit's own headers
     are not on these paths; the compiler's version stands for them.
@@ -58,7 +58,7 @@ def include_closure(start: Path, flags: Iterable[str], root: Path) -> list[str]:
 
 
 def relative(path: Path, root: Path) -> str:
-    """Return a path as keys and messages show it."""
+    """Return a path in the form of keys and messages: relative to the workspace if inside."""
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
     return path.as_posix()

@@ -1,4 +1,4 @@
-"""Names that a workspace has, read without compiling or running anything: for completion."""
+"""Names of a workspace for completion, read without compiling or running anything."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class KnownNames:
 
     @property
     def ops(self) -> list[str]:
-        """Return names of ops, in the order of the file."""
+        """Return the names of the ops, in the order of the file."""
         return _names(self._tree.get("ops"))
 
     @property
     def kernels(self) -> list[str]:
-        """Return names of kernels, in the order of the file."""
+        """Return the names of the kernels, in the order of the file."""
         return _names(self._tree.get("kernels"))
 
     @property
@@ -50,13 +50,13 @@ class KnownNames:
 
     @property
     def tasks(self) -> list[str]:
-        """Return names of tasks as the last run left them."""
+        """Return the names of the tasks in the last run's graph."""
         known = self._last()
         return list(known.graph.tasks)[:MOST] if known is not None else []
 
     @property
     def failures(self) -> list[str]:
-        """Return ids of recorded failures, newest first."""
+        """Return the ids of recorded failures, newest first."""
         cache = self._cache()
         if not (cache.folder / "failures").is_dir():
             return []
@@ -64,7 +64,7 @@ class KnownNames:
 
     @property
     def baselines(self) -> list[str]:
-        """Return names of stored baselines, newest first."""
+        """Return the names of stored baselines, newest first."""
         return [found.tag for found in BaselineStore(self._cache()).list()]
 
     def _last(self) -> Snapshot | None:

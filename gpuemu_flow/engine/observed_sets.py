@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 
 @dataclass
 class Needed:
-    """Facts besides files that must be unchanged for all sets to hold.
+    """Facts besides file contents that must be unchanged for all sets to be current.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Needed:
         Absolute paths.
     folders : dict of str to Stamp
     links, variables, looks : dict of str to str
-        Where links lead; digests of variables; what can be seen of paths, see `plan.look_of`.
+        Targets of links; digests of variables; kind and mode of paths, see `plan.look_of`.
     """
 
     absent: list[str] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Needed:
 
 @dataclass
 class ObservedSets:
-    """Sets of inputs, each kept once, with the state that they had when their tasks were current.
+    """Sets of inputs, each stored once, with their state when the tasks were current.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class ObservedSets:
     task_sets: dict[str, str] = field(default_factory=dict)
 
     def record(self, task: str, names: Discovered, parts: Mapping[str, str]) -> None:
-        """Remember what a task used, in the state that its key holds."""
+        """Record the inputs of a task, with the states that its key contains."""
         key = digest_json([names.to_json(), dict(parts)])
         self.sets[key] = names, dict(parts)
         self.task_sets[task] = key
@@ -61,14 +61,14 @@ class ObservedSets:
         return ObservedSets({key: self.sets[key] for key in set(kept.values())}, kept)
 
     def names(self, tasks: Iterable[str]) -> Discovered:
-        """Return all that these tasks were seen to use."""
+        """Return all inputs that these tasks were seen to use."""
         found = Discovered()
         for key in {self.task_sets[task] for task in tasks if task in self.task_sets}:
             found |= self.sets[key][0]
         return found
 
     def changed(self, lookup: Discovery) -> set[str]:
-        """Return the tasks of whose inputs one is in another state than when they were recorded."""
+        """Return the tasks with an input whose state differs from the recorded one."""
         with lookup.at_once():
             moved = {
                 key for key, (names, parts) in self.sets.items() if lookup.parts(names) != parts
@@ -76,7 +76,7 @@ class ObservedSets:
         return {task for task, key in self.task_sets.items() if key in moved}
 
     def needed(self, lookup: Discovery) -> Needed:
-        """Collect what the plan must hold besides the files that the lookup has digested."""
+        """Collect the facts that the plan needs besides the files whose digests the lookup took."""
         found = Needed()
         names = self.names(self.task_sets)
         missing = {_first_missing(lookup.path(member)) for member in names.missed}
@@ -108,7 +108,7 @@ class ObservedSets:
         return found
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain JSON, each text once: thousands of programs share most of what they use."""
+        """Return plain JSON, each text once: thousands of programs share most of their inputs."""
         texts: dict[str, int] = {}
 
         def number(text: str) -> int:
@@ -125,12 +125,12 @@ class ObservedSets:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ObservedSets:
-        """Rebuild from `to_json`'s form.
+        """Rebuild from the result of `to_json`.
 
         Raises
         ------
         KeyError, TypeError, ValueError
-            When it is not that.
+            The data have another form.
         """
         texts = data["texts"]
         if not all(isinstance(text, str) for text in texts):

@@ -1,4 +1,4 @@
-"""The digest of our own code that can change a verdict: an upgrade retires what it judged."""
+"""The digest of our own code that can change a verdict: an upgrade makes its results stale."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def _single() -> frozenset[str]:
 
 
 def covers(path: str) -> bool:
-    """Tell whether a file is part of what `digest` is made of."""
+    """Tell whether a file is one of those that `digest` covers."""
     return os.path.dirname(path) in _folders() or path in _single()  # noqa: PTH120 - hot
 
 
 def paths() -> list[str]:
-    """Return the files that `digest` is made of, absolute and sorted."""
+    """Return the files that `digest` covers, absolute and sorted."""
     found = set(_single())
     for folder, name in _folders().items():
         if folder == os.path.realpath(_PACKAGE / name):
@@ -84,7 +84,7 @@ def paths() -> list[str]:
 
 
 def digest(files: FileTable) -> str:
-    """Return one value for all of our code that can change a verdict.
+    """Return a digest of all of our code that can change a verdict.
 
     Parameters
     ----------

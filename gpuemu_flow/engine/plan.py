@@ -1,4 +1,4 @@
-"""The front's file: was everything as it is now when the last run ended clean?
+"""The front's file: it tells whether everything is as it was at the end of the last clean run.
 
 Read before anything heavy is imported, so it is plain text that needs no parser, and only ``os``
 and ``sys`` are used here. It can only ever say "nothing changed"; any doubt means the long way.
@@ -47,7 +47,7 @@ WORKER_DEFAULTS = {
     "MKL_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
 }
-"""What programs are given where the environment says nothing; as in `runners.process`."""
+"""Defaults of variables that the environment leaves unset; the same as in `runners.process`."""
 _FEW = 4
 _BITS = 16
 
@@ -55,7 +55,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def is_of_a_session(name: str) -> bool:
-    """Return True for a variable that does not count as a part of the whole environment.
+    """Return True for a variable that belongs to a session, not to the environment as a whole.
 
     Terminals, editors and logins set these; each session has other values. A program that is
     started is given all of them and hardly ever looks. One that reads such a name in a way that is
@@ -109,7 +109,7 @@ def look_of(path: str, *, size: bool = False) -> str:
 
 
 def identity(environ: Mapping[str, str]) -> str:
-    """Collect the facts of the process that a plan depends on."""
+    """Return the facts of the process that a plan depends on, as one text."""
     values = [__version__, sys.version, sys.executable]
     values += [environ.get(name, "") for name in _VARIABLES]
     return repr(values)
@@ -132,14 +132,14 @@ def render(
     variables: Mapping[str, str] | None = None,
     looks: Mapping[str, str] | None = None,
 ) -> bytes | None:
-    """Return the plan file's content.
+    """Return the content of the plan file.
 
     Parameters
     ----------
     identity_text : str
         `identity` of the run that ends.
     summary : str
-        What to print when nothing changed.
+        Text to print if nothing has changed.
     files : mapping of absolute path to stamp
         (mtime_ns, ctime_ns, size, inode) of every source and manifest.
     absent : iterable of absolute paths
@@ -192,7 +192,7 @@ def render(
 
 
 def up_to_date(plan_path: str, environ: Mapping[str, str]) -> str | None:
-    """The summary to print when the plan holds and nothing changed since; None in any doubt."""
+    """Return the summary to print if the plan is intact and nothing changed; else None."""
     try:
         head, _, body = _read(plan_path).partition(b"\n")
         if head != f"{FORMAT} {_checksum(body)}".encode():
@@ -228,7 +228,7 @@ def _read(plan_path: str) -> bytes:
 
 
 def is_damaged(plan_path: str) -> bool:
-    """Tell whether there is a plan whose bytes are not those that were written."""
+    """Tell whether a plan exists that is not intact."""
     try:
         head, _, body = _read(plan_path).partition(b"\n")
     except OSError:

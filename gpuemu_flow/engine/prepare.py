@@ -1,4 +1,4 @@
-"""Compiled code for commands that run ops outside of ``run``: built when it is not current."""
+"""Build compiled code for commands that run ops outside of ``run``, if it is not current."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _one_at_a_time = threading.Lock()
 
 
 def build_code(workspace: Workspace, spec: TaskSpec, graph: Graph | None = None) -> None:
-    """Build the compiled code that a task of an op runs; nothing for other ops.
+    """Build the compiled code that a task of an op runs; do nothing for other ops.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Lines of findings as they are now: a comment moves them, and runs no op again."""
+"""Correct the lines of findings after an edited comment, which makes no op run again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Lines = Mapping[int, tuple[str, int]]
 
 
 class Relocator:
-    """Gives findings in compiled kernels the lines of the source as it was last built.
+    """Gives findings in compiled kernels the lines of the source as last built.
 
     Parameters
     ----------

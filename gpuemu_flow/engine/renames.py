@@ -1,4 +1,4 @@
-"""Ops that were given another name: their results are taken over, and nothing runs."""
+"""Ops that were renamed: their results are taken over, and nothing runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _names(graph: Graph) -> set[str]:
 
 
 def renamed_tasks(old: Graph, new: Graph) -> dict[str, TaskSpec]:
-    """Return the tasks of ops that nothing but the name tells from an op that is gone.
+    """Match each new op that differs from a removed one in nothing but its name.
 
     Returns
     -------
@@ -73,8 +73,8 @@ def take_over(
 ) -> None:
     """Copy manifests and records from the tasks' former names, and rename the op's failures.
 
-    Nothing is believed that would not be believed of the former task: whether a record still
-    holds is found out as for every task, by its key.
+    A copied record counts no more than the former task's: as for every task, its key decides
+    whether it is still valid.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def take_over(
         Of a run that holds the lock.
     states : TaskStates
     observed : ObservedSets
-        Told what the tasks were seen to use.
+        Gets the inputs that the tasks were seen to use.
     """
     ops: dict[str, str] = {}
     for name, former in renamed.items():

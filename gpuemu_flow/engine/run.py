@@ -1,4 +1,4 @@
-"""Running the tasks that must run: doit's control and thread runner, our states and workers."""
+"""Run tasks: doit's control and thread runner on our states and workers."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class Execution:
     status : dict of name to str
         ``current``, ``ran``, ``restored`` (the action only read the action cache), ``failed``.
     problems : list of Problem
-        Why tasks failed.
+        Reasons why tasks failed.
     values : dict of name to JSON
-        What their actions reported.
+        Values that their actions reported.
     interrupted : bool
         The run was ended by a signal.
     broken : dict of name to tuple of Problem
@@ -232,7 +232,7 @@ class Executor:
         self._runner: _Runner | None = None
 
     def run(self, names: set[str]) -> Execution:
-        """Run those of `names` that are not current, in the order that their inputs demand.
+        """Run those of `names` that are not current, in dependency order.
 
         Tasks whose own key turns out unchanged, because the stage before them gave the same
         output again, are not run.
@@ -339,7 +339,7 @@ class Executor:
         ).code == parts.code and not self._context.inputs.moved(names, begun)
 
     def interrupt(self) -> None:
-        """End what runs and start nothing more; from any thread."""
+        """Stop running tasks and start no more; may be called from any thread."""
         self._context.cancel.set()
         if self._runner is not None:
             self._runner.stop()

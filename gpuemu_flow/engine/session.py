@@ -1,4 +1,4 @@
-"""One run: select tasks, look which are stale, execute them, keep what is now known."""
+"""One run: select tasks, find the stale ones, execute them, store the new state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RunOutcome:
 
     @property
     def executed(self) -> list[str]:
-        """Return tasks whose action really ran, in graph order."""
+        """Return the tasks whose action really ran, in graph order."""
         return [name for name in self.graph.tasks if self.status.get(name) == "ran"]
 
     def ordered_status(self) -> dict[str, str]:
@@ -99,7 +99,7 @@ class RunOutcome:
 
     @property
     def everything(self) -> bool:
-        """Tell whether nothing was left out of the selection."""
+        """Tell whether the selection contains all tasks."""
         return not self.options.words and not self.options.dtypes
 
     def all_current(self, workspace: Workspace) -> bool:

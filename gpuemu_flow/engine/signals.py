@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event, so that whatever runs ends in good order."""
+"""SIGINT and SIGTERM as an event, so that a run can end in an orderly way."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 WAKE_SECONDS = 0.2
-"""How long the main thread may sleep at a stretch.
+"""Longest uninterrupted sleep of the main thread.
 
 Python runs a signal's handler between two of the main thread's instructions; a signal that comes
 after the last of them and before the system's wait does not end that wait."""

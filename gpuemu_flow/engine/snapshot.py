@@ -1,4 +1,4 @@
-"""The last run's snapshot: the compiled graph and the digests of all files that it knew."""
+"""The last run's snapshot: the compiled graph and the digests of all files it knew."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: Json) -> Settings:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         warnings = tuple(Problem(**problem) for problem in data["warnings"])
         return cls(**{**data, "warnings": warnings})
 
@@ -143,7 +143,7 @@ class Basis:
 
     @classmethod
     def from_json(cls, data: Json) -> Basis:
-        """Rebuild from `to_json`'s form; another raises KeyError or TypeError."""
+        """Rebuild from `to_json`'s result; raise KeyError or TypeError otherwise."""
         kernels = None if data["kernels"] is None else KernelBasis(**data["kernels"])
         return cls(**{**data, "kernels": kernels})
 
@@ -162,7 +162,7 @@ class Snapshot:
         Tasks that were current when the snapshot was taken; they still are if no file that they
         read or write changed.
     observed : ObservedSets
-        What the tasks' programs were seen to use.
+        Inputs that the tasks' programs were seen to use.
     """
 
     graph: Graph
@@ -192,7 +192,7 @@ def save(path: Path, snapshot: Snapshot) -> None:
 def load(
     path: Path, root: Path, set_aside: Callable[[Path, str], None] = lambda *_: None
 ) -> Snapshot | None:
-    """Read a snapshot; None when there is none, or it is damaged or of another version.
+    """Read a snapshot; None if there is none, or it is damaged or of another version.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Workspace files that a script runs: its imports, followed without running anything."""
+"""Workspace files that a script runs, found by following its imports without running it."""
 
 from __future__ import annotations
 
@@ -73,29 +73,29 @@ class SourceIndex:
         return closure
 
     def imports_digest(self, path: Path) -> str:
-        """Return one value for all that a file imports: while it stays, so does every closure."""
+        """Return a digest of all imports of a file; while it is equal, so is every closure."""
         return digest_json(sorted(self._imports(path)))
 
     def content_digest(self, path: Path) -> str:
-        """Return sha256 of the bytes that the imports were read from; empty when there are none."""
+        """Return the sha256 of the bytes that the imports were read from; empty if none were."""
         self._imports(path)
         return self._contents[path]
 
     @property
     def absent(self) -> list[str]:
-        """Return files and folders that an import would have found first, had they been there.
+        """Return the files and folders that an import would have found first, had they existed.
 
         When one of them appears, the same import may mean another module.
         """
         return sorted(self.relative(path) for path in self._absent)
 
     def module_file(self, name: str) -> Path | None:
-        """The workspace file that ``import name`` would run, or None when it is not local."""
+        """Return the workspace file that ``import name`` would run; None for other modules."""
         found = self._module_files(self.root, name)
         return found[-1] if found else None
 
     def relative(self, path: Path) -> str:
-        """Return a path without the place of the workspace, where it lies inside."""
+        """Return a path relative to the workspace if it lies inside, else unchanged."""
         if path.is_relative_to(self.root):
             return path.relative_to(self.root).as_posix()
         return path.as_posix()

@@ -55,7 +55,7 @@ class TaskRecord:
 
     @classmethod
     def from_json(cls, data: Json) -> TaskRecord | None:
-        """Rebuild from `to_json`'s form; None when it is not that, or of another version."""
+        """Rebuild from the result of `to_json`; None when it is not that, or of another version."""
         if not isinstance(data, dict) or data.get("version") != RECORD_VERSION:
             return None
         try:
@@ -92,7 +92,7 @@ class TaskStates:
     environment : mapping
         The machine's fingerprint.
     triggers : iterable of str
-        Which parts of a key may make a task run: ``code``, ``params``, ``input``, ``env``.
+        Parts of a key that may make a task run: ``code``, ``params``, ``input``, ``env``.
     inputs : Lookup, optional
         States of what programs were seen to use.
     """
@@ -129,7 +129,7 @@ class TaskStates:
         return replace(static, observed=self._inputs.parts(record.discovered))
 
     def static_parts(self, spec: TaskSpec) -> KeyParts:
-        """Return the parts that are known without what its program was seen to use."""
+        """Return the parts that are known without the observed inputs of its program."""
         runs_program = bool(spec.sources or spec.packages)
         return KeyParts(
             stage=f"{spec.stage}/{spec.version}",
@@ -140,7 +140,7 @@ class TaskStates:
         )
 
     def packages(self, spec: TaskSpec) -> dict[str, str]:
-        """Return versions, now, of the packages that a task's sources import."""
+        """Return the present versions of the packages that a task's sources import."""
         versions = ((name, self._version(name)) for name in spec.packages)
         return {name: version for name, version in versions if version}
 
@@ -154,7 +154,7 @@ class TaskStates:
         return TaskRecord.from_json(self._cache.state.get(f"task:{name}"))
 
     def reasons(self, spec: TaskSpec, parts: KeyParts) -> list[BuildReason]:
-        """Say why `spec` must run; nothing when it is current."""
+        """Return the reasons why `spec` must run; empty if it is current."""
         record = self.record(spec.name)
         if record is None:
             return [BuildReason("state", old="never finished")]
@@ -187,7 +187,7 @@ class TaskStates:
         self._cache.state.put(f"task:{spec.name}", record.to_json())
 
     def restore(self, spec: TaskSpec, record: TaskRecord) -> None:
-        """Store the record of a task that had another name as that of `spec`."""
+        """Store the record of a renamed task as that of `spec`."""
         self._files.record(self.manifest(spec.target), record.digest)
         self._cache.state.put(f"task:{spec.name}", record.to_json())
 
@@ -196,14 +196,14 @@ class TaskStates:
         self._cache.state.delete(f"task:{name}")
 
     def save_broken(self, spec: TaskSpec, problems: Iterable[Problem]) -> None:
-        """Record that a task made nothing, so that no report shows an older result in its place."""
+        """Record that a task failed to make its target, so that no report shows an older result."""
         self.forget(spec.name)
         said = [asdict(problem) for problem in problems]
         found = {"version": RECORD_VERSION, "key": self.parts(spec).key(), "problems": said}
         self._cache.state.put(f"broken:{spec.name}", found)
 
     def broken(self, spec: TaskSpec) -> list[Problem] | None:
-        """Return the problems of a task that made nothing, if they still hold; None if unknown."""
+        """Return the problems of a task that failed, if they still hold; None if unknown."""
         if self.record(spec.name) is not None:
             return None
         found = self._cache.state.get(f"broken:{spec.name}")
@@ -217,7 +217,7 @@ class TaskStates:
             return []
 
     def moved(self, spec: TaskSpec) -> bool:
-        """Tell whether what a task is about changed since its record, or it has none.
+        """Tell whether the key of a task changed since its record, or it has none.
 
         A record of cases that ended in an error is tried again, but it is not out of date.
         """
@@ -230,7 +230,7 @@ class TaskStates:
         return not kinds.isdisjoint({*self._triggers, "stage"}) or digest != record.digest
 
     def environment_digest(self) -> str:
-        """Return one name for the whole environment."""
+        """Return a digest of the whole environment."""
         return digest_json(self._environment)
 
 

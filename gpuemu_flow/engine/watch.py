@@ -41,7 +41,7 @@ class FileWatch:
     root : Path
         The workspace.
     anything : bool
-        Whether every new name in a folder counts. Only sources do while the configuration is fine:
+        True if every new name in a folder counts. Only sources do while the configuration is fine:
         programs may write files, and must not set off the next run by it.
     """
 
@@ -63,14 +63,17 @@ class FileWatch:
         return frozenset(f for f in all_folders if os.path.isdir(f))  # noqa: PTH112
 
     def refresh(self) -> None:
-        """Take what is there now as known. Before a run, so that nothing saved later is missed."""
+        """Record the present state as known.
+
+        Before a run, so that nothing saved later is missed.
+        """
         self._files = {path: stamp_of(path) for path in self._files}
         self._folders = {folder: _look_into(folder) for folder in self._folders}
         self._globs = {pattern: glob_files(self.root, pattern) for pattern in self._globs}
         self._shown = {(kind, path): SHOWN[kind](path) for kind, path in self._shown}
 
     def follow(self, workspace: Workspace, tasks: Iterable[str]) -> None:
-        """Watch what decides the given tasks; what was watched already keeps its known state.
+        """Watch the inputs of the given tasks; those watched already keep their known state.
 
         To be called again after a run, which may have seen programs use more.
         """
@@ -87,7 +90,7 @@ class FileWatch:
         self._follow_folders()
 
     def follow_config(self, path: Path) -> None:
-        """Watch a configuration that cannot be used, and all that may fix it."""
+        """Watch an invalid configuration, and all files that may fix it."""
         self.anything = True
         self._follow_folders()
         inside = (f"{f}/{n}" for f, (_, names) in self._folders.items() for n in sorted(names))
@@ -101,7 +104,7 @@ class FileWatch:
         self._folders = {f: known[f] if f in known else _look_into(f) for f in folders}
 
     def saved(self) -> set[str]:
-        """Return paths that changed, came or went since `refresh`, relative to the workspace."""
+        """Return the paths that changed, appeared or vanished since `refresh`."""
         found = {path for path, known in self._files.items() if stamp_of(path) != known}
         found |= {path for (kind, path), seen in self._shown.items() if SHOWN[kind](path) != seen}
         moved: dict[str, tuple[Stamp | None, frozenset[str]]] = {}
@@ -192,22 +195,22 @@ def _is_environment(folder: str) -> bool:
 
 
 class Alarm(Protocol):
-    """Ends a wait when something may have been saved."""
+    """A wait that ends when something may have been saved."""
 
     def wait(self, folders: frozenset[str]) -> None:
         """Return after an event in one of `folders`, or after a while."""
 
 
 class Polling:
-    """Looks again and again; works everywhere."""
+    """Alarm that polls; works everywhere."""
 
     def wait(self, folders: frozenset[str]) -> None:
-        """Wait `POLL_S`."""
+        """Sleep for `POLL_S`."""
         time.sleep(POLL_S)
 
 
 class Events:
-    """The operating system's events, by watchfiles; polling once they cannot be had."""
+    """Alarm by the operating system's events (watchfiles); polls once they are unavailable."""
 
     def __init__(self) -> None:
         self._folders: frozenset[str] = frozenset()
@@ -237,7 +240,7 @@ class Events:
             time.sleep(POLL_S)
 
     def close(self) -> None:
-        """Give the operating system its watches back."""
+        """Release the watches of the operating system."""
         events, self._events = self._events, None
         if events is not None and hasattr(events, "close"):
             events.close()
@@ -245,7 +248,7 @@ class Events:
 
 @contextmanager
 def open_alarm(*, poll: bool) -> Iterator[Alarm]:
-    """Yield `Events` where watchfiles is installed and not refused, else `Polling`."""
+    """Yield `Events` if watchfiles is installed and wanted, else `Polling`."""
     from importlib.util import find_spec  # noqa: PLC0415
 
     if poll or find_spec("watchfiles") is None:
@@ -256,7 +259,7 @@ def open_alarm(*, poll: bool) -> Iterator[Alarm]:
 
 
 def wait_for_save(files: FileWatch, alarm: Alarm) -> set[str]:
-    """Wait until something watched is saved and has come to rest, and return its paths."""
+    """Wait until something watched is saved and no longer changing; return its paths."""
     found = files.saved()
     while not found:
         alarm.wait(files.folders)

@@ -1,4 +1,4 @@
-"""A workspace as of now: its graph, compiled only when needed, and which tasks may be stale."""
+"""A workspace as of now: its graph, compiled only when needed, and the tasks that may be stale."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Workspace:
     Parameters
     ----------
     start : Path or None
-        Where the search for a configuration begins; None for the current folder.
+        Folder where the search for a configuration begins; None for the current one.
     overrides : Overrides or None
     environ : mapping
 
@@ -119,13 +119,13 @@ class Workspace:
 
     @property
     def config(self) -> Config:
-        """Return the configuration, parsed when first asked for."""
+        """Return the configuration, parsed on first use."""
         if self._config is None:
             self._config = load_config(self.config_path, environ=self._environ)
         return self._config
 
     def states(self, triggers: Iterable[str] = TRIGGERS) -> TaskStates:
-        """Return states and keys of the tasks."""
+        """Return the states and keys of the tasks."""
         return TaskStates(self.cache, self.snapshot.files, self.environment, triggers, self.inputs)
 
     @cached_property
@@ -142,13 +142,13 @@ class Workspace:
         )
 
     def take_over_renamed(self) -> None:
-        """Give ops that were renamed since the last run their results; under the run lock."""
+        """Take over the results of ops renamed since the last run; call under the run lock."""
         if self._renamed:
             states, observed = self.states(), self.snapshot.observed
             take_over(self._renamed, self.graph, self.cache, states, observed)
 
     def stale(self, names: set[str], triggers: Iterable[str] = TRIGGERS) -> set[str]:
-        """Return those of `names` that may have to run: changed themselves, or downstream of one.
+        """Return those of `names` that may have to run: changed, or downstream of a change.
 
         Only tasks that read or write a changed file, or were not current before, are looked at.
         """
@@ -173,11 +173,11 @@ class Workspace:
         return self.graph.downstream(moved) & names
 
     def watch(self, stamps: Mapping[str, Stamp | None]) -> None:
-        """Files that the report depends on and no task reads, as they were before it was made."""
+        """Add files that the report depends on and no task reads, with their earlier stamps."""
         self.watched.update(stamps)
 
     def save(self, current: set[str]) -> None:
-        """Keep the snapshot, with the tasks now known to be current."""
+        """Store the snapshot, with the tasks now known to be current."""
         self.snapshot.current = current
         # With [cache] dir there are two folders, and both ignore themselves.
         if self.cache.folder != self._snapshot_path.parent:
@@ -185,10 +185,11 @@ class Workspace:
         snapshot.save(self._snapshot_path, self.snapshot)
 
     def save_plan(self, summary: str) -> None:
-        """Let the next plain ``run`` answer at once while nothing changes.
+        """Store the plan by which the next plain ``run`` answers at once if nothing changed.
 
-        Only for a workspace whose tasks are all current and whose results are all fine. Without a
-        whole fence there is none: what lacks it is not to be answered where the system has it.
+        Only for a workspace whose tasks are all current and whose results all passed. None is
+        stored if the sandbox lacks a part: results without it must not be reused on a system
+        that has it.
         """
         if lacks(self.snapshot.basis.sandbox):
             return
@@ -241,7 +242,7 @@ class Workspace:
             PrivateFolder(self._plan_path.parent).write(self._plan_path, content)
 
     def drop_plan(self) -> None:
-        """The next plain ``run`` must look for itself."""
+        """Delete the plan, so that the next plain ``run`` checks everything itself."""
         PrivateFolder(self._plan_path.parent).remove(self._plan_path)
 
     def _settle(self, stamps: Iterable[plan.Stamp]) -> None:

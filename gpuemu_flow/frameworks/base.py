@@ -50,13 +50,13 @@ def require(package: str, extra: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CheckOutcome(Record):
-    """The result of a check; it counts as true when it passed, and is a mapping, too.
+    """The result of a check, also as a mapping; true if the check passed.
 
     Attributes
     ----------
     passed : bool
     message : str
-        Why it failed; what was looked at when it passed.
+        Reason for a failure; for a pass, a description of the check.
     max_diff : float
         Largest absolute difference seen.
     details : dict
@@ -75,20 +75,20 @@ class CheckOutcome(Record):
 
 
 def demand(outcome: CheckOutcome, what: str) -> None:
-    """ValidationError unless the check passed."""
+    """Raise ValidationError unless the check passed."""
     if not outcome.passed:
         raise ValidationError(f"{what}: {outcome.message}", outcome)
 
 
 def named(inputs: Inputs) -> dict[str, Any]:
-    """Return inputs by name; those of a sequence are called by their position: ``0``, ``1``, …"""
+    """Return the inputs by name; those of a sequence are named by position: ``0``, ``1``, …"""
     if isinstance(inputs, Mapping):
         return dict(inputs)
     return {str(position): value for position, value in enumerate(inputs)}
 
 
 def caller(function: Callable[..., Any], inputs: Inputs) -> Callable[[Mapping[str, Any]], Any]:
-    """Wrap a function, however it takes its inputs, as one of a mapping of tensors.
+    """Wrap a function, whatever its signature, as a function of a mapping of tensors.
 
     A sequence is given in order, and so is a mapping to ``*args``. Else a mapping is given by name
     to parameters of these names or ``**``, or as it is to a single parameter. Python numbers and
@@ -155,7 +155,7 @@ class FrameworkAdapter(ABC):
 
     @property
     def module(self) -> Any:
-        """Return the framework itself; UsageError ``framework-missing``."""
+        """Return the framework's module; UsageError ``framework-missing`` if not installed."""
         return require(self.package, self.extra)
 
     def is_available(self) -> bool:
@@ -168,11 +168,11 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def to_numpy(self, tensor: Any) -> Array:
-        """Return an array on the CPU, off the graph; bfloat16 as ml_dtypes has it."""
+        """Return an array on the CPU, detached from the graph; bfloat16 as in ml_dtypes."""
 
     @abstractmethod
     def from_numpy(self, array: Array, like: Any = None) -> Any:
-        """Return a tensor of its own memory, on the device and of the dtype of `like`.
+        """Copy an array to a tensor on the device and of the dtype of `like`.
 
         `like` may be a tensor, or the name of a dtype.
         """
@@ -183,17 +183,17 @@ class FrameworkAdapter(ABC):
 
     @abstractmethod
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether gradients of it are kept; with `requires`, the tensor with that set."""
+        """Tell whether a tensor keeps gradients, or, given `requires`, set that and return it."""
 
     @abstractmethod
     def compute_gradient(self, *args: Any, **kwargs: Any) -> Any:
-        """Return gradients in the framework's own way; see the adapters."""
+        """Compute gradients in the framework's own way; see the adapters."""
 
     @abstractmethod
     def pullback(
         self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays, names: Sequence[str]
     ) -> tuple[list[Array], Callable[[list[Array]], dict[str, Array]]]:
-        """Return outputs of a function, and its gradients as a function of the outputs' cotangents.
+        """Return the outputs of a function, and a function from their cotangents to its gradients.
 
         Parameters
         ----------
@@ -206,12 +206,12 @@ class FrameworkAdapter(ABC):
         """
 
     def evaluate(self, function: Callable[[Mapping[str, Any]], Any], arrays: Arrays) -> list[Array]:
-        """Return outputs of a function, as arrays."""
+        """Return the outputs of a function, as arrays."""
         tensors = {name: self.from_numpy(array) for name, array in arrays.items()}
         return [self.to_numpy(output) for output in outputs_of(function(tensors))]
 
     def arrays(self, inputs: Inputs) -> dict[str, Array]:
-        """Return tensors among the inputs, by name, as arrays."""
+        """Return the tensors among the inputs, by name, as arrays."""
         return {
             name: self.to_numpy(value)
             for name, value in named(inputs).items()
@@ -220,7 +220,7 @@ class FrameworkAdapter(ABC):
 
 
 def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[bool, float]:
-    """Compare by ``atol + rtol * |expected|``, NaN equal to NaN; also the largest difference."""
+    """Compare by ``atol + rtol * |expected|``, NaN equal to NaN; return the largest error, too."""
     a, e = to_float64(np.asarray(actual)), to_float64(np.asarray(expected))
     if a.shape != e.shape:
         return False, float("inf")
@@ -234,7 +234,7 @@ def close(actual: Array, expected: Array, atol: float, rtol: float) -> tuple[boo
 def agree(
     actual: Sequence[Array], expected: Sequence[Array], atol: float, rtol: float, what: str
 ) -> CheckOutcome:
-    """Return `close` for all outputs of an op, as an outcome."""
+    """Compare all outputs of an op with `close`, and return the outcome."""
     if len(actual) != len(expected):
         return CheckOutcome(False, f"{what}: {len(actual)} outputs instead of {len(expected)}")
     worst = 0.0

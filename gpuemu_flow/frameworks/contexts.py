@@ -65,7 +65,7 @@ class GradientContext(ValidationContext):
 
 
 def dispatch(context: MakeContext, now: RunNow, args: tuple[Any, ...], kwargs: Any) -> Any:
-    """Tell the documented ways of calling apart.
+    """Call `context` or `now`, depending on which of the documented signatures was used.
 
     ``(client, op, inputs)``, ``(op, inputs)`` and ``(op_fn, ref_fn, inputs)``, all arguments by
     keyword as well.

@@ -62,7 +62,7 @@ class FuzzOutcome(Mapping[str, Any]):
 
 
 class CheckFailedError(Exception):
-    """Ends fuzzing that is to stop at the first failure."""
+    """Raised to end fuzzing that stops at the first failure."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ def fuzz_with_checks(
     dtypes: Sequence[str] | None = None,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op with a client, or with `ref_fn` and no daemon; see the frameworks' functions."""
+    """Fuzz an op with a client, or with `ref_fn` and no daemon; see each framework's function."""
     if op is None or (client is None and ref_fn is None):
         raise UsageError(
             Problem("fuzz-arguments", "fuzzing takes an op, and a client or ref_fn to judge it by")

@@ -41,7 +41,7 @@ _context = plain_context(ADAPTER)
 
 
 def validate_jax(*args: Any, **kwargs: Any) -> Any:
-    """Validate what an op gives; arguments as in `pytorch.validate_pytorch`.
+    """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
     Python scalars among the inputs (``"axis": -1``) travel as 0-d tensors. With
     ``check_backward=True`` the gradients put into ``context["grad_inputs"]`` are judged, too.
@@ -90,7 +90,7 @@ def fuzz_jax_op(
     max_elements: int = 16,
     **options: Any,
 ) -> FuzzOutcome:
-    """Fuzz an op of JAX arrays, and whether it can be mapped, compiled and differentiated.
+    """Fuzz an op of JAX arrays; check that it can be mapped, compiled and differentiated.
 
     Parameters
     ----------

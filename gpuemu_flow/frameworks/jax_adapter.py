@@ -22,13 +22,13 @@ from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, numpy_dtype
 
 
 class JAXAdapter(FrameworkAdapter):
-    """Arrays of JAX; float64 is switched on for what is computed here, and only for that."""
+    """Adapter of JAX; it enables float64 for its own computations only."""
 
     name = package = extra = "jax"
 
     @contextmanager
     def wide(self) -> Iterator[None]:
-        """64-bit types are kept, as checks in float64 need."""
+        """Enable 64-bit types while inside, for checks in float64."""
         jax = self.module
         before = bool(jax.config.jax_enable_x64)
         jax.config.update("jax_enable_x64", True)
@@ -53,7 +53,7 @@ class JAXAdapter(FrameworkAdapter):
         return str(tensor.dtype)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether a tensor is of a float dtype: JAX differentiates by any such."""
+        """Tell whether a tensor has a float dtype, all of which JAX differentiates by."""
         if requires is not None:
             return tensor
         return dtype_name(np.asarray(tensor).dtype) in FLOAT_LIMITS

@@ -1,4 +1,4 @@
-"""JAX: whether an op can be compiled, mapped, spread over devices and differentiated."""
+"""JAX: check that an op can be compiled, mapped, spread over devices and differentiated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpuemu_flow.frameworks.jax_adapter import ADAPTER
 
 
 def tensors_of(inputs: Inputs) -> dict[str, Any]:
-    """Return inputs as JAX arrays; Python scalars stay what they are."""
+    """Return the inputs as JAX arrays; leave Python scalars as they are."""
     jnp = ADAPTER.module.numpy
     return {
         name: value if isinstance(value, (bool, int, float, str)) else jnp.asarray(value)
@@ -44,7 +44,7 @@ def _arrays_of(returned: Any) -> list[Array]:
 def check_jit_safe(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
 ) -> CheckOutcome:
-    """Tell whether an op can be compiled, and then gives what it gives uncompiled."""
+    """Check that a compiled op gives the same as the uncompiled one."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
     static = {name: v for name, v in tensors.items() if isinstance(v, (bool, int, float, str))}
@@ -69,7 +69,7 @@ def check_vmap_compatible(
     rtol: float = 1e-5,
     atol: float = 1e-5,
 ) -> CheckOutcome:
-    """Tell whether `jax.vmap` over an axis of all inputs gives what one call per element gives."""
+    """Check that `jax.vmap` over an axis of all inputs gives the same as one call per element."""
     jax = ADAPTER.module
     tensors = tensors_of(inputs)
     mapped = {n: v for n, v in tensors.items() if getattr(v, "ndim", 0) > batch_axis}
@@ -108,7 +108,7 @@ def check_pmap_compatible(
     *,
     num_devices: int | None = None,
 ) -> CheckOutcome:
-    """Tell whether `jax.pmap` of an op runs, and each device gives what one call gives.
+    """Check that `jax.pmap` of an op runs, and that each device gives the same as one call.
 
     All devices that there are take part, or `num_devices` of them; the CPU counts as one unless
     ``--xla_force_host_platform_device_count`` says otherwise.
@@ -144,7 +144,7 @@ def check_grad_safe(
     atol: float = ATOL,
     rtol: float = RTOL,
 ) -> CheckOutcome:
-    """Tell whether the gradients are finite and, with `eps`, agree with central differences."""
+    """Check that the gradients are finite and, with `eps`, agree with central differences."""
     places = [argnums] if isinstance(argnums, int) else list(argnums)
 
     def check() -> CheckOutcome:

@@ -1,4 +1,4 @@
-"""Validation in this process, without a daemon: the same comparison, as a client's result."""
+"""Validation in this process, without a daemon: the same comparison, with a client's result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def reference_of(
     function: Callable[..., Any] | Versions,
     call: Callable[[Callable[..., Any], Arrays], Any],
 ) -> Reference:
-    """Return a function as `compare` asks it again; `call` hands arrays over to a version of it."""
+    """Wrap a function as a `Reference`; `call` passes arrays to a version of it."""
     return Reference(function, lambda version, arrays: outputs_by_name(call(version, arrays)))
 
 
@@ -61,7 +61,7 @@ def compare(
     reference: Reference | None = None,
     precision: str = TENSOR_CORE,
 ) -> ValidationResult:
-    """Judge what an op returned by what its reference returned.
+    """Judge the outputs of an op by those of its reference.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def compare(
         Instead of the tolerance that follows from the reference; where it cannot be asked again,
         of the documented one of the output's dtype.
     found : tuple of Failure
-        What else is wrong with the output.
+        Further errors of the output.
     raise_on_failure : bool
     reference : Reference, optional
         Gives what `expected` is on inputs as float64 arrays; see `reference_of`.
     precision : str
-        What a right op may round on the way where the tolerance follows from the reference.
+        Values that a right op may round if the tolerance follows from the reference.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def as_result(
     found: tuple[Failure, ...] = (),
     seconds: float = 0.0,
 ) -> ValidationResult:
-    """Return a comparison as the daemon would have answered it."""
+    """Return a comparison in the form of the daemon's answer."""
     failures = (*found, *checked.failures)
     verdict = checked.verdict
     if found and verdict in (Verdict.PASSED, Verdict.INCONCLUSIVE):

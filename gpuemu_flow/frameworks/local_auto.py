@@ -27,7 +27,7 @@ _ROUNDING = threading.RLock()  # what a shadow rounds to is a setting of the who
 
 
 class Reference:
-    """A reference in this process, which can be asked for its outputs again.
+    """A reference in this process, which can be evaluated again.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Reference:
 
 
 def checked_precision(precision: str | None) -> str | None:
-    """The word itself; UsageError ``validate-arguments`` where it is none of `PRECISIONS`."""
+    """Return the precision; raise UsageError ``validate-arguments`` if not in `PRECISIONS`."""
     if precision is None or precision in PRECISIONS:
         return precision
     raise UsageError(
@@ -86,7 +86,7 @@ def local_envelope(
     seed: int,
     precision: str,
 ) -> Envelope:
-    """Measure the error that the reference allows for, by calling it again; also its shadows.
+    """Measure the error that the reference allows for, by evaluating it again.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def local_envelope(
     seed : int
         Decides how inputs are moved.
     precision : str
-        What a right op may round on the way; one of `PRECISIONS`.
+        Values that a right op may round on the way; one of `PRECISIONS`.
     """
     plain = [_plain(inputs, seed)]
     exact = is_exact_op(reference, plain)

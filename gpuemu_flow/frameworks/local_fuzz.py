@@ -19,14 +19,14 @@ from gpuemu_flow.verdicts import Elements, decide
 
 
 class FuzzCase(Protocol):
-    """A case as `fuzzing.TestCase` has it."""
+    """A case in the form of `fuzzing.TestCase`."""
 
     @property
     def seed(self) -> int:
-        """Return names the case."""
+        """Return the seed that identifies the case."""
 
     def tensors(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return its inputs as arrays."""
+        """Return the case's inputs as arrays."""
 
 
 def fuzz_locally(
@@ -53,7 +53,7 @@ def fuzz_locally(
     names : sequence of str
         Of the op's inputs.
     precision : str
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     convert : callable, optional
         From an array to what the op takes; arrays by default.
@@ -150,5 +150,5 @@ def _finite_only(outputs: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[
 
 
 def widened(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return float arrays in float64, the others as they are."""
+    """Return the inputs with float arrays converted to float64."""
     return {n: to_float64(a) if a.dtype.kind not in "iub" else a for n, a in inputs.items()}

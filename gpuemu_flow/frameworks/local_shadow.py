@@ -25,7 +25,7 @@ _MAX_DEPTH = 50
 
 
 class Versions:
-    """A function, and what became of it in float32 or with rounding on the way; made when asked.
+    """A function and its versions in float32 or with intermediate rounding, made on demand.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Versions:
         self._rewritten: dict[str, bool] = {PLAIN: False}
 
     def rewritten(self, name: str) -> bool:
-        """Tell whether source of that version was found, and had something to change."""
+        """Tell whether source of that version was found and had something to change."""
         self.version(name)
         return self._rewritten[name]
 

@@ -58,7 +58,7 @@ def validate_custom_autograd_function(
     *,
     reference: Callable[..., Any] | None = None,
 ) -> CheckOutcome:
-    """Check a ``torch.autograd.Function``: forward, backward, and backward of a double call.
+    """Check a ``torch.autograd.Function``: its forward pass, and its gradients in float64.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def check_backward(
     atol, rtol : float, optional
         Instead of the tolerance that follows from the reference.
     precision : str
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``.
     """
     arrays = ADAPTER.arrays(inputs)
@@ -139,7 +139,7 @@ _context = plain_context(ADAPTER)
 
 
 def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
-    """Validate what an op gives, and on request its backward pass.
+    """Validate the output of an op and, on request, its backward pass.
 
     ``with validate_pytorch(client, op_name, inputs, check_backward=False) as context`` judges by
     the daemon's reference what the body sets as ``context["output"]``; without a client, one for
@@ -159,7 +159,7 @@ def validate_pytorch(*args: Any, **kwargs: Any) -> Any:
     atol, rtol : float, optional
         Instead of the configured tolerance, or of that which follows from `ref_fn`.
     precision : str, optional
-        What a right op may round on the way, see ``docs/oracle.md``: ``tensor-core``, ``float32``
+        Values that a right op may round, see ``docs/oracle.md``: ``tensor-core``, ``float32``
         or ``input``. By default the configured one; with `ref_fn` it is ``input``, as frameworks
         compute on a CPU.
     raise_on_failure : bool
@@ -217,7 +217,7 @@ def fuzz_pytorch_op(
     ref_fn : callable, optional
         Of numpy arrays, in float64.
     device : str, optional
-        Where the tensors are put; the CPU by default.
+        Device of the tensors; the CPU by default.
     **options
         ``dtypes``, ``op_schema``; without a client ``names``, ``batch_sizes``, ``seq_lengths``,
         ``hidden_dims``.

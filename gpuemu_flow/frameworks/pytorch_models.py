@@ -31,12 +31,12 @@ class ModelContext:
 
     @property
     def passed(self) -> bool:
-        """At least one layer was called, and all of them passed."""
+        """True if at least one layer was called, and all of them passed."""
         return bool(self.results) and all(result.passed for _, result in self.results)
 
     @property
     def failures(self) -> list[tuple[str, ValidationResult]]:
-        """Return calls that did not pass."""
+        """Return the calls that did not pass."""
         return [(name, result) for name, result in self.results if not result.passed]
 
 
@@ -61,7 +61,7 @@ def validate_model(
     ----------
     model : torch.nn.Module
     device : str
-        Where the copies run.
+        Device that the copies run on.
     dtype : str, optional
         Convert the model to this one first, for the time of the body.
     atol, rtol : float, optional

@@ -66,14 +66,14 @@ class TensorFlowAdapter(FrameworkAdapter):
         return str(tensor.dtype.name)
 
     def requires_grad(self, tensor: Any, requires: bool | None = None) -> Any:
-        """Tell whether it is a variable, by which tapes differentiate unasked."""
+        """Tell whether a tensor is a variable, which tapes watch by themselves."""
         tf = self.module
         if requires is None:
             return isinstance(tensor, tf.Variable)
         return tf.Variable(tensor) if requires else tf.convert_to_tensor(tensor)
 
     def compute_gradient(self, tape: Any, output: Any, inputs: Inputs) -> Any:
-        """Return gradients that a tape knows, by name; a list for a sequence of inputs."""
+        """Compute gradients on a tape, by name; a list for a sequence of inputs."""
         values = named(inputs)
         found = tape.gradient(output, list(values.values()))
         return dict(zip(values, found, strict=True)) if isinstance(inputs, Mapping) else found
@@ -134,14 +134,14 @@ def _compiled(
 def check_tf_function_safe(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-6, atol: float = 1e-6
 ) -> CheckOutcome:
-    """Tell whether an op gives the same inside `tf.function`."""
+    """Check that an op gives the same inside `tf.function`."""
     return _compiled("tf.function", op, inputs, atol, rtol)
 
 
 def check_xla_compatible(
     op: Callable[..., Any], inputs: Inputs, rtol: float = 1e-5, atol: float = 1e-5
 ) -> CheckOutcome:
-    """Tell whether an op gives the same when XLA compiles it."""
+    """Check that an op gives the same when XLA compiles it."""
     return _compiled("xla", op, inputs, atol, rtol, jit_compile=True)
 
 
@@ -198,7 +198,7 @@ def _context(
 
 
 def validate_tensorflow(*args: Any, **kwargs: Any) -> Any:
-    """Validate what an op gives; arguments as in `pytorch.validate_pytorch`.
+    """Validate the output of an op; arguments as in `pytorch.validate_pytorch`.
 
     ``check_gradient=True`` judges the gradients, too: those of ``context.tape``, which has watched
     what the body did with ``context.inputs``.
@@ -231,7 +231,7 @@ def check_keras_layer(
     check_training_mode: bool = False,
     **kwargs: Any,
 ) -> CheckOutcome:
-    """Check a Keras layer on an input, by the daemon's reference if `client` and `op_name` say so.
+    """Check a Keras layer on an input, against the daemon's reference if `client` is given.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ class TritonOp:
         return returned
 
     def run(self, *args: Any, seed: int = 0, **kwargs: Any) -> tuple[Any, list[Failure]]:
-        """Call the function, and return also what its kernels did wrong.
+        """Call the function, and return also the violations of its kernels.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class TritonOp:
         seed: int = 0,
         raise_on_failure: bool = True,
     ) -> ValidationResult:
-        """Judge what the function makes of inputs.
+        """Judge the function's output on inputs.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class TritonOp:
             Instead of the tolerance that follows from a reference that is callable, or else of the
             documented one of the output's dtype.
         precision : str
-            What the kernel may round on the way, see ``docs/oracle.md``: ``tensor-core``,
+            Values that the kernel may round, see ``docs/oracle.md``: ``tensor-core``,
             ``float32`` or ``input``.
 
         Raises
@@ -218,5 +218,5 @@ def _copied(value: Any) -> Any:
 
 
 def load(program: Callable[..., Any] | str, *, relative_to: str | Path = ".") -> TritonOp:
-    """A host function as `TritonOp`: ``load("kernels/softmax.py:run", relative_to=__file__)``."""
+    """Load a host function: ``load("kernels/softmax.py:run", relative_to=__file__)``."""
     return TritonOp(program, relative_to=relative_to)

@@ -1,4 +1,4 @@
-"""The cases of a fuzz run, the same for the same seed whoever takes them, and however many."""
+"""The cases of a fuzz run, equal for equal seeds, however many threads take them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuemu_flow.types import Case, Shape
 
 
 class CaseSource:
-    """Hands out numbered cases to several threads one by one, the streams in turns.
+    """Hands out numbered cases to several threads one by one, from the streams in turn.
 
     Parameters
     ----------
     streams : sequence of iterator of Case
         Endless; see `case_stream`.
     iterations : int or None
-        How many cases; None means as many as the time allows.
+        Number of cases; None means as many as the time allows.
     time_limit : float or None
         Seconds from now.
     """
@@ -42,7 +42,7 @@ class CaseSource:
         self._stopped = False
 
     def next(self) -> tuple[int, int, Case] | None:
-        """Return its number, which stream's it is, and the case; None when there are no more."""
+        """Return a case with its number and that of its stream; None if there are no more."""
         with self._lock:
             late = self._deadline is not None and time.monotonic() >= self._deadline
             if self._stopped or late:
@@ -50,7 +50,7 @@ class CaseSource:
             return next(self._cases, None)
 
     def stop(self) -> None:
-        """Hand out no more."""
+        """Stop handing out cases."""
         with self._lock:
             self._stopped = True
 
@@ -69,7 +69,7 @@ def case_stream(
     strategies: Sequence[str] = (),
     layouts: Sequence[str] = (),
 ) -> Iterator[Case]:
-    """Return the endless cases of one op and dtype; several exact shapes take turns.
+    """Yield the endless cases of one op and dtype; several exact shapes take turns.
 
     Parameters
     ----------

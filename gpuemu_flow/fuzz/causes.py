@@ -1,4 +1,4 @@
-"""Causes of the failures of a report: found out by an experiment once, and kept."""
+"""Causes of the failures of a report, found by an experiment once and stored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Judged = tuple[Case, CheckResult]
 
 @dataclass
 class Effort:
-    """The time that a report's experiments may take together, and what it did not suffice for.
+    """The time that a report's experiments may take together, and the ops it did not suffice for.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Effort:
 
     @property
     def over(self) -> bool:
-        """Tell whether another experiment is too much."""
+        """Tell whether there is no time for another experiment."""
         return self.cases <= 0 or time.monotonic() > self.until
 
     def problems(self) -> tuple[Problem, ...]:
@@ -76,18 +76,18 @@ class Effort:
         found = []
         if self.left_out:
             names = ", ".join(sorted(self.left_out))
-            message = f"the causes were not looked for, since those of other ops took long: {names}"
-            hint = "run it again: what was found is kept, and the search goes on"
+            message = f"no causes were searched for, as other ops took too long: {names}"
+            hint = "run again: causes already found are kept, and the search continues"
             found.append(Problem("causes-cut-short", message, hint, warning=True))
         if self.cut:
             names = ", ".join(sorted(self.cut))
-            message = f"the search for a cause was ended by its time limit: {names}"
+            message = f"the search for a cause was stopped by its time limit: {names}"
             found.append(Problem("causes-cut-short", message, warning=True))
         return tuple(found)
 
 
 def family(result: CheckResult) -> str:
-    """Name the family of a failure: wrong values of any kind are one, each way to crash another."""
+    """Return the family of a failure: ``values`` for wrong values of any kind, else its reason."""
     from gpuemu_flow.judging.verdicts import reason  # noqa: PLC0415
 
     first = result.failures[0] if result.failures else None
@@ -97,7 +97,7 @@ def family(result: CheckResult) -> str:
 
 
 def cause_budget(workspace: Workspace, *, confirm: bool = True) -> int:
-    """Return new cases that may be run per op to confirm a cause; 0 for none."""
+    """Return the number of new cases per op that may be run to confirm a cause; 0 for none."""
     return workspace.settings.cause_budget if confirm else 0
 
 
@@ -165,7 +165,7 @@ def causes_of(
     cancel: Event | None = None,
     effort: Effort | None = None,
 ) -> tuple[Cause, ...]:
-    """The causes of one op's failures, stated ones first; empty where nothing is known of them."""
+    """Return the causes of one op's failures, stated ones first; empty if none is known."""
     from gpuemu_flow.cases.cause import Cause  # noqa: PLC0415
     from gpuemu_flow.fuzz.experiment import Budget  # noqa: PLC0415
     from gpuemu_flow.fuzz.subjects import dtypes_of, op_names, op_subject  # noqa: PLC0415

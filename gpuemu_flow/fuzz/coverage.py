@@ -26,7 +26,7 @@ class CoverageReport:
 
 
 def fuzz_coverage(workspace: Workspace) -> Coverage:
-    """Return all that fuzzing has exercised so far."""
+    """Return the coverage of all fuzzing so far."""
     record = workspace.cache.state.get(COVERAGE_KEY)
     try:
         return Coverage.from_json(record) if record is not None else Coverage()
@@ -35,13 +35,13 @@ def fuzz_coverage(workspace: Workspace) -> Coverage:
 
 
 def add_fuzz_coverage(workspace: Workspace, fresh: Coverage) -> None:
-    """Count what one more fuzz run has exercised."""
+    """Add the coverage of one more fuzz run."""
     merged = fuzz_coverage(workspace).merge(fresh)
     workspace.cache.state.put(COVERAGE_KEY, merged.to_json())
 
 
 def measure_coverage(workspace: Workspace, ops: Iterable[str] = ()) -> CoverageReport:
-    """Return op × dtype × shape class × layout × strategy that were really judged, and the gaps.
+    """Measure which op × dtype × shape class × layout × strategy were judged, and the gaps.
 
     Raises
     ------

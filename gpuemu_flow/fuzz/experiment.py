@@ -1,4 +1,4 @@
-"""The experiment behind a stated cause: new cases, drawn and judged to tell causes apart."""
+"""The experiment behind a stated cause: new cases, chosen and judged to tell causes apart."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Try = Callable[[Case], Tried]
 
 
 class Budget:
-    """Cases that may still be run: so many, and fewer where they take long.
+    """Number of cases that may still be run, reduced if they take long.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Budget:
         self._fastest = math.inf
 
     def take(self) -> bool:
-        """Take one case out of the budget, or return False when none is left."""
+        """Take one case out of the budget; return False if none is left."""
         if self.left <= 0 or self.late():
             return False
         if self.used and self._fastest > SECONDS:
@@ -93,13 +93,13 @@ class Budget:
         return True
 
     def late(self) -> bool:
-        """Tell whether the time is over in which all has to be done."""
+        """Tell whether the time limit of the experiment is over."""
         over = time.monotonic() - self._begin > MOST_SECONDS
         self.cut = self.cut or over
         return over
 
     def took(self, seconds: float) -> None:
-        """Learn how long a case took."""
+        """Record the duration of a case."""
         self._fastest = min(self._fastest, seconds)
 
 
@@ -115,7 +115,7 @@ class Experiment:
         Tests relations between the outputs.
     budget : Budget
     failing, passing : sequence of Case
-        What is known so far.
+        Cases judged so far.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Experiment:
         return tried
 
     def cause(self) -> Cause | None:
-        """A cause that new cases confirm: a relation, else a condition; None when none does."""
+        """Find a cause that new cases confirm, a relation or else a condition; None without one."""
         return self._relation() or self._condition()
 
     # Relations
@@ -287,7 +287,7 @@ class Experiment:
         return None
 
     def seen_with(self, most: int = 3) -> list[Cause]:
-        """List features that failing cases have more often, strongest first, one per subject."""
+        """List features more frequent among failing cases, strongest first, one per subject."""
         found: list[Cause] = []
         subjects: set[tuple[str, ...]] = set()
         for belief in beliefs(self._facts, self._fails):

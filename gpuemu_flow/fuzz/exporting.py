@@ -1,4 +1,4 @@
-"""A recorded failure as a pytest file that needs nothing of this tool."""
+"""Export a recorded failure as a pytest file that does not need this tool."""
 
 from __future__ import annotations
 

@@ -58,12 +58,12 @@ class Reproduction:
 
     @property
     def still_fails(self) -> bool:
-        """Tell whether it fails as before, or in another way."""
+        """Tell whether the op fails on the case, in the recorded way or another."""
         return self.result.verdict in BAD
 
     @property
     def exit_code(self) -> int:
-        """1 while it fails, 0 once it passes, 4 where there is no verdict on it."""
+        """Return 1 if it still fails, 0 if it passes, 4 if there is no verdict."""
         if self.still_fails:
             return 1
         return 0 if self.result.verdict is Verdict.PASSED else 4
@@ -96,7 +96,7 @@ class FailureLog:
         inputs : mapping of str to ndarray, optional
             Values in any layout; without them they are made from the case.
         more : mapping, optional
-            What else is known of how the outputs were made.
+            Further facts about how the outputs were made.
         """
         values = inputs
         if values is None:
@@ -116,7 +116,7 @@ class FailureLog:
 
 
 def record_run(workspace: Workspace, report: RunReport) -> list[Problem]:
-    """Record the failing cases that a run judged (not those that it found judged); warnings."""
+    """Record the failing cases that a run itself judged, and return warnings."""
     fresh = [r for r in report.results if r.failures and not r.cached]
     if not fresh:
         return []
@@ -156,7 +156,7 @@ def inputs_dropped(workspace: Workspace) -> list[Problem]:
 
 
 def find_failures(workspace: Workspace, word: str, op: str | None = None) -> list[FailureRecord]:
-    """Failures that a seed or an id names, newest first, those that were shrunk from others last.
+    """Find failures by seed or id, newest first; those shrunk from others come last.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def find_or_make(
     dtype: str | None = None,
     case_text: str | None = None,
 ) -> list[FailureRecord]:
-    """`find_failures`, held to a dtype or a case; made from seed and op where none is recorded."""
+    """Find failures of one dtype or case as `find_failures` does; if none, make one from a seed."""
     wanted = canonical_dtype(dtype) if dtype else None
     try:
         found = find_failures(workspace, word, op)
@@ -227,7 +227,8 @@ def stored_inputs(store: FailureStore, record: FailureRecord) -> dict[str, NDArr
 def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, OpSchema | None]:
     """Return the op as it is configured now, or as it was when the failure was recorded.
 
-    A request may have changed the op's arguments and tolerance: what came of it is judged as then.
+    A request to the daemon may have changed the op's arguments and tolerance: its failure is
+    judged with the recorded ones.
 
     Raises
     ------
@@ -248,7 +249,7 @@ def subject_for(workspace: Workspace, record: FailureRecord) -> tuple[Subject, O
         recorded = Subject.from_json(record.op, Case.from_json(record.case), provenance)
     except (KeyError, TypeError, ValueError, AttributeError):
         message = f"the record of failure {record.id} does not say how {record.op} was run"
-        hint = "`run` and `fuzz` record its failures anew"
+        hint = "run or fuzz the op again: that records its failures anew"
         raise UsageError(Problem("failure-not-runnable", message, hint)) from None
     now = replace(recorded, op=resolved(recorded.op), reference=resolved(recorded.reference))
     return now, schema
@@ -284,7 +285,7 @@ def _not_runnable(record: FailureRecord) -> UsageError:
 def reproduce(
     workspace: Workspace, records: Sequence[FailureRecord], *, cancel: Event | None = None
 ) -> list[Reproduction]:
-    """Run recorded failures again, on their exact inputs, in every setting that may show them.
+    """Run recorded failures again, on their exact inputs, in each setting that may show them.
 
     The plainest setting that shows all that was recorded tells most; where none does, the plainest
     one in which the op fails at all.

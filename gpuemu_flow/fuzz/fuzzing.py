@@ -1,4 +1,4 @@
-"""Fuzzing: many cases of an op, judged as fast as its programs run, every verdict kept."""
+"""Fuzzing: judge many cases of an op as fast as its programs run, and cache every verdict."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class FuzzOptions:
 
 
 def checks_for(number: int) -> Checks:
-    """Everything is watched on the first cases and then now and again; it costs several calls."""
+    """Return all checks for the first cases and now and then, since they take several calls."""
     full = number < FULLY_CHECKED_FIRST or number % FULLY_CHECKED_EVERY == 0
     return FULL_CHECKS if full else PLAIN
 
 
 def expected_key(subject: OpSubject) -> str:
-    """Return the key of all that decides the outputs of an op's reference on a case."""
+    """Return the key of everything that decides the reference's outputs on a case."""
     asked = [subject.subject.dtype, subject.subject.reference_dtype]
     return digest_json([subject.reference_key, *asked])
 
 
 def verdict_key(subject: OpSubject) -> str:
-    """Return the key of all that is known before a run to decide the verdicts on an op."""
+    """Return the key of everything, known before a run, that decides the verdicts on an op."""
     keys = [subject.op_key, subject.reference_key, subject.judge_key]
     return digest_json(["fuzz", VERSION, *keys])
 

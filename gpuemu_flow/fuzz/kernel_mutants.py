@@ -1,4 +1,4 @@
-"""The score of an op that is a compiled kernel: bugs planted in its PTX, found or not."""
+"""Mutation score of an op that is a compiled kernel: bugs planted in its PTX, found or not."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def plant_in_file(program: Program) -> Iterator[PtxMutant]:
 def try_kernel_mutants(
     workspace: Workspace, op: str, cases: dict[str, list[Case]], cancel: Event | None
 ) -> KernelMutation:
-    """Run an op with each bug on its cases, until one of them finds it.
+    """Run an op with each bug on its cases, until one of the cases finds the bug.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Measuring the check itself: what it would miss, what it exercised, what tolerance suggests."""
+"""Measure the check itself: the bugs it would miss, and tolerances from observed errors."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _trivial_results(prepared: Prepared, previous: Arrays | None) -> Iterator[Tr
 def calibrate_op(
     workspace: Workspace, op: str, *, cases: int, cancel: Event | None = None
 ) -> list[Calibration]:
-    """Return tolerances that the errors of the op as it is suggest; it must be one that is trusted.
+    """Suggest tolerances from the errors of the op as it is now, which must be trusted.
 
     Raises
     ------

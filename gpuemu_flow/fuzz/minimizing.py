@@ -1,4 +1,4 @@
-"""A recorded failure made smaller: its op run again and again, the smallest case recorded."""
+"""Shrink a recorded failure by running its op again and again; record the smallest case."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def minimise_failure(
     budget: int,
     cancel: Event | None = None,
 ) -> Minimization:
-    """Shrink a recorded failure by running the op again and again; store and verify the result.
+    """Shrink a recorded failure by running the op again and again; verify and store the result.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A case from the words that a report printed for it, without a record: in a fresh clone."""
+"""Make a case from the words that a report printed for it, without a record: in a fresh clone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _dims(schema: OpSchema, seen: Mapping[str, int]) -> tuple[tuple[str, int], .
 
 
 def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
-    """The case with a seed among those that the workspace's own master seed gives; one at most."""
+    """Return the case with a seed, if the workspace's master seed gives one."""
     cases = iterate_cases(
         subject.schema,
         seed=subject.seed,
@@ -133,7 +133,7 @@ def cases_of_seed(subject: OpSubject, seed: int) -> list[Case]:
 def records_from_words(
     workspace: Workspace, seed: int, op: str, dtype: str | None = None, text: str | None = None
 ) -> list[FailureRecord]:
-    """Records of the cases that a seed and an op name, as if they had been found by ``run`` here.
+    """Make records of the cases with a seed, as if ``run`` had found them here.
 
     Raises
     ------
@@ -169,5 +169,5 @@ def _known(what: str, word: str, known: tuple[str, ...]) -> str:
 
 
 def _bad(reason: str) -> UsageError:
-    hint = "give the line as it was printed"
+    hint = "copy the words after --case from the report"
     return UsageError(Problem("bad-case", f"--case: {reason}", hint))

@@ -49,11 +49,11 @@ class FuzzOutcome:
     cases, cached : int
         Judged ones, and those of them whose verdicts came out of the action cache.
     coverage : Coverage
-        What they exercised.
+        Coverage of these cases.
     worst_margin : float
         Largest finite share of its tolerance that a case which passed has used.
     margins : list of int
-        How many of them used how much: equal buckets from 0 to 1.
+        Numbers of passed cases by share of the tolerance used: equal buckets from 0 to 1.
     passed_classes : Counter of str
         Cases that passed by class of shapes.
     duration_s : float
@@ -61,7 +61,7 @@ class FuzzOutcome:
     timed_out_again : bool
         `MOST_TIMEOUTS` cases in a row timed out.
     tally : Tally
-        How much was compared, and the verdict on all of it.
+        Counts of compared elements, and the verdict on all cases.
     """
 
     def __init__(self, op: str, seed: int) -> None:
@@ -116,16 +116,16 @@ class FuzzOutcome:
 
     @property
     def failures(self) -> list[Judged]:
-        """Return cases that failed or ended in an error, by number."""
+        """Return the cases that failed or ended in an error, by number."""
         return sorted(self._failures, key=attrgetter("number"))
 
     @property
     def passing(self) -> list[Case]:
-        """Return cases that passed, by number; of many an even choice."""
+        """Return the cases that passed, by number; of many, an evenly spaced choice."""
         return [case for _, _, case in sorted(self._sample, key=lambda entry: -entry[1])]
 
     def counted(self) -> Mapping[str, Counter[str]]:
-        """Return cases by dtype, class of shapes, layout and strategy."""
+        """Count the cases by dtype, class of shapes, layout and strategy."""
         return {
             what: self.coverage.by(aspect)
             for what, aspect in (

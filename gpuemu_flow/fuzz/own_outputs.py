@@ -1,4 +1,4 @@
-"""Outputs that this very process computed, judged as ``run`` judges them: without a daemon."""
+"""Outputs that this very process computed, judged as ``run`` judges them, without a daemon."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ class OwnOutputs:
         )
 
     def judge_error(self, op: str, case: Case, error: RunError) -> CheckResult:
-        """Judge a case of which the op gave no outputs, or none that can be judged."""
+        """Judge a case for which the op gave no outputs, or none that can be judged."""
         with self._lock:
             return self._evaluator(self._subject(op, case.dtype, None), None).judge_error(
                 case, error
             )
 
     def raised(self, op: str, case: Case, error: BaseException) -> CheckResult:
-        """Judge a case whose op, or the test about it, raised.
+        """Judge a case whose op, or the test of it, raised.
 
         An error of this package says nothing of the op, and the reference is not asked.
         """
@@ -128,7 +128,7 @@ class OwnOutputs:
         return self.judge_error(op, case, explained)
 
     def output_names(self, op: str, dtype: str) -> tuple[str, ...]:
-        """Return names of an op's outputs, in order; see `output_names`."""
+        """Return the names of an op's outputs, in order; see `output_names`."""
         with self._lock:
             return output_names(self._subject(op, dtype, None))
 
@@ -142,7 +142,7 @@ class OwnOutputs:
         tolerance: tuple[float, float] | None = None,
         more: Mapping[str, Json] | None = None,
     ) -> str:
-        """Keep a failing case, for ``gpuemu-flow failures``; its id, empty when it did not fail."""
+        """Record a failing case for ``gpuemu-flow failures``; return its id, or '' if it passed."""
         if result.verdict not in BAD:
             return ""
         with self._lock:
@@ -200,5 +200,5 @@ class OwnOutputs:
 
 
 def output_names(subject: Subject) -> tuple[str, ...]:
-    """Return names of the outputs; one of the usual name where the schema has none."""
+    """Return the names of the outputs; the usual single name if the schema has none."""
     return subject.reference.output_names or (DEFAULT_OUTPUT,)

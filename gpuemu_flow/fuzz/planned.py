@@ -1,4 +1,4 @@
-"""Cases of an op by number: the sequences of ``run`` and ``fuzz``, planned as far as asked."""
+"""Cases of an op by number, in the sequences of ``run`` and ``fuzz``, planned as far as needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_INDEX = 200_000
 
 @dataclass(frozen=True)
 class CaseSequence:
-    """All that decides the cases of one op and dtype, besides the op's schema.
+    """The settings that decide the cases of one op and dtype, besides the op's schema.
 
     Attributes
     ----------

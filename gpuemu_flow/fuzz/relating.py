@@ -1,4 +1,4 @@
-"""Relations between wrong and right outputs, tested on one case after the other."""
+"""Test relations between wrong and right outputs on one case after the other."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PREFERRED = (
 
 @dataclass(frozen=True)
 class Tried:
-    """One new case, run: whether it failed in the way that is looked into; None: no verdict."""
+    """One new case after its run: whether it failed in the way examined; None: no verdict."""
 
     case: Case
     failed: bool | None
@@ -110,7 +110,7 @@ class Relater:
         Returns
         -------
         bool or None
-            Whether one fits the case; None where none says anything of it.
+            True if one fits the case; None where none says anything of it.
         """
         seen = self._observation(tried)
         if seen is None:
@@ -157,9 +157,9 @@ class Relater:
         return not tried.failed and relation.kind != "swapped-input"
 
     def weigh(self, passing: Sequence[Case]) -> None:
-        """Drop what cases that are known to pass contradict, so that none is run for it.
+        """Drop relations that cases known to pass contradict, without running any.
 
-        An end that is never written is wrong for all sizes but 1.
+        An op that never writes the end of a dim is wrong for every size but 1.
         """
         plain = [
             dict(case.dims)
@@ -176,7 +176,7 @@ class Relater:
         }
 
     def best(self) -> Relation | None:
-        """The plainest of the relations that are left and missed least; None while tiles differ."""
+        """Return the plainest of the remaining relations; None while tile sizes still differ."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
         if best is None or best.kind not in OF_TILES:
             return best

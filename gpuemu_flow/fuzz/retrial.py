@@ -1,4 +1,4 @@
-"""Recorded inputs judged again, in the surroundings that their failure needs."""
+"""Judge recorded inputs again, in the setting that their failure needs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def judge_in(
     evaluator : CaseEvaluator
         In a new process, unless what earlier calls left behind may count.
     case : Case
-        What the inputs stand for, with their shapes and layouts.
+        The case that the inputs belong to, with their shapes and layouts.
     inputs : mapping of str to ndarray
         In their layouts.
     record : FailureRecord
@@ -81,7 +81,7 @@ def recorded_reason(record: FailureRecord) -> str:
 
 
 def shows_all(record: FailureRecord, result: CheckResult) -> bool:
-    """Tell whether a verdict has all that was recorded: its verdict, and each reason for it."""
+    """Tell whether a result has the recorded verdict and every recorded reason for it."""
     recorded = CheckResult.from_json(record.result)
     reasons = {reason(failure) for failure in result.failures}
     wanted = {reason(failure) for failure in recorded.failures}
@@ -91,6 +91,6 @@ def shows_all(record: FailureRecord, result: CheckResult) -> bool:
 
 
 def fails_alike(record: FailureRecord, result: CheckResult) -> bool:
-    """Tell whether a verdict has the recorded failure's own reason among its reasons."""
+    """Tell whether the recorded failure's own reason is among a result's reasons."""
     reasons = {reason(failure) for failure in result.failures}
     return result.verdict.value == record.verdict and recorded_reason(record) in reasons

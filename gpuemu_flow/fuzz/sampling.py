@@ -1,4 +1,4 @@
-"""Cases by which an op's traits are found out when requests bring inputs of their own."""
+"""Cases from which an op's traits are found out if requests bring inputs of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY = 64
 
 
 def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
-    """The cases by which ``run`` finds an op's traits; none where its schema gives no cases."""
+    """Return the cases from which ``run`` finds an op's traits; none if its schema has none."""
     try:
         return op_samples(
             op.schema, seed=seed, dtype=dtype, strategies=op.strategies, layouts=op.layouts
@@ -25,8 +25,10 @@ def own_samples(op: OpConfig, dtype: str, seed: int) -> list[Case]:
 
 
 def stand_for(schema: OpSchema, own: Sequence[Case], case: Case) -> bool:
-    """Tell whether the op's own samples say of a case what it is: its inputs fit the schema, or are
-    too small to say anything themselves."""
+    """Tell whether the op's traits on its own samples hold for a case, too.
+
+    They do if the case's inputs fit the schema, or are too small to show traits of their own.
+    """
     return bool(own) and (fits(schema, case.inputs) or case.numel < TINY)
 
 

@@ -1,4 +1,4 @@
-"""A fuzz command: each op fuzzed, its failures recorded, grouped by cause, and made smaller."""
+"""A fuzz command: fuzz each op, record its failures, group them by cause, and shrink them."""
 
 from __future__ import annotations
 

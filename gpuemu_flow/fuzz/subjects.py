@@ -54,7 +54,7 @@ class OpSubject:
 
 
 def op_names(workspace: Workspace) -> list[str]:
-    """Return ops that can be run, in the order of the configuration."""
+    """Return the ops that can be run, in the order of the configuration."""
     return list(dict.fromkeys(s.subject for s in workspace.graph.tasks.values() if s.stage == "op"))
 
 

@@ -1,4 +1,4 @@
-"""Submissions that still hold: newer code retires what older code gave."""
+"""Submissions that still count: newer code makes the results of older code obsolete."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Run:
 
 
 def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Return results that no newer state of the same code has retired, oldest first.
+    """Return the results that no newer state of the same code has made obsolete, oldest first.
 
-    A state of the code is retired when another state of it began to submit after it had ended.
-    States that submit at the same time, as two checkouts with one origin do, both count. So does
-    what says nothing of its code, until it is forgotten by hand.
+    A state of the code is obsolete once another state began to submit after its last submission.
+    States that submit at the same time, such as two checkouts of one origin, both count.
+    Submissions that do not identify their code count until they are forgotten by hand.
     """
     ordered = sorted(stored, key=lambda one: one.key)
     runs: dict[tuple[str, str], dict[tuple[object, str], _Run]] = defaultdict(dict)
@@ -44,7 +44,7 @@ def of_current_code(stored: Iterable[StoredResult]) -> list[StoredResult]:
 
 
 def newest_of_each(stored: Iterable[StoredResult]) -> list[StoredResult]:
-    """Of each op, dtype, case and code, the newest result.
+    """Return the newest result of each op, dtype, case and code.
 
     The same case by other code is another result: one that passes must not hide one that fails.
     """

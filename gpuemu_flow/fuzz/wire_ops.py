@@ -60,26 +60,27 @@ class Query:
     precision: str = ""
 
     def key(self) -> tuple[object, ...]:
-        """Return a value that is equal for requests that change the op alike."""
+        """Return a value that is equal for requests with the same changes to the op."""
         kwargs = tuple((name, repr(value)) for name, value in sorted(self.kwargs.items()))
         return (self.op, self.dtype, kwargs, self.tolerance, self.input_names, self.precision)
 
 
 class WireInputs:
-    """Inputs that the programs of one op were seen to use while they were warm. Thread-safe.
+    """Inputs that the warm programs of one op were seen to use. Thread-safe.
 
     Parameters
     ----------
     known : KnownInputs
-        Where it is kept for the next process.
+        Storage of the set of inputs for the next process.
     lookup : Lookup
     names : Discovered
-        What was seen before.
+        Inputs that were seen before.
 
     Attributes
     ----------
     begun : int
-        Programs that were loaded since then are as their files were, if none was written to.
+        Time at which observation began: a program loaded later equals its files, unless one of
+        them was written to since.
     parts : dict of str to str
         States of all inputs.
     """
@@ -96,7 +97,7 @@ class WireInputs:
         self.parts = lookup.parts(names)
 
     def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
-        """Add what one program was seen to use so far."""
+        """Add the inputs that one program was seen to use so far."""
         with self._lock:
             names = self.names
             if self._last.get(who) is not seen:
@@ -135,7 +136,7 @@ class WireSubject:
         Digest of what decides a verdict and is known before a program runs: code, configuration,
         environment.
     seen : WireInputs
-        What the programs were seen to use besides.
+        Inputs that the programs were seen to use besides.
     """
 
     subject: Subject
@@ -145,23 +146,23 @@ class WireSubject:
 
     @property
     def judged_by(self) -> str:
-        """Digest of all that decides a verdict beside the case, as far as it is known by now.
+        """Digest of everything but the case that decides a verdict, as far as it is known by now.
 
-        What was judged while an input was written to is nothing's verdict: the input may be as
-        before by now, and the program have seen another.
+        If an input was written to meanwhile, the digest matches no other: the program may have
+        read a content that the input no longer has.
         """
         if self.seen.moved:
             return digest_json([self.base, "moved", self.seen.begun])
         return digest_json([self.base, self.seen.parts])
 
     def learn(self, observed: Mapping[str, Observation]) -> None:
-        """Add what the programs were seen to use, by ``op`` and ``reference``."""
+        """Add the inputs that the programs were seen to use, by ``op`` and ``reference``."""
         for who, seen in observed.items():
             self.seen.learn(who, seen, getattr(self.subject, who).env)
 
     @property
     def output_name(self) -> str:
-        """Name of the output that protocol v1 leaves unnamed."""
+        """Return the name of the output that protocol v1 leaves unnamed."""
         names = self.subject.reference.output_names
         return names[0] if names else DEFAULT_OUTPUT
 
@@ -205,7 +206,7 @@ class Subjects:
         return self._config.op(name)
 
     def judged_by_table(self, name: str) -> bool:
-        """Tell whether an op is judged by the documented table, not by its inputs."""
+        """Tell whether an op is judged by the documented table instead of a measured tolerance."""
         return self._config.op(name).tolerance != "auto"
 
     def make(self, query: Query, case: Case) -> WireSubject:
@@ -214,7 +215,7 @@ class Subjects:
         Parameters
         ----------
         case : Case
-            What is asked about. Where the op's own cases cannot stand for it, the op's traits and
+            The requested case. Where the op's own cases cannot stand for it, the op's traits and
             the dtypes of its outputs are found out on its shapes.
         """
         compiled = self._current(query.op, query.dtype)
@@ -232,14 +233,14 @@ class Subjects:
         return known
 
     def judged_by(self, query: Query) -> str:
-        """See `WireSubject`."""
+        """Return the digest that `WireSubject.judged_by` gives for the subject of a query."""
         compiled = self._current(query.op, query.dtype)
         return digest_json(
             [self._base(query, self._as_queried(query, compiled)), compiled.seen.parts]
         )
 
     def stamps(self, op: str, dtype: str) -> dict[str, Stamp | None]:
-        """The files that `judged_by` depends on, and their state when it was last computed."""
+        """Return the files that `judged_by` depends on, with their stamps at that time."""
         compiled = self._current(op, dtype)
         names, lookup = compiled.seen.names, self._lookup
         paths = [lookup.path(member) for member in (*names.files, *names.missed)]
@@ -402,7 +403,7 @@ def results_folder(config: Config, cache: WorkspaceCache) -> Path:
 def tolerance_of(
     kwargs: dict[str, Json], op: OpConfig
 ) -> tuple[tuple[float, float] | None, dict[str, Json]]:
-    """Take ``atol`` and ``rtol`` out of a request's kwargs, where the op has none of that name.
+    """Take ``atol`` and ``rtol`` out of a request's kwargs, unless the op has arguments so named.
 
     The published client's adapters send them so; upstream hands them to the script, which breaks.
     """
@@ -421,7 +422,7 @@ def tolerance_of(
 
 
 def precision_of(kwargs: Mapping[str, Json], op: OpConfig) -> tuple[str, dict[str, Json]]:
-    """Take ``precision`` out of a request's kwargs, where it is one of ours and not the op's own.
+    """Take ``precision`` out of a request's kwargs, unless the op has an argument so named.
 
     Empty where it is not given, or is the configured one. Any other value is for the reference:
     some have an argument of this name.

@@ -1,4 +1,4 @@
-"""Workflows that ``init --ci`` writes, for GitHub and GitLab, and the one that GitLab includes."""
+"""Workflows that ``init --ci`` writes, for GitHub and GitLab, and the file that GitLab includes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def gitlab(framework: Framework, origin: Origin) -> str:
 
 
 def gitlab_to_include() -> str:
-    """``docs/gitlab-ci.yml``: the same job, with variables for what differs between projects."""
+    """Return ``docs/gitlab-ci.yml``: the same job, with variables for project-specific values."""
     install = _lines(
         "    - ",
         ['python -m pip install $GPUEMU_PACKAGES "$GPUEMU_FLOW"', f"{NEEDS} | xargs -r {PIP}"],

@@ -1,4 +1,4 @@
-"""Frameworks that ops can be written in, their packages, and their part of a new workspace."""
+"""Frameworks that ops can be written in: their packages, and their part of a new workspace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Framework:
     config_name : str
         Value of ``[project] framework``.
     modules : tuple of str
-        What its ops import besides numpy.
+        Modules that its ops import besides numpy.
     install : tuple of str
         Commands that install these for a CPU, without the interpreter's ``-m pip install``.
     extras : tuple of str
@@ -32,7 +32,7 @@ class Framework:
     extras: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
-        """Return modules that its ops need and this interpreter lacks."""
+        """Return the modules that the framework's ops need and this interpreter lacks."""
         return [name for name in self.modules if find_spec(name) is None]
 
 

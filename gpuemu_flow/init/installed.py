@@ -30,14 +30,14 @@ class Origin:
     ----------
     requirement : str
     doubt : str
-        Why a runner may not find it; empty when it will.
+        Reason why a runner may not find it; empty when it will.
     """
 
     requirement: str
     doubt: str = ""
 
     def with_extras(self, extras: Sequence[str]) -> str:
-        """Return the requirement, asking for extras of the package too."""
+        """Return the requirement with extras of the package added."""
         wanted = f"[{','.join(extras)}]" if extras else ""
         return f"{NAME}{wanted}{self.requirement.removeprefix(NAME)}"
 

@@ -16,7 +16,7 @@ from gpuemu_flow.init.installed import NAME
 
 
 def needed_extras(config: Path) -> tuple[str, ...]:
-    """Return the extras without which a part of a workspace would be skipped.
+    """Return the extras that a workspace needs so that no part of it is skipped.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The files of a workspace, from the choices of ``init``."""
+"""Plan the files of a new workspace, from the choices of ``init``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ precommit = [{precommit}]
 
 @dataclass(frozen=True)
 class Op:
-    """One example: its table in ``gpuemu.toml`` and what it is held against."""
+    """One example op: its table in ``gpuemu.toml`` and its reference."""
 
     name: str
     reference: str
@@ -148,7 +148,7 @@ def plan_files(
     ci : str or None
         A key of `CI_FILES`; None leaves the workflow out.
     origin : Origin
-        Where that workflow gets gpuemu-flow from.
+        Source from which that workflow installs gpuemu-flow.
     """
     chosen = OPS if with_examples else OPS[:1]
     planned: dict[str, str] = {}
@@ -169,7 +169,7 @@ def plan_workflow(framework: Framework, ci: str, origin: Origin) -> dict[str, by
 
 
 def framework_of(config: Path) -> str:
-    """Return a key of `FRAMEWORKS` for a workspace: what its configuration names, else numpy.
+    """Return the key of `FRAMEWORKS` that a workspace's configuration names, else ``numpy``.
 
     Raises
     ------
@@ -210,12 +210,12 @@ def _op_table(op: Op, framework: Framework) -> str:
 
 
 def ignored() -> list[str]:
-    """List the files that a workspace makes and nobody wants to commit."""
+    """List the files that a workspace makes and that should not be committed."""
     return [".gpuemu-cache/", "__pycache__/", *(f"/{name}" for name in REPORTS)]
 
 
 def ignore_lines(known: bytes) -> bytes:
-    """Return ``.gitignore`` with what a workspace makes, added to what it says already."""
+    """Add the files of `ignored` that are missing to the content of a ``.gitignore``."""
     present = {line.strip() for line in known.splitlines()}
     missing = [line for name in ignored() if (line := name.encode()) not in present]
     if not missing:
@@ -225,6 +225,6 @@ def ignore_lines(known: bytes) -> bytes:
 
 
 def project_name(folder: Path) -> str:
-    """Return the folder's own name, as far as a name can be made of it."""
+    """Make a project name from the folder's name."""
     printable = "".join(c for c in folder.resolve().name if c.isprintable())
     return printable[:200] or "ops"

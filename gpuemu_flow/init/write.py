@@ -1,4 +1,4 @@
-"""Writing several files into a folder: all of them or none, and nothing over what is there."""
+"""Write several files into a folder: all of them or none, and replace no existing one."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _look(files: Mapping[str, bytes], target: Path, replaceable: Collection[str]
             todo.append(path)
             if path not in replaceable:
                 hint = "--force replaces it; -t writes elsewhere"
-                problems.append(Problem("init-exists", "the file is there already", hint, path))
+                problems.append(Problem("init-exists", "the file exists already", hint, path))
     if problems:
         raise UsageError(*problems[:_SHOWN])
     return todo

@@ -1,4 +1,4 @@
-"""One op and its reference, kept warm, judging case after case: nothing is stored on the way.
+"""Judge case after case of one op with both programs kept warm; nothing is stored.
 
 ``run`` works in stages, so that each can be cached. Fuzzing, reproducing, minimising and the
 daemon judge one case at a time and want it fast: the reference's worker makes the inputs, leaves
@@ -102,14 +102,14 @@ class CaseEvaluator:
         return self._try(case, None, checks)
 
     def judge_arrays(self, case: Case, inputs: Arrays, checks: Checks = PLAIN) -> EvaluatedCase:
-        """Judge given inputs; `case` says which dtype, seed and strategy they stand for.
+        """Judge given inputs; `case` gives the dtype, seed and strategy to judge them by.
 
-        With `decoy` or `guards` among the checks, their shapes and layouts too.
+        If the checks include `decoy` or `guards`, it gives their shapes and layouts, too.
         """
         return self._try(case, inputs, checks)
 
     def judge_all(self, cases: Sequence[Case]) -> Iterator[EvaluatedCase]:
-        """`judge` on one case after the other, with `PLAIN` checks and fewer messages.
+        """Judge one case after the other as `judge` does, with `PLAIN` checks and fewer messages.
 
         A case that something is wrong with is judged again alone. `batch_size` says how many
         cases are to be given.
@@ -244,7 +244,7 @@ class CaseEvaluator:
                 self._expected_cache.keep(case, Path(path), digest)
 
     def prepare(self, case: Case, inputs: Arrays | None = None) -> Prepared:
-        """A case's inputs and what the reference makes of them, to judge outputs that were not run.
+        """Make a case's inputs and the reference's outputs, to judge outputs computed elsewhere.
 
         Parameters
         ----------
@@ -271,7 +271,7 @@ class CaseEvaluator:
         )
 
     def judge_of(self, prepared: Prepared) -> Judge:
-        """A judge in this process, for what needs more of it than verdicts."""
+        """Return a judge in this process, for callers that need more than verdicts."""
         from gpuemu_flow.judging.judge import Judge, OpTraits  # noqa: PLC0415 - else in workers only
 
         samples, known = self.subject.samples, self._setup.facts["nature"]
@@ -279,14 +279,14 @@ class CaseEvaluator:
         return Judge(self.subject.compare, prepared.allowed, samples, self, traits=traits)
 
     def judge_outputs(self, case: Case, inputs: Arrays, actual: Arrays) -> CheckResult:
-        """Judge outputs that someone else computed.
+        """Judge outputs that were computed elsewhere.
 
         Outputs of a dtype that no op can have end in the verdict ``error``.
         """
         return self._judged(PreparedBatch([case], inputs), actual)
 
     def judge_error(self, case: Case, error: RunError) -> CheckResult:
-        """Judge a case whose op, run by someone else, gave no outputs."""
+        """Judge a case for which an op that was run elsewhere gave no outputs."""
         return self._without_op(PreparedBatch([case]), error)
 
     def _without_op(self, about: PreparedBatch, error: RunError) -> CheckResult:
@@ -347,7 +347,7 @@ def open_evaluator(
     *,
     expected_cache: ExpectedStore | None = None,
 ) -> Iterator[CaseEvaluator]:
-    """Warm sessions for one subject; closed on leaving.
+    """Open warm sessions for one subject; close them on leaving.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def open_evaluator(
     subject : Subject
     cancel : threading.Event, optional
     expected_cache : ExpectedStore, optional
-        Where outputs of the reference are kept, when it is slow.
+        Store for the outputs of a slow reference.
     """
     with ExitStack() as stack:
         yield CaseEvaluator(pool, subject, stack, cancel, expected_cache=expected_cache)

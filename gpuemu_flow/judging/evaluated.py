@@ -36,12 +36,12 @@ class EvaluatedCase:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """As they were given to the op, in their layouts."""
+        """Return the inputs as they were given to the op, in their layouts."""
         return materialise(self.case) if self.given is None else self.given
 
     @cached_property
     def expected(self) -> Arrays:
-        """Return the reference's outputs, valid as `actual`; fetched now, so ask at once."""
+        """Return the reference's outputs, fetched now, so ask at once; valid as `actual` is."""
         return self.bring_expected()
 
 
@@ -67,12 +67,12 @@ class Prepared:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """The likeliest dtype of each output."""
+        """Return the likeliest dtype of each output."""
         return {name: names[0] for name, names in self.allowed.items()}
 
 
 class BatchSize:
-    """The number of cases in one message to the programs: as many as take no time to speak of.
+    """The number of cases in one message to the programs: as many as run in a moment.
 
     A message costs as much as a small case, but what is under way can neither be interrupted nor
     shown, and tensors of many cases at once fit no cache.
@@ -86,15 +86,15 @@ class BatchSize:
         self._allowed = 1
 
     def admits(self, count: int, nbytes: int) -> bool:
-        """Tell whether a batch may be of so many cases, with so many bytes of inputs together."""
+        """Tell whether a batch may have so many cases, with so many bytes of inputs together."""
         return count <= 1 or (count <= self._allowed and nbytes <= self.MAX_BYTES)
 
     def took(self, count: int, seconds: float) -> None:
-        """Learn how long a batch of `count` cases took."""
+        """Record how long a batch of `count` cases took."""
         by_time = self.MAX_SECONDS / max(seconds / count, 1e-9)
         self._allowed = max(1, int(min(self.MAX_CASES, 2 * self._allowed, by_time)))
 
 
 def input_bytes(case: Case) -> int:
-    """Bytes of a case's inputs, without gaps."""
+    """Return the size of a case's inputs in bytes, without gaps."""
     return sum(math.prod(spec.shape) * DTYPES[spec.dtype].itemsize for spec in case.inputs)

@@ -1,4 +1,4 @@
-"""Expected outputs of slow references, kept so that an edited op does not run them again.
+"""Expected outputs of slow references, stored so that an edited op does not run them again.
 
 Only what costs more to compute than to keep is kept: most references of small cases take less time
 than a file takes to write. The outputs are blobs, under the digests of their content; the action
@@ -37,7 +37,8 @@ WRITE_SECONDS, WRITE_SECONDS_PER_BYTE = 0.6e-3, 4.3e-9
 READ_SECONDS, READ_SECONDS_PER_BYTE = 0.25e-3, 1.2e-9
 _KEEPS_SOME = "keeps some"
 WORTH = 3.0
-"""How many times the cost of keeping the reference must take: not every output is used again."""
+"""Computing outputs again must cost this many times what storing and reading them costs, because
+not every stored output is read again."""
 
 
 def worth_keeping(seconds: float, nbytes: int) -> bool:
@@ -55,7 +56,7 @@ def worth_keeping(seconds: float, nbytes: int) -> bool:
 
 
 def stage(outputs: Arrays, path: Path) -> str:
-    """Write outputs, in the reference's worker, where `ExpectedStore.keep` takes them from.
+    """Write outputs to a file from which `ExpectedStore.keep` takes them; runs in the worker.
 
     Returns
     -------
@@ -71,7 +72,7 @@ def stage(outputs: Arrays, path: Path) -> str:
 
 
 def load(path: Path) -> dict[str, NDArray[Any]]:
-    """Read-only outputs from a file that `ExpectedStore.find` named, in the reference's worker.
+    """Return read-only outputs from a file that `ExpectedStore.find` named; runs in the worker.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def load(path: Path) -> dict[str, NDArray[Any]]:
 
 
 class ExpectedStore:
-    """Expected outputs of one reference by case, where verdicts are asked for. Thread-safe.
+    """Expected outputs of one reference, by case. Thread-safe.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class ExpectedStore:
         Digest of all that decides what the reference computes: its code, its part of the
         configuration, the environment and the dtype that it is asked for.
     inputs : SeenInputs, optional
-        What the reference was seen to use besides: it belongs to the key.
+        Inputs that the reference was seen to use; they belong to the key.
     force : bool
         True: nothing is found, whatever is kept.
     limit : int
@@ -124,17 +125,17 @@ class ExpectedStore:
         self.found = self.kept = 0
 
     def learn(self, seen: Observation, given: Mapping[str, str]) -> None:
-        """Add what the reference was seen to use so far to the key of what is kept from now on."""
+        """Add inputs that the reference was seen to use to the key of later outputs."""
         if self.inputs is not None:
             self.inputs.learn("reference", seen, given)
 
     @property
     def full(self) -> bool:
-        """Tell whether nothing more is kept."""
+        """Tell whether the limit is reached, so that nothing more is stored."""
         return self._left <= 0
 
     def find(self, case: Case) -> Path | None:
-        """Return the file with what the reference gave for a case; None when it has to be run."""
+        """Return the file with the reference's outputs for a case; None if it must run."""
         if not self._keeps_some:  # as of every fast reference: not one look per case
             return None
         digest = self._record("outputs", case.identity())
@@ -153,7 +154,7 @@ class ExpectedStore:
         return f"{self._staging}-{next(self._numbers)}"
 
     def keep(self, case: Case, staged: Path, digest: str) -> bool:
-        """Take outputs that a worker has staged, and tell whether there is room for them.
+        """Take over outputs that a worker has staged, and tell whether there is room for them.
 
         The file is gone afterwards. What is not as the worker wrote it is not kept: the op may have
         written there, too.
@@ -183,11 +184,11 @@ class ExpectedStore:
         return True
 
     def fact(self, name: str) -> Json | None:
-        """Return facts of the reference that were stored under a name, such as its traits."""
+        """Return a fact about the reference that was stored under a name, such as its traits."""
         return self._record("fact", name)
 
     def remember(self, name: str, value: Json) -> None:
-        """Keep a small fact about the reference that takes evaluations to find out."""
+        """Store a small fact about the reference that takes evaluations to find out."""
         self._put("fact", name, value)
 
     def _record(self, kind: str, what: Json) -> Json | None:

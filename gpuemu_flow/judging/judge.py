@@ -1,4 +1,4 @@
-"""The verdict on one case, from its outputs and the reference's: runs in a worker process."""
+"""The verdict on one case, from its outputs and the reference's; runs in a worker process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class OpTraits:
-    """The kind of op that the ``auto`` tolerance has to do with.
+    """Traits of an op that the ``auto`` tolerance depends on.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Judge:
     ----------
     settings : CompareParams
     expected_dtypes : mapping of output name to list of dtype names
-        What the reference manifest allows; the op may choose among them.
+        Dtypes that the reference manifest allows for each output; the op chooses among them.
     samples : sequence of Case
         See `cases.samples`: on their shapes, with plain values, the op's nature is decided, so
         that all of its cases are judged alike.
@@ -166,7 +166,7 @@ class Judge:
         *,
         explain: bool = True,
     ) -> CheckResult:
-        """Return the verdict on one case's outputs; its inputs are made when they are not given.
+        """Return the verdict on one case's outputs; make its inputs if they are not given.
 
         Without `explain` the notes do not say what the wrong elements have in common, which takes
         longer than all else. Outputs of variants (`numerics.variants`) are judged too: where one
@@ -294,7 +294,7 @@ class Judge:
     def criteria(
         self, case: Case, expected: Arrays, inputs: Arrays, actual: Arrays | None = None
     ) -> Criteria:
-        """Choose the references of a case's outputs; `actual` decides among several dtypes."""
+        """Choose the criteria of a case's outputs; `actual` decides among several dtypes."""
         given = actual or {}
         measured = self._measured(case, inputs, expected)
         contracts = measured.contracts
@@ -430,7 +430,7 @@ def judge_case(
     *,
     explain: bool = True,
 ) -> CheckResult:
-    """Give the verdict on one case's outputs, an error where `Judge.check` comes to no end."""
+    """Return the verdict on one case's outputs; an error if `Judge.check` does not finish."""
     try:
         return judge.check(case, actual, expected, inputs, explain=explain)
     except CompareError as error:

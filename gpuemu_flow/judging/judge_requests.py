@@ -1,4 +1,4 @@
-"""Questions to the judge beside the reference, as work that a supervisor can try again."""
+"""Requests to the judge beside the reference, as work that a supervisor can try again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Setup:
     probes : bool
         Run the reference in its own dtype once, to see the dtypes of its outputs.
     facts : dict
-        What a service found out about the reference by evaluating it: ``nature`` and ``allowed``
+        Facts that a service found out by evaluating the reference: ``nature`` and ``allowed``
         (see `Judge`), each null until then.
     """
 
@@ -50,7 +50,7 @@ class Setup:
     facts: dict[str, Json] = field(default_factory=lambda: {"nature": None, "allowed": None})
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON."""
+        """Return plain JSON."""
         return {**vars(self), "compare": self.compare.to_json()}
 
 
@@ -64,7 +64,7 @@ class _Current:
 
 @dataclass(eq=False)
 class PreparedBatch:
-    """A request to the service.
+    """Cases that a request to the service is about, and the places of their tensors.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class PreparedBatch:
     widens : bool
         False where the reference did not live through being asked for float64 outputs.
     slots : list of dict of str to Slot
-        Where each case's are then; empty until then, and when that failed.
+        Places of each case's inputs, once known; empty until then, and after a failure.
     """
 
     cases: Sequence[Case]
@@ -96,7 +96,7 @@ class PreparedBatch:
 
     @property
     def index(self) -> int:
-        """Return the name by which an attempt is known."""
+        """Return the index under which attempts at these cases are reported."""
         return self.cases[0].index
 
 
@@ -166,7 +166,7 @@ class Evaluation:
 
 
 class JudgeRequest:
-    """A question on cases; the service is made ready for them first where it is not.
+    """A request about cases; prepares the service for them first if needed.
 
     Parameters
     ----------
@@ -176,11 +176,11 @@ class JudgeRequest:
     Attributes
     ----------
     method : str
-        ``judge``, or ``expected`` for what the reference gives on an only case.
+        ``judge``, or ``expected`` for the reference's outputs on a single case.
     bring : bool
-        Whether the tensors that are ``expected`` are wanted, or only that there are some.
+        True if the ``expected`` tensors themselves are wanted, not only their existence.
     explain : bool
-        Whether ``judge`` is to look for what wrong elements have in common.
+        True if ``judge`` shall find out what the wrong elements have in common.
     actual : mapping of str to ndarray
         What ``judge`` is to judge, on an only case.
     places : sequence of mapping of str to Slot, or None
@@ -216,7 +216,7 @@ class JudgeRequest:
         self._failed: Attempt | None = None
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Make the service ready; see `Work`."""
+        """Prepare the service for the cases; see `Work`."""
         self._begun_in = worker_client
         self._waiting = False
         self._failed = None
@@ -246,7 +246,7 @@ class JudgeRequest:
         return failed
 
     def wait_prepared(self) -> None:
-        """Wait until the inputs lie where `PreparedBatch.slots` then says; failures show later."""
+        """Wait until the inputs lie where `PreparedBatch.slots` says; failures show later."""
         worker_client = self._begun_in
         if not self._waiting or worker_client is None:
             return
@@ -262,7 +262,7 @@ class JudgeRequest:
             self._failed = worker_client.broken(self.about.index)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Ask, and take the answer; see `Work`."""
+        """Send the request, and take the answer; see `Work`."""
         self.wait_prepared()
         if self._failed is not None:
             return self._failed

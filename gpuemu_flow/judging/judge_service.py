@@ -1,4 +1,4 @@
-"""Judging beside the reference: a service in its worker, so that hardly a tensor travels.
+"""Judge in the worker of the reference, so that almost no tensor is copied between processes.
 
 For each case it makes the inputs, puts a copy where the op's worker finds them, runs the reference
 meanwhile, and judges the op's outputs in the memory that the op left them in.
@@ -69,13 +69,12 @@ class JudgeService:
         self._items: list[_Item] = []
 
     def answer(self, method: str, payload: Mapping[str, Json], context: ServiceContext) -> Json:
-        """``prepare`` cases, then ``judge`` outputs or give what is ``expected``, again and again;
-        ``evaluate`` the reference on other inputs.
+        """Answer ``prepare``, then ``judge`` or ``expected``, repeatedly, and ``evaluate``.
 
         Raises
         ------
         BaseException
-            What the reference raised on the only case.
+            The exception that the reference raised on the only case.
         """
         if method == "prepare":
             return self._prepare(payload, context)

@@ -1,4 +1,4 @@
-"""Judge a case whose reference does not live through it, one step after the other.
+"""Judge a case that ends the reference's process, one step after the other.
 
 When the reference's process ends while a case is judged in one go, nobody can tell which step ended
 it: the call in float64, the call in the case's own dtype, the look at the dtypes of its outputs, or
@@ -74,12 +74,12 @@ def judge_in_steps(
     request : JudgeRequest
         That lost its process.
     op : RunError or None
-        Why the op has no outputs.
+        Reason why the op has no outputs.
 
     Returns
     -------
     CheckResult or None
-        Why there is no comparison; None where `request` has its results by now.
+        Reason why there is no comparison; None where `request` has its results by now.
     """
     attempt, _ = ask_expected(reference, setup, request.about, bring=False)
     early = without_outputs(attempt.outcome.error, op)

@@ -1,4 +1,4 @@
-"""The ``compare`` part of an op's configuration, by which its outputs are judged, as a type."""
+"""Type of the ``compare`` part of an op's configuration, by which its outputs are judged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CompareParams:
     input_dims: Mapping[str, list[str | int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         lists = {"invariants": list(self.invariants), "mutates": list(self.mutates)}
         tolerances = {dtype: dict(explicit) for dtype, explicit in self.tolerances.items()}
         outputs = [contract.to_json() for contract in self.outputs]
@@ -57,7 +57,7 @@ class CompareParams:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> CompareParams:
-        """Rebuild from `to_json`'s form; TypeError when it is not that."""
+        """Rebuild from the result of `to_json`; TypeError when it is not that."""
         given = cls(**data)
         outputs = tuple(OutputContract.from_json(contract) for contract in data.get("outputs", ()))
         return replace(

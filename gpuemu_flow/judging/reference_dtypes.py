@@ -1,4 +1,4 @@
-"""The dtype that a reference is run in, and the dtypes that its outputs allow the op's to have."""
+"""The dtype that a reference is run in, and the dtypes that its outputs allow for the op's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def widens(dtype: str, asked: str | None) -> bool:
 
 
 def dtypes_to_try(*, widened: bool) -> tuple[str | None, ...]:
-    """List the dtypes that a reference is given a case in, until it gives outputs.
+    """List the dtypes to give a case to the reference in, in turn, until it gives outputs.
 
     However it refuses one (it raises, exits, crashes or hangs), it is given the next. The error of
     the last counts. None stands for the case's own dtype.
@@ -33,7 +33,7 @@ def dtypes_to_try(*, widened: bool) -> tuple[str | None, ...]:
 
 
 def probe_case(samples: Sequence[Case]) -> Case:
-    """Choose the case that the reference is given in its own dtype, to see which outputs it has."""
+    """Choose the case that the reference is given in its own dtype, to see its outputs' dtypes."""
     return min(samples, key=lambda case: case.numel)
 
 

@@ -1,4 +1,4 @@
-"""Judge cases whose outputs lie in the blob store: ``run``'s way, each of whose parts is cached."""
+"""Judge cases whose outputs lie in the blob store, as ``run`` does; each part is cached."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERHEAD_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class StoredCase:
-    """One case, and the records of what its two programs gave.
+    """One case, and the records of its two programs' outcomes.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class StoredCase:
     reference: Mapping[str, Json]
 
     def without_outputs(self) -> CheckResult | None:
-        """The verdict where a program gave nothing; see `verdicts.without_outputs`."""
+        """Return the verdict if a program gave no outputs; see `verdicts.without_outputs`."""
         return without_outputs(_error_of(self.reference), _error_of(self.op))
 
     def verdict(self, compared: CheckResult) -> CheckResult:
-        """The verdict, once the outputs are compared: what the runner saw counts, too."""
+        """Add the runner's findings to the result of the comparison."""
         violations = [failure_from_json(violation) for violation in self.op["violations"]]
         result = with_violations(compared, violations)
         return with_printed(result, str(self.op.get("printed", "")))

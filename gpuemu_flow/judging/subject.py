@@ -1,4 +1,4 @@
-"""An op that is to be judged: its two programs, and how their outputs are held together."""
+"""An op that is to be judged: its two programs, and the settings of the comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.types import Case, Json
 
 @dataclass(frozen=True)
 class Subject:
-    """An op to be tried: its programs and how outputs are judged.
+    """An op under test: its programs, and how its outputs are judged.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Subject:
     reference_dtype: str | None = None
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON, all but its name and dtype: what a failure's record keeps of it."""
+        """Return plain JSON without name and dtype: the part that a failure's record stores."""
         return {
             "op": self.op.to_json(),
             "reference": self.reference.to_json(),
@@ -45,7 +45,7 @@ class Subject:
 
     @classmethod
     def from_json(cls, name: str, case: Case, data: Mapping[str, Json]) -> Subject:
-        """Rebuild from `to_json`'s form; `case` stands for samples that older records lack."""
+        """Rebuild from `to_json`'s result; `case` replaces the samples that older records lack."""
         return cls(
             name,
             case.dtype,

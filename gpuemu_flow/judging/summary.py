@@ -1,4 +1,4 @@
-"""Many cases' verdicts as one: what ``run`` prints per op and dtype."""
+"""The verdicts of many cases summed up, as ``run`` prints them per op and dtype."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORST = ("max_abs", "max_rel", "max_ulp", "tolerance_used")
 
 
 def summarise(results: Iterable[tuple[Case, CheckResult]]) -> dict[str, Json]:
-    """Return counts per verdict, how much was compared, and the worst of each error figure."""
+    """Return the counts per verdict, how much was compared, and the worst of each error figure."""
     tally = Tally()
     worst = dict.fromkeys(WORST, 0.0)
     for _, result in results:

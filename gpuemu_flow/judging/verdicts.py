@@ -1,4 +1,4 @@
-"""Put together a case's verdict: what ran, what the comparison says, what the runner saw."""
+"""Combine a case's verdict: from its outcomes, the comparison, and the runner's findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WHO = {FailureKind.REFERENCE: "the reference", FailureKind.EXECUTION: "the op"}
 
 
 def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
-    """The verdict on a case whose op or reference (`kind`) gave no usable outputs."""
+    """Return the verdict on a case whose op or reference (`kind`) gave no usable outputs."""
     place = f"{error.file}:{error.line}" if error.line else ""
     message = f"{_WHO[kind]}: {error.slug}: {error.message}{f' ({place})' if place else ''}"
     # A program that cannot be loaded fails alike in all cases, whatever it raised.
@@ -24,7 +24,7 @@ def run_error_result(kind: FailureKind, error: RunError) -> CheckResult:
 
 
 def without_outputs(reference: RunError | None, op: RunError | None) -> CheckResult | None:
-    """Give the verdict where a program has no outputs: the reference's error comes first.
+    """Return the verdict if a program has no outputs; the reference's error comes first.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def without_outputs(reference: RunError | None, op: RunError | None) -> CheckRes
 
 
 def comparison_failed(error: RunError) -> CheckResult:
-    """Give the verdict where a comparison came to no end, of outputs that are both there.
+    """Return the verdict if a comparison of outputs did not finish.
 
     It evaluates the reference on other inputs, which may raise, crash or hang.
     """
@@ -47,7 +47,7 @@ def comparison_failed(error: RunError) -> CheckResult:
 
 
 def reason(failure: Failure) -> str:
-    """Name the reason of a failure more finely than by kind: a crash is no exception.
+    """Return the reason of a failure, finer than its kind: a crash is no exception.
 
     Cases with one reason may have one cause; those with different ones hardly do.
     """
@@ -55,7 +55,7 @@ def reason(failure: Failure) -> str:
 
 
 def with_violations(result: CheckResult, violations: Sequence[Failure]) -> CheckResult:
-    """Add what the runner saw (an input modified, a guard overwritten) to a verdict."""
+    """Add the runner's findings (an input modified, a guard overwritten) to a verdict."""
     if not violations:
         return result
     verdict = result.verdict if result.verdict is Verdict.ERROR else Verdict.FAILED

@@ -1,4 +1,4 @@
-"""Cards over a place of gpuemu.toml: an op's last results, or the meaning of a key."""
+"""Hover texts for a place of gpuemu.toml: an op's last results, or the meaning of a key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECENT = 5
 
 
 def hover(outlined: Outline, last: LastResults, line: int, column: int, *, rich: bool) -> str:
-    """Return the text for a place; empty when there is nothing to say. `rich`: as Markdown."""
+    """Return the text for a place, as Markdown if `rich`; empty if there is nothing to say."""
     for table in outlined.ops:
         if line in (table.header, table.place.line) and table.name:
             return results_card(table, last, rich=rich)

@@ -16,7 +16,7 @@ MAX_SENTENCE = 1_000
 
 
 def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
-    """Return the command line of a lens; None when there is no failure that it could be about."""
+    """Return the command line of a lens; None if it needs a failure and there is none."""
     if command == RUN:
         return ["run", "--format", "json", "--", op]
     failures = last.failures.get(op, ())
@@ -28,7 +28,7 @@ def arguments(command: str, op: str, last: LastResults) -> list[str] | None:
 
 
 def outcome(command: str, op: str, finished: Finished) -> tuple[bool, str]:
-    """Tell whether all is well, and what came of a command in a sentence."""
+    """Tell whether a command succeeded, and describe its outcome in a sentence."""
     if finished.timed_out:
         return False, f"{op}: stopped, because it ran for too long"
     try:

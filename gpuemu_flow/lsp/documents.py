@@ -64,14 +64,14 @@ def path_of(uri: str) -> Path | None:
 
 
 def is_config(uri: str, language: str, text: str) -> bool:
-    """Tell whether a text is a configuration of ours; editors may send every TOML file."""
+    """Tell whether a text is one of our configurations; editors may send every TOML file."""
     path = path_of(uri)
     named = path is not None and path.name == FILE_NAME
     return named or language == LANGUAGE or _DIRECTIVE.match(text[:1000]) is not None
 
 
 def to_range(span: Span, lines: list[str], codec: PositionCodec) -> types.Range:
-    """Return a span in the client's units."""
+    """Convert a span to the client's units."""
     line = lines[span.line]
     return types.Range(
         types.Position(span.line, codec.client_num_units(line[: span.start])),

@@ -196,7 +196,7 @@ def _run_commands(server: ConfigServer) -> None:
 
 
 def serve(stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Serve one editor until it goes; return 0 if it said goodbye as the protocol wants."""
+    """Serve one editor until it disconnects; return 0 if it ended as the protocol demands."""
     server = make_server()
     server.start_io(stdin, stdout)
     return 0 if server.protocol._shutdown else 1

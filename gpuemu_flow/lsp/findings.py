@@ -1,4 +1,4 @@
-"""Diagnostics of an edited gpuemu.toml: errors of the text, and failures of its ops."""
+"""Diagnostics of an edited gpuemu.toml: errors in the text, and failures of its ops."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def text_findings(outlined: Outline, path: Path | None, environ: dict[str, str])
     Parameters
     ----------
     path : Path or None
-        Where the text will be saved; None while nobody knows, so that no file can be looked for.
+        Path to save the text at; None if there is none yet, so that no file can be checked.
     """
     shown_as = path.name if path is not None else "gpuemu.toml"
     try:
@@ -122,7 +122,7 @@ def _added(edit: AddKey, outlined: Outline, line: int) -> Fix | None:
 
 
 def result_findings(outlined: Outline, last: LastResults) -> list[Finding]:
-    """Return the last results of ops that failed, each at the op's name."""
+    """Return a finding for each op that failed in its last run, at the op's name."""
     found = []
     for table in outlined.ops:
         for result in last.results.get(table.name, ()):

@@ -1,4 +1,4 @@
-"""Commands in processes of their own: what they say, how far they are, and how they are stopped."""
+"""Commands in processes of their own: their output, their progress, and stopping them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Progress:
 
     @property
     def percent(self) -> int:
-        """Return whole per cent of the tasks, the one under way in part."""
+        """Return the progress in whole per cent; the current task counts in part."""
         part = self.done / self.total if self.total else 0.0
         return min(99, int(100 * (self.finished + part) / self.todo)) if self.todo else 0
 

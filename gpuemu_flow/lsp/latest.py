@@ -1,4 +1,4 @@
-"""Background work of which only the latest matters: at most one at a time per subject."""
+"""Background work of which only the latest request matters: one job at a time per subject."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Hashable
 
 
 class Latest:
-    """Runs an action per key; asked again while it runs, it runs once more afterwards.
+    """Runs an action per key; if requested again while it runs, it runs once more afterwards.
 
     Parameters
     ----------
     on_error : callable
-        Told of what an action raises; nothing is lost by it but that action.
+        Called with the exception of a failing action; other actions are not affected.
     """
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
@@ -21,7 +21,7 @@ class Latest:
         self._again: set[Hashable] = set()
 
     def ask(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Have `action` run for `key` from a moment that is not before now."""
+        """Run `action` for `key`, starting now or later but never with older data."""
         if key in self._running:
             self._again.add(key)
         else:
@@ -29,7 +29,7 @@ class Latest:
         return self._running[key]
 
     def running(self, key: Hashable) -> asyncio.Task[None] | None:
-        """Return the running job of `key`, if any; it ends after all that was asked so far."""
+        """Return the running job of `key`, if any; it ends after all requests made so far."""
         return self._running.get(key)
 
     async def _run(self, key: Hashable, action: Callable[[], Awaitable[None]]) -> None:

@@ -22,7 +22,7 @@ class Offer:
     Attributes
     ----------
     text : str
-        What is inserted in place of the word before the cursor.
+        Text that replaces the word before the cursor.
     kind : str
         ``table``, ``key`` or ``word``.
     detail, doc : str
@@ -35,7 +35,7 @@ class Offer:
 
 
 def offers(outlined: Outline, line: int, column: int) -> list[Offer]:
-    """List all that can stand at a place, whatever was begun there."""
+    """List all completions at a place, whatever has been typed there."""
     if not 0 <= line < len(outlined.lines):
         return []
     before = outlined.lines[line][:column]

@@ -1,4 +1,4 @@
-"""Places of tables and keys in an edited gpuemu.toml, also while its text is broken."""
+"""Places of tables and keys in an edited gpuemu.toml, even while its text is invalid."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Outline:
         Without line ends.
     ops : list of OpTable
     paths : mapping of int to list of key path
-        What begins on a line (0-based), in the order of the text.
+        Key paths that begin on a line (0-based), in the order of the text.
     """
 
     text: str
@@ -66,7 +66,7 @@ class Outline:
     paths: dict[int, list[KeyPath]] = field(default_factory=dict)
 
     def line_span(self, line: int) -> Span:
-        """A whole line (0-based, brought into the text) without the white space around it."""
+        """Return the span of a line (0-based, clamped to the text) without outer white space."""
         line = min(max(line, 0), len(self.lines) - 1)
         text = self.lines[line]
         start = len(text) - len(text.lstrip())
@@ -74,13 +74,13 @@ class Outline:
         return Span(line, start, min(end, start + _MAX_SPAN))
 
     def tokens(self, line: int) -> Iterator[tuple[str, Span]]:
-        """Yield bare words of a line, those within quotes too."""
+        """Yield the bare words of a line, including those in quotes."""
         if 0 <= line < len(self.lines):
             for match in _TOKEN.finditer(self.lines[line]):
                 yield match.group(), Span(line, match.start(), match.end())
 
     def path_at(self, line: int, column: int) -> KeyPath:
-        """Return the key path that a place is about; empty when it is about none."""
+        """Return the key path at a place; empty if there is none."""
         here = self.paths.get(line, [])
         for word, span in self.tokens(line):
             if span.start <= column <= span.end:
@@ -95,7 +95,7 @@ class Outline:
         return here[0] if here else ()
 
     def table_at(self, line: int) -> tuple[str, ...]:
-        """Names of the table that a new line would stand in; empty at the top of the file."""
+        """Return the names of the table that a new line would belong to; empty at the top."""
         for above in range(min(line, len(self.lines)) - 1, -1, -1):
             # By its looks alone: what is being typed may leave a bracket open above it.
             found = _HEADER.fullmatch(self.lines[above])
@@ -107,7 +107,7 @@ class Outline:
 
 
 def outline(text: str) -> Outline:
-    """Look over a text; never fails, whatever it holds."""
+    """Parse a text; never fails, whatever it holds."""
     found = Outline(text, [line.removesuffix("\r") for line in text.split("\n")])
     if len(text) > MAX_BYTES:
         return found

@@ -22,7 +22,7 @@ READ_PATIENCE_S = 30.0
 
 
 class Running:
-    """The commands that a server's lenses started."""
+    """The commands that a server's lenses have started."""
 
     def __init__(self, server: ConfigServer) -> None:
         self._server = server
@@ -33,7 +33,7 @@ class Running:
         self._ending = False
 
     async def end(self) -> None:
-        """Stop what runs and whatever waits; nothing is left once this returns."""
+        """Stop the running command and all that wait; nothing is left when this returns."""
         self._ending = True
         for work in tuple(self._works):
             work.cancel()
@@ -41,7 +41,7 @@ class Running:
             await self._idle.wait()
 
     async def run(self, command: str, uri: Any, op: Any) -> dict[str, Any]:
-        """Run a lens's command to its end and tell the user what came of it.
+        """Run a lens's command to its end and show its outcome to the user.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""The language server: keeps open texts checked, and answers an editor's questions about them."""
+"""The language server: checks open texts, and answers an editor's questions about them."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class ConfigServer(LanguageServer):
         return kept
 
     def tell_error(self, error: Exception) -> None:
-        """Put an error of ours into the editor's log."""
+        """Write an error of ours to the editor's log."""
         message = f"{type(error).__name__}: {error}"
         self.window_log_message(types.LogMessageParams(types.MessageType.Error, message))
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Run `work` where it blocks nobody."""
+        """Run `work` in a thread, where it does not block the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def opened(self, item: types.TextDocumentItem) -> None:
-        """A text was opened."""
+        """Handle a text that was opened."""
         self._languages[item.uri] = item.language_id
         self.changed(item.uri, item.text, item.version)
         document = self.documents.get(item.uri)
@@ -77,7 +77,7 @@ class ConfigServer(LanguageServer):
             self.refresh(document)
 
     def changed(self, uri: str, text: str, version: int | None) -> None:
-        """An open text is another one now."""
+        """Handle a change of an open text."""
         before = self.documents.get(uri)
         if uri not in self._languages or not is_config(uri, self._languages[uri], text):
             if before is not None:
@@ -88,14 +88,14 @@ class ConfigServer(LanguageServer):
         self._checks.ask(uri, lambda: self._check(uri))
 
     def saved(self, uri: str) -> None:
-        """A text was saved, and maybe the files that it names were, too."""
+        """Handle a saved text; the files that it names may have been saved, too."""
         document = self.documents.get(uri)
         if document is not None:
             self._checks.ask(uri, lambda: self._check(uri))
             self.refresh(document)
 
     def closed(self, uri: str) -> None:
-        """A text is no longer open."""
+        """Handle a text that was closed."""
         self._languages.pop(uri, None)
         if uri in self.documents:
             self._forget(uri)
@@ -124,7 +124,7 @@ class ConfigServer(LanguageServer):
         return document.outline
 
     async def settled(self, uri: str) -> Document | None:
-        """Return an open document once its newest text is checked."""
+        """Return an open document once its newest text has been checked."""
         task = self._checks.running(uri)
         if task is not None:
             await asyncio.shield(task)
@@ -172,11 +172,11 @@ class ConfigServer(LanguageServer):
             self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     def results(self, document: Document) -> LastResults:
-        """Return the known results of a document's workspace."""
+        """Return the last results of a document's workspace."""
         return self.last.get(document.root, NOTHING) if document.root is not None else NOTHING
 
     def all_findings(self, document: Document, outlined: Outline) -> list[Finding]:
-        """Of the text, and of the last results."""
+        """Return the findings of the text and of the last results."""
         return [*document.findings, *result_findings(outlined, self.results(document))]
 
     def range_of(self, finding: Finding, outlined: Outline) -> types.Range:
@@ -186,11 +186,11 @@ class ConfigServer(LanguageServer):
         return to_range(span, outlined.lines, self.workspace.position_codec)
 
     def column(self, position: types.Position, outlined: Outline) -> int:
-        """Return a client's column in characters."""
+        """Convert a client's position to a column in characters."""
         return to_column(position, outlined.lines, self.workspace.position_codec)
 
     def diagnostic(self, finding: Finding, outlined: Outline) -> types.Diagnostic:
-        """Return a finding as the protocol has it."""
+        """Convert a finding to the protocol's form."""
         return types.Diagnostic(
             range=self.range_of(finding, outlined),
             message=finding.message,

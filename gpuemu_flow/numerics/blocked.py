@@ -1,4 +1,4 @@
-"""Comparison of one output with its expected values, block by block, with a proof per block.
+"""Compare one output with its expected values block by block, most blocks by a quick proof.
 
 A block is first tried with a handful of vector operations in the narrowest arithmetic that can
 prove it: if the largest error is finite and the largest error relative to the tolerance stays below
@@ -63,7 +63,7 @@ class Outcome:
 
 
 class Proof(NamedTuple):
-    """A block that passes: its largest error, sum of errors and largest share of the tolerance."""
+    """Result of a block that was proven to pass."""
 
     max_abs: float
     sum_abs: float
@@ -110,7 +110,7 @@ class Prover:
         return rtol == 0.0 or (rtol >= 1.0 / far and atol / rtol <= far)
 
     def prove(self, actual: Array, expected: Array) -> Proof | None:
-        """The proof for a 1-d block of at most `block` elements, or None when there is none."""
+        """Prove that a 1-d block of at most `block` elements passes; return None if that fails."""
         error = self._buffers[0, : actual.size]
         operand_e = self._widen(expected, 2)
         np.subtract(self._widen(actual, 1), operand_e, out=error)
@@ -129,7 +129,7 @@ class Prover:
         return Proof(max_abs, total, share)
 
     def max_rel(self, expected: Array, proof: Proof) -> float:
-        """Largest ``|a-e| / |e|`` over ``e != 0`` of the block that `prove` has just proven."""
+        """Return the largest ``|a-e| / |e|`` over ``e != 0`` of the block just proven."""
         if self._rtol and not self._offset:
             return proof.share * self._rtol
         operand_e = self._widen(expected, 2)
@@ -145,7 +145,7 @@ class Prover:
         return float(relative.max()) if relative.size else 0.0
 
     def extremes(self, actual: Array, expected: Array) -> NDArray[np.intp]:
-        """Return positions of the largest error and the largest share in a block that passes."""
+        """Return the positions of the largest error and largest share in a block that passes."""
         proof = self.prove(actual, expected)
         error, scale = self._buffers[0, : actual.size], self._buffers[3, : actual.size]
         at = {int(error.argmax())}
@@ -154,7 +154,7 @@ class Prover:
         return np.array(sorted(at), dtype=np.intp)
 
     def max_ulp(self, actual: Array, expected: Array, fmt: FloatLimits) -> float:
-        """Return largest error in ulp of the block that `prove` has just proven.
+        """Return the largest error in ulp of the block that `prove` has just proven.
 
         Steps between values of one dtype; otherwise, for float64 expected values, the error over
         the spacing of `fmt` at them.
@@ -202,7 +202,7 @@ def _round_down(value: float, work: np.dtype[Any]) -> Any:
 
 
 def make_prover(bound: Bound, actual: Array, expected: Array) -> Prover | None:
-    """Return a prover for the dtypes and the bound at hand, or None when nothing can be proven."""
+    """Return a prover for these dtypes and this bound, or None if nothing can be proven."""
     if bound.proof is None:
         return None
     atol, rtol = bound.proof

@@ -15,21 +15,21 @@ FACTOR = 8.0
 """Multiple of the measured error that a right op may show."""
 
 ENOUGH = 256
-"""Elements that it takes to tell by their mean square where errors come from."""
+"""Number of elements from which on their mean squared error says where the errors come from."""
 
 LARGER = 1.5
-"""How many times the largest mean square of the draws an op's may be. Half-precision sums of four
-tiles come to three times the mean, other orders of rounding the same operands to 1.2 at most."""
+"""Factor by which an op's mean squared error may exceed the largest one of the draws. Sums of four
+tiles in half precision reach a factor of 3, other orders of rounding the same operands 1.2."""
 
 FAR = 64.0
-"""Square of the distance, in standard deviations, beyond which an element counts no more."""
+"""Largest contribution of one element to the mean of squared errors, in units of its variance."""
 
 FLOOR_SHARE = 0.125
-"""How the quick bound's affine form divides two ulp into a constant and a relative part."""
+"""Share of the quick bound's two ulp that is a constant; the rest is relative to the value."""
 
 
 def growth(longest_dim: int) -> float:
-    """Return ``1 + sqrt(n) / 8``: how rounding errors accumulate over the largest input dim."""
+    """Return ``1 + sqrt(n) / 8``, a model of how rounding errors accumulate over a dim of n."""
     return 1.0 + math.sqrt(longest_dim) / 8.0
 
 
@@ -40,7 +40,7 @@ def unit(fmt: FloatLimits) -> float:
 
 
 def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
-    """Additive floor: flushing subnormals to zero is no error. float32's or float64's limit.
+    """Return the additive floor of a tolerance: flushing float32 (or float64) subnormals is right.
 
     With `longest_dim`, for ops that compute: an intermediate product that underflows is multiplied
     by up to the square root of a dim afterwards (a norm's, say), which ``8 g`` covers.
@@ -51,7 +51,7 @@ def least(fmt: FloatLimits, longest_dim: int | None = None) -> float:
 
 @dataclass(frozen=True)
 class QuickBound:
-    """Never above the envelope, and known without evaluating anything.
+    """A lower bound of the envelope that needs no evaluation of the reference.
 
     ``8 g u |r| + 2 ulp(r) + 8 g least``, without the first term and the factor for exact ops.
 
@@ -88,12 +88,12 @@ class QuickBound:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Conditions on an op under which its operands' rounding excuses it.
+    """Conditions under which the rounding of an op's operands excuses its errors.
 
     Attributes
     ----------
     variance : ndarray of float64, shape (n,)
-        Mean square that rounding the operands makes of the error, 0 where nothing is judged.
+        Mean squared error caused by rounding the operands, 0 for elements that are not judged.
     largest : float
         Largest `size` of the errors that were drawn.
     without : ElementBound
@@ -107,7 +107,7 @@ class Excuse:
     def size(self, error: Float64Array) -> float:
         """Return the mean of the squared errors, each divided by its variance and clipped.
 
-        A single far element is not its business: the bound sees to it.
+        Clipping keeps a single far element from deciding; the bound of each element finds that.
         """
         known = (self.variance > 0.0) & np.isfinite(error)
         if not known.any():
@@ -118,7 +118,7 @@ class Excuse:
     def holds(self, actual: Float64Array, expected: Float64Array) -> bool:
         """Tell whether the errors are, over all, no larger than those of rounded operands.
 
-        Too few elements tell nothing.
+        True for fewer than `ENOUGH` elements, which show too little.
         """
         if np.count_nonzero(self.variance) < ENOUGH:
             return True
@@ -159,7 +159,7 @@ class ElementBound:
 
 
 def make_quick_bound(fmt: FloatLimits, longest_dim: int, *, exact_op: bool) -> QuickBound:
-    """The quick bound of an output in that format, for inputs of at most `longest_dim` a dim."""
+    """Return the quick bound of an output in that format; `longest_dim` is that of any input."""
     if exact_op:
         return QuickBound(0.0, fmt, least(fmt))
     relative = FACTOR * growth(longest_dim) * unit(fmt)

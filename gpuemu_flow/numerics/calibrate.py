@@ -1,4 +1,4 @@
-"""Tolerances from a trusted implementation: what its errors on many cases suggest per dtype."""
+"""Suggest tolerances per dtype from the errors of a trusted implementation on many cases."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class Observation:
 
     @property
     def at_the_top(self) -> float:
-        """Return largest relative error among the largest values."""
+        """Return the largest relative error among the largest values."""
         top = max(self.relative, default=0)
         return max((r for e, r in self.relative.items() if e > top - TOP_BINADES), default=0.0)
 
     def beyond(self, rtol: float) -> float:
-        """Bound the errors beyond ``rtol * |expected|`` from above, tight to a binade."""
+        """Return an upper bound, tight to a binade, of the errors beyond ``rtol * |expected|``."""
         excess = ((r - rtol) * 2.0 ** (e + 1) for e, r in self.relative.items())
         return max(self.at_zero, 0.0, *excess)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A suggested tolerance and what it rests on.
+    """A suggested tolerance and the figures that it is based on.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """List reasons not to take the suggestion on trust; often there is none."""
+        """List reasons to distrust the suggestion; usually there is none."""
         found = []
         if self.cases < FEWEST_CASES:
             found.append(f"only {self.cases} cases: take at least {FEWEST_CASES}")
@@ -120,7 +120,7 @@ def observe(
     actual: Mapping[str, NDArray[Any]],
     expected: Mapping[str, NDArray[Any]],
 ) -> list[Observation]:
-    """Return one case's errors, one entry per float dtype among the outputs.
+    """Measure one case's errors, one entry per float dtype among the outputs.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def _by_binade(error: NDArray[Any], size: NDArray[Any]) -> Iterator[tuple[int, f
 
 
 def calibrate(observations: Iterable[Observation]) -> list[Calibration]:
-    """Return a suggestion per dtype, in the order in which the dtypes come.
+    """Suggest a tolerance per dtype, in the order of the observations.
 
     Notes
     -----
@@ -207,7 +207,7 @@ def _percentile(values: list[float]) -> float:
 
 
 def round_up(value: float) -> float:
-    """The next number with three significant digits; one that has no more but for noise stays."""
+    """Round up to three significant digits, but leave a number that exceeds them only by noise."""
     if value <= 0.0 or not math.isfinite(value):
         return value
     shown = float(f"{value:.2e}")
@@ -218,12 +218,12 @@ def round_up(value: float) -> float:
 
 
 def tolerances(calibrations: Iterable[Calibration]) -> dict[str, Tolerance]:
-    """Return dtype to suggested tolerance."""
+    """Map each dtype to its suggested tolerance."""
     return {c.dtype: Tolerance(c.atol, c.rtol, "calibrated") for c in calibrations}
 
 
 def to_toml(calibrations: Iterable[Calibration]) -> str:
-    """The suggestions as an ``[ops.tolerances]`` table, with what each rests on as a comment."""
+    """Format the suggestions as an ``[ops.tolerances]`` table, with their figures as comments."""
     lines = ["[ops.tolerances]"]
     for c in calibrations:
         basis = f"{c.cases} cases, worst {c.worst:.3g}"

@@ -1,4 +1,4 @@
-"""One output of a case: compared under its tolerance, and the failures that come of it."""
+"""One output of a case: its comparison under a tolerance, and the resulting failures."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _has_special(array: Array) -> bool:
 
 @dataclass(frozen=True)
 class CheckedOutput:
-    """One output's comparison, and the failures that it means."""
+    """The comparison of one output, and the failures that follow from it."""
 
     name: str
     dtype: str

@@ -70,9 +70,9 @@ def check_outputs(
     Parameters
     ----------
     actual : mapping of str to ndarray
-        What the op gave; any strides.
+        The op's outputs, with any strides.
     expected : mapping of str to ndarray
-        What the reference gave; float64 values may stand for a narrower output and are then
+        The reference's outputs; float64 values may stand for a narrower output and are then
         compared unrounded.
     tolerance : mapping of dtype name to Tolerance, or Envelope
         Explicit tolerances; a dtype that is missing has the documented default, integers and

@@ -1,4 +1,4 @@
-"""Explains a failing output: where its errors lie, and what they have in common.
+"""Explain a failing output: where its errors lie, and what they have in common.
 
 Everything is derived from the output, the reference's and the inputs of one case; what cases have
 in common is `cases.features`' work. The number of values looked at does not grow with the tensor;
@@ -47,7 +47,7 @@ def diagnose(
     actual, expected : ndarray
         One output and the reference's; the reference's may be float64 for a narrower output.
     failing : ndarray of bool, Tolerance or Bound
-        Which elements fail, or what decides that.
+        The elements that fail, or the bound that decides it.
     inputs : mapping of str to ndarray, optional
         The case's inputs, for what depends on them.
     rules : Rules, optional

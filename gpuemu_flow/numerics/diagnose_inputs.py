@@ -35,7 +35,7 @@ BINS = 8
 
 
 def conditions(evidence: Evidence) -> list[Finding]:
-    """Return findings on what wrong elements have in common beside their place."""
+    """Find what wrong elements have in common besides their place."""
     failing, passing = evidence.failing, evidence.passing
     found: list[Finding] = []
     right = evidence.total - evidence.count

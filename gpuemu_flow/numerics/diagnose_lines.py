@@ -32,7 +32,7 @@ LEAST_RANK, GAP, LARGEST_ERROR = 6, 0.05, 1e150
 
 
 def line_relations(evidence: Evidence) -> list[Finding]:
-    """Return findings on single rows and columns."""
+    """Find single rows and columns that are off by a factor or an offset."""
     if len(evidence.shape) < 2 or evidence.fmt is None or evidence.count < 2 * FEW:
         return []
     found = []

@@ -35,7 +35,7 @@ _INDEX_NAMES = {-1: "column", -2: "row"}
 
 
 def moves(evidence: Evidence) -> list[Finding]:
-    """Findings on values that are right elsewhere; empty where the reference is too uniform."""
+    """Find values that are right elsewhere; empty if the reference is too uniform to tell."""
     points = evidence.finite
     if evidence.total < 4 or not len(points):
         return []

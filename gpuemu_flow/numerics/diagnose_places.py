@@ -60,7 +60,7 @@ class _Region:
 
 
 def places(evidence: Evidence) -> list[Finding]:
-    """Return findings on where the failing elements lie, likeliest first."""
+    """Describe where the failing elements lie, likeliest description first."""
     if evidence.total == 1:
         return []
     if evidence.count == 1:

@@ -49,7 +49,7 @@ SIMPLE_SLACK, EXOTIC_SLACK = 2e-2, 1e-3
 
 
 def values(evidence: Evidence) -> list[Finding]:
-    """Return findings on the values of the failing elements that are finite on both sides."""
+    """Describe the values of the failing elements that are finite on both sides."""
     points = evidence.finite
     if not len(points):
         return []
@@ -60,7 +60,7 @@ def values(evidence: Evidence) -> list[Finding]:
 
 
 def special_values(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings on NaN and Inf on one side only."""
+    """Find NaN and Inf on one side only."""
     points = evidence.failing
     actual, expected = points.actual, points.expected
     nan_a, nan_e = np.isnan(actual), np.isnan(expected)
@@ -176,7 +176,7 @@ def _factor(evidence: Evidence, points: Points) -> Finding | None:
 def fit_factor(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """The factor between finite values and its relative residual (95th percentile), if one fits.
+    """Fit a factor between finite values; return it and its relative residual (95th percentile).
 
     It fits when it leaves at most a twentieth of the error that it explains, for nearly all of at
     least `least` different values.
@@ -246,7 +246,7 @@ def _offset(points: Points) -> Finding | None:
 def fit_offset(
     actual: Float64Array, expected: Float64Array, least: int = FEW
 ) -> tuple[float, float] | None:
-    """Return the difference of finite values and its residual (95th percentile), if one fits."""
+    """Fit an offset between finite values; return it and its residual (95th percentile)."""
     if expected.size < least or np.ptp(expected) == 0.0:
         return None
     difference = actual - expected

@@ -1,4 +1,4 @@
-"""The ``auto`` tolerance: how far a right op may stray, measured on the reference alone.
+"""The ``auto`` tolerance: the error allowed for a right op, measured on the reference alone.
 
 The reference is evaluated in float64 on inputs moved by less than their own rounding, and, where
 its source allows, once more in float32 arithmetic (its *shadow*). What these evaluations differ by
@@ -44,7 +44,7 @@ def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float
 
 
 class Envelope:
-    """The ``auto`` tolerance of one case; evaluates the reference when first asked for more.
+    """The ``auto`` tolerance of one case; evaluates the reference only if the quick bound fails.
 
     Made by `build_envelope`.
 
@@ -89,14 +89,14 @@ class Envelope:
 
     @property
     def reason(self) -> str:
-        """Say why nothing could be measured, once that was tried; empty where something was."""
+        """Return the reason why nothing could be measured; empty if there is none."""
         tried = self.evaluations
         if tried is None or not tried.failed or tried.succeeded:
             return ""
         return tried.reason
 
     def quick(self, name: str) -> Bound:
-        """Return a bound of an output that needs no evaluation and is never above `full`."""
+        """Return a bound of an output that needs no evaluation and never exceeds `full`."""
         fmt = self._formats[name]
         if fmt is None:
             return AffineBound(0.0, 0.0)
@@ -110,13 +110,13 @@ class Envelope:
         return self._excused(name, self.bounds().get(name)) or self.quick(name)
 
     def bounds(self) -> Mapping[str, ElementBound]:
-        """All envelopes, to be stored and given back to `build_envelope`; empty for exact ops."""
+        """Return all envelopes, to be stored and given to `build_envelope`; empty if exact."""
         if self._bounds is None:
             self._bounds = self._measure(thorough=False)
         return self._bounds
 
     def thorough(self, name: str) -> Bound:
-        """The envelope from some three times as many evaluations: asked before a case is failed."""
+        """Return the envelope from three times as many evaluations, asked before a failure."""
         if self._thorough is None:
             self._thorough = self._measure(thorough=True)
         return self._excused(name, self._thorough.get(name)) or self.quick(name)
@@ -127,7 +127,7 @@ class Envelope:
         return bound.excuse.without
 
     def excuse(self, name: str, actual: NDArray[Any], expected: NDArray[Any]) -> None:
-        """Have an output judged as if no operand might be rounded, unless its errors look so.
+        """Withdraw the excuse of rounded operands from an output whose errors do not look like it.
 
         Rounded operands widen the tolerance of single elements to about what sums in the narrow
         type would need. The mean square over all elements tells the two apart.
@@ -195,7 +195,7 @@ def build_envelope(
     bounds : mapping of str to ElementBound, optional
         What `Envelope.bounds` gave for the same arguments earlier.
     rounding : Rounding, optional
-        What a right op may round to a narrower type on the way; see `operand.rounding_for`.
+        Values that a right op may round to a narrower type; see `operand.rounding_for`.
     """
     formats: dict[str, FloatLimits | None] = {}
     for name, array in expected64.items():

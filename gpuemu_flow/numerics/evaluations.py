@@ -1,4 +1,4 @@
-"""The reference as it is evaluated for a tolerance: in float64, or in what it takes instead."""
+"""The reference as evaluated for a tolerance: in float64, or in a dtype that it accepts instead."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Evaluate(Protocol):
 
 
 class Evaluations:
-    """An `Evaluate` with counts of its calls and failures, and what it takes for inputs.
+    """An `Evaluate` with counts of its calls and failures, and the dtypes that it accepts.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Evaluations:
     ----------
     count, succeeded, failed : int
     reason : str
-        Why the latest failing evaluation failed.
+        Reason why the latest failing evaluation failed.
     """
 
     def __init__(self, evaluate: Evaluate, native: Arrays) -> None:
@@ -56,12 +56,12 @@ class Evaluations:
 
     @property
     def takes_float64(self) -> bool:
-        """Tell whether the reference may take float64: it was not seen to refuse only that type."""
+        """Tell whether the reference may accept float64: it has not refused only that."""
         return self._takes in (None, WIDE)
 
     @property
     def own_format(self) -> FloatLimits | None:
-        """The widest float format that the reference takes when float64 is not among them."""
+        """Return the coarsest float format among dtypes used in place of float64, else None."""
         if self.takes_float64:
             return None
         if self._takes == SINGLE:
@@ -73,10 +73,10 @@ class Evaluations:
     def outputs(
         self, inputs: Arrays, *, shadow: bool = False, rounding: Rounding | None = None
     ) -> Arrays | None:
-        """Return the outputs, or None when the evaluation failed.
+        """Return the outputs, or None if the evaluation failed.
 
-        A reference that refuses float64 is given float32, then the dtypes of the case itself. What
-        it takes first it is given from then on.
+        A reference that refuses float64 is given float32, then the dtypes of the case itself. The
+        first of these that it accepts is used from then on.
         """
         if shadow:
             return self._shadow_outputs(inputs, rounding)
@@ -100,11 +100,11 @@ class Evaluations:
         return outputs
 
     def own_outputs(self, inputs: Arrays) -> Arrays | None:
-        """The outputs on inputs of the case's own dtypes, or None when the evaluation failed."""
+        """Return the outputs on inputs of the case's own dtypes; None if that failed."""
         return self._outputs(self._converted(inputs, OWN))
 
     def refuse(self, reason: str) -> None:
-        """Count the latest evaluation as one that failed."""
+        """Record that the latest evaluation failed."""
         self.succeeded -= 1
         self.failed += 1
         self.reason = reason

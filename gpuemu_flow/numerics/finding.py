@@ -126,7 +126,7 @@ class Evidence:
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Return sizes of all axes of the output and the inputs, without repetition."""
+        """Return the sizes of all axes of the output and the inputs, without repetition."""
         shapes = [self.shape, *(array.shape for array in self.inputs.values())]
         return tuple(dict.fromkeys(size for shape in shapes for size in shape))
 
@@ -142,12 +142,12 @@ class Evidence:
 
     @cached_property
     def failing(self) -> Points:
-        """Return failing elements, spread evenly over all of them."""
+        """Return a sample of the failing elements, spread evenly over all of them."""
         return self.at(some_positions(self.mask.reshape(-1), self.count))
 
     @cached_property
     def passing(self) -> Points:
-        """Return passing elements, spread evenly over all of them."""
+        """Return a sample of the passing elements, spread evenly over all of them."""
         return self.at(some_positions(~self.mask.reshape(-1), self.total - self.count))
 
     @cached_property

@@ -31,17 +31,17 @@ class FailureRate:
 
     @property
     def rate(self) -> float:
-        """Return share that failed; 0 of 0 is 0."""
+        """Return the share that failed; 0 of 0 is 0."""
         return self.failed / self.total if self.total else 0.0
 
     @property
     def flaky(self) -> bool:
-        """Tell whether some failed and some passed."""
+        """Tell whether some cases failed and some passed."""
         return 0 < self.failed < self.total
 
     @property
     def sentence(self) -> str:
-        """Say for people: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
+        """Return the rate in words: ``3 of 100 fail: 3.0 % (95 % interval 1.0 % to 8.5 %)``."""
         return (
             f"{self.failed} of {self.total} fail: {_percent(self.rate)} "
             f"({self.confidence * 100:g} % interval {_percent(self.low)} to {_percent(self.high)})"

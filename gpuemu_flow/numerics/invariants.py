@@ -88,7 +88,7 @@ def check_invariant(
 
 
 def as_failure(name: str, output_name: str, violation: Violation) -> Failure:
-    """Return the failure that a violation is reported as."""
+    """Return a violation in the form of a failure."""
     return Failure(
         FailureKind.INVARIANT,
         f"invariant {name} does not hold: {violation.message}",
@@ -99,7 +99,7 @@ def as_failure(name: str, output_name: str, violation: Violation) -> Failure:
 
 
 def check_shape_preserved(shape: Shape, input_name: str, input_shape: Shape) -> Violation | None:
-    """Return the table form of ``shape_preserved``: the output has the shape of the named input."""
+    """Check the table form of ``shape_preserved``: the output has the shape of the named input."""
     if shape == input_shape:
         return None
     return Violation(f"the output has shape {list(shape)}, {input_name!r} {list(input_shape)}")

@@ -31,11 +31,11 @@ class Bound(Protocol):
     def proof(self) -> tuple[float, float] | None: ...
 
     def tolerance(self, expected: Float64Array, where: Where) -> Float64Array:
-        """Allowed ``|a - e|`` of the elements at `where`, whose expected values are given."""
+        """Return the allowed ``|a - e|`` of the elements at `where`, from their expected values."""
         ...
 
     def no_verdict(self, where: Where) -> BoolArray | None:
-        """Return elements at `where` whose failure would mean nothing; None when there are none."""
+        """Mark the elements at `where` whose failure would mean nothing; None if there are none."""
         ...
 
 

@@ -49,7 +49,7 @@ SENTINELS: dict[str, bytes] = {
 
 
 def sentinel(dtype: np.dtype[Any]) -> bytes:
-    """The bytes of one element of a gap: a NaN, or 0xA5 in every byte where there is none."""
+    """Return the bytes of one element of a gap: a NaN, or 0xA5 in every byte if there is none."""
     return SENTINELS.get(dtype.name, b"\xa5" * dtype.itemsize)
 
 
@@ -73,18 +73,18 @@ def effective_layout(layout: str, shape: Shape) -> str:
 
 
 def expanded_axis(shape: Shape) -> int | None:
-    """The axis that `expanded` repeats: the first of size above 1; None when there is none."""
+    """Return the axis that `expanded` repeats: the first of size above 1; None if there is none."""
     return next((axis for axis, size in enumerate(shape) if size > 1), None)
 
 
 def reduced_shape(shape: Shape) -> Shape:
-    """The shape of the distinct values of an `expanded` tensor: its repeated axis has size 1."""
+    """Return the shape of an `expanded` tensor's distinct values: the repeated axis has size 1."""
     axis = expanded_axis(shape)
     return shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
 
 
 def describe(layout: str, shape: Shape) -> tuple[int, ...]:
-    """Return strides in elements of a tensor of `shape` in `layout`."""
+    """Return the strides, in elements, of a tensor of `shape` in `layout`."""
     layout = effective_layout(layout, shape)
     if layout == "transposed":
         swapped = _row_major((*shape[:-2], shape[-1], shape[-2]))

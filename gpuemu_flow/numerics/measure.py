@@ -1,4 +1,4 @@
-"""Measures a case's envelope: the reference evaluated on perturbed inputs and in float32."""
+"""Measure a case's envelope: evaluate the reference on perturbed inputs and in float32."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.spread import HEADROOM, Spread
 
 GROWN = 2
-"""How many times the twin is evaluated on magnitudes that have grown, beside |x| itself."""
+"""Number of evaluations of the twin on magnitudes that have grown, besides the one on |x|
+itself."""
 
 FEW_BITS = 2.0**-140
 """Magnitude below which a float32 has at most nine bits: a product with 1.5 is rounded much."""
@@ -41,7 +42,7 @@ SECOND_LOOK_SAFETY = 1.5
 below the worst case. Without it a correct attention came to 0.92 of the second look."""
 
 ROUNDED = 5
-"""How many draws round on the way at random."""
+"""Number of draws in which intermediate results are rounded at random."""
 
 WEAK_LARGEST, WEAK_SMALLEST = 1e18, 1e-18
 """Without a shadow, magnitudes of inputs beyond which float32 intermediates may leave its range."""
@@ -74,7 +75,7 @@ def measure(
         More draws of every kind, for a case that is about to fail: what a handful of draws shows of
         an ill-conditioned element is a matter of luck, and each draw halves the chance to miss it.
     rounding : Rounding, optional
-        What a right op may round to a narrower type on the way.
+        Values that a right op may round to a narrower type on the way.
 
     Notes
     -----

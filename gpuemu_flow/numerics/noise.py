@@ -1,4 +1,4 @@
-"""Arithmetic whose every rounding is moved at random, to see what another order of it may change.
+"""Arithmetic with each rounding perturbed at random, to see what another order of it may change.
 
 Moved inputs do not show what happens on the way: where equal intermediates cancel, the reference
 may come to an exact zero and a right op, which adds in another order, to a rounding of what
@@ -57,7 +57,7 @@ class _Noisy(Single):
 
 
 def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
-    """Return the float32 arrays among the inputs, as such whose arithmetic is moved by that `unit`.
+    """Return the inputs, float32 arrays wrapped so that `unit` perturbs each of their roundings.
 
     Notes
     -----
@@ -80,7 +80,7 @@ class _Flushing(_Noisy):
 
 
 def flushing(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """The float32 arrays among the inputs, as such whose arithmetic knows no subnormal numbers.
+    """Return the inputs, float32 arrays wrapped so that their arithmetic flushes subnormals.
 
     Many a GPU kernel is compiled so. Where an intermediate result is multiplied by a large number
     afterwards, it shows.

@@ -1,4 +1,4 @@
-"""Rounding on the way: what a shadow does to operands of matrix products, or to every step.
+"""Intermediate rounding in a shadow: of operands of matrix products, or of every step.
 
 Tensor cores take their operands in the narrow type and add in float32. A kernel that computes in
 float32 between two products has to round what goes into the second, and is right to do so. The
@@ -43,7 +43,7 @@ class Rounding:
     seed: int | None = None
 
     def drawn(self, seed: int) -> Rounding:
-        """Return the same with that seed."""
+        """Return the same rounding with that seed."""
         return replace(self, seed=seed)
 
 
@@ -66,7 +66,7 @@ _state: _State | None = None
 
 @contextmanager
 def rounding_to(rounding: Rounding | None) -> Iterator[None]:
-    """Let `rounded` round; without a rounding it gives back what it is given."""
+    """Set the rounding that `rounded` applies while inside; None lets values pass unchanged."""
     global _state  # noqa: PLW0603 - rewritten source reaches the setting by this module's name only
     before = _state
     if rounding is None:
@@ -152,14 +152,14 @@ def _rounded_jax(array: Any, state: _State) -> Any:
 
 
 def round_to(values: Float64Array, fmt: FloatLimits, rng: SeededRng | None = None) -> Float64Array:
-    """Return values rounded to a narrow format, of unlimited exponent upward; multiples with `rng`.
+    """Round values to a narrow float format, without its upper limit on exponents.
 
     Notes
     -----
-    A right op rounds a multiple of what the reference has there: probabilities before they are
-    divided by their sum, say. With `rng` all values are taken times one random factor between 1
-    and 2, rounded and divided by it, which draws another set of rounding errors of the same size.
-    What the format holds, inputs above all, stays as it is.
+    A right op may round a multiple of the reference's value, such as probabilities before they
+    are divided by their sum. With `rng`, all values are multiplied by one random factor between 1
+    and 2, rounded, and divided by it: another sample of rounding errors of the same size.
+    Values that the format holds exactly, inputs above all, stay as they are.
     """
     with np.errstate(all="ignore"):
         result = _to_nearest(values, fmt)

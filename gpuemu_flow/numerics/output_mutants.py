@@ -36,7 +36,7 @@ class OutputMutant:
     kind : str
         The family of bugs that it belongs to.
     why : str
-        What it stands for.
+        The real bug that it imitates.
     plant : callable
         Makes the wrong tensor from a `Site`; None where the bug would not show.
     in_input : bool
@@ -234,7 +234,7 @@ class MutationScore:
 
     @property
     def share(self) -> float:
-        """Return killed mutants among those that apply; 0 where none does."""
+        """Return the share of killed mutants among those that apply; 0 if none does."""
         total = len(self.killed) + len(self.survivors)
         return len(self.killed) / total if total else 0.0
 
@@ -273,7 +273,7 @@ class Planted(Protocol):
 def score(
     results: Iterable[MutantResult], mutants: Iterable[Planted] = OUTPUT_MUTANTS
 ) -> MutationScore:
-    """Fold the results of many cases: a mutant is killed by the first case that fails it."""
+    """Combine the results of many cases: any case that fails a mutant kills it."""
     cases: dict[str, list[bool]] = {}
     for result in results:
         cases.setdefault(result.mutant, []).append(result.killed)

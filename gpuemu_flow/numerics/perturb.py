@@ -1,4 +1,4 @@
-"""Inputs moved by less than their rounding: what the ``auto`` tolerance evaluates references on."""
+"""Inputs moved by less than their rounding, for the evaluations of the ``auto`` tolerance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLOAT32_STEP = FLOAT_LIMITS["float32"].smallest_subnormal
 
 
 def map_floats(inputs: Arrays, change: Callable[[Float64Array], NDArray[Any]]) -> Arrays:
-    """The inputs with `change` applied to those of float64; integers and booleans as they are."""
+    """Return the inputs with `change` applied to float64 arrays and the others unchanged."""
     return {
         name: change(array) if array.dtype == np.float64 else array
         for name, array in inputs.items()
@@ -63,7 +63,7 @@ class Perturbation:
         self._unit = unit
 
     def independent(self, draw: int, scale: float = 1.0) -> Arrays:
-        """Each element times ``1 + d``, d uniform in ±`scale` units, independent of the others."""
+        """Multiply each element by ``1 + d``, with independent d uniform in ±`scale` units."""
         rng = self._rng.derive(f"auto/independent/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -73,7 +73,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def keyed(self, draw: int) -> Arrays:
-        """As `independent` with one unit, but equal values move alike, in all inputs.
+        """Move values as `independent` does with one unit, but equal values alike, in all inputs.
 
         Ties stay ties and a difference of equal values stays zero, so that only what rounding can
         change is changed.
@@ -111,7 +111,7 @@ class Perturbation:
         return self._with_zeros(lambda sizes: sizes < below)
 
     def flushed_some(self, draw: int) -> Arrays | None:
-        """Do as `flushed`, but let a coin decide for each subnormal value, in all inputs alike."""
+        """Replace subnormals as `flushed` does, but only of values that a coin selects."""
         key = np.uint64(self._rng.derive(f"auto/flushed/{draw}").gen_u64())
 
         def chosen(sizes: Float64Array) -> NDArray[np.bool_]:
@@ -147,7 +147,7 @@ class Perturbation:
         return map_floats(self._inputs, change)
 
     def grown(self, draw: int) -> Arrays:
-        """Return finite magnitudes, each times a factor of its own between 1 and 2."""
+        """Return finite magnitudes, each multiplied by a factor of its own between 1 and 2."""
         rng = self._rng.derive(f"auto/grown/{draw}")
 
         def change(values: Float64Array) -> Float64Array:
@@ -159,7 +159,7 @@ class Perturbation:
 
 
 def as_float32(inputs64: Arrays, *, fortran: bool = False) -> Arrays:
-    """Return inputs for the float32 shadow, optionally in column-major order.
+    """Return the inputs for the float32 shadow, optionally in column-major order.
 
     Another memory order makes numpy's reductions add in another order.
     """

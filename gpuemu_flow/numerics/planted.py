@@ -1,4 +1,4 @@
-"""The wrong tensors of `output_mutants`: each function makes one kind, or None where none shows."""
+"""The wrong tensors of `output_mutants`: a function for each kind; None where it has no effect."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def shifted_a_little(site: Site) -> Array | None:
 
 
 def swapped(site: Site) -> Array | None:
-    """The last two axes swapped; in another shape, by reading the memory in the old order."""
+    """Swap the last two axes; for another shape, read the memory in the old order."""
     if min(_axis_size(site, -1), _axis_size(site, -2)) < 2:
         return None
     values = np.ascontiguousarray(site.values)
@@ -195,7 +195,7 @@ def stale_element(site: Site) -> Array | None:
 
 
 def half_rounded(site: Site) -> Array | None:
-    """Return values of a wider float rounded to float16, or to bfloat16 where float16 overflows."""
+    """Round values of a wider float to float16, or to bfloat16 if float16 overflows."""
     if not site.is_float or FLOAT_LIMITS[site.dtype].mantissa_bits <= 10:
         return None
     wide = site.wide()
@@ -205,10 +205,10 @@ def half_rounded(site: Site) -> Array | None:
 
 
 def half_accumulated(site: Site) -> Array | None:
-    """Return errors of a random walk of as many roundings as the longest dim, in the narrow dtype.
+    """Add the errors of an accumulation over the longest dim in the narrow dtype, at random.
 
-    In a 32-bit or wider dtype a 16-bit accumulator is meant. The walk's standard deviation is
-    ``√n / 4`` units, of which a sum of n terms of one sign makes more.
+    For a dtype of 32 bits or more, the accumulator has 16 bits. The errors are normal, with a
+    standard deviation of ``√n / 4`` units for n terms; a real sum of terms of one sign errs more.
     """
     if not site.is_float or site.longest < LEAST_DEPTH:
         return None
@@ -248,14 +248,14 @@ def index_off(site: Site) -> Array | None:
 
 
 def index_wrapped(site: Site) -> Array | None:
-    """Keep integers in a signed byte."""
+    """Wrap integers to a signed byte."""
     if DTYPES[site.dtype].kind not in ("int", "uint"):
         return None
     return site.values.astype(np.int64).astype(np.int8).astype(np.int64)
 
 
 def widened(inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return float inputs as float64, others unchanged."""
+    """Return the inputs with floats converted to float64."""
     return {
         name: to_float64(array) if array.dtype.kind not in "iub" else array
         for name, array in inputs.items()

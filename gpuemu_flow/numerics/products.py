@@ -49,7 +49,7 @@ class Edit:
 
 
 def wrapping_edits(tree: ast.Module, wrap: str) -> Iterator[Edit]:
-    """Insert a call of `operand.rounded` round what a rounded shadow rounds.
+    """Insert calls of `operand.rounded` round the values that a rounded shadow rounds.
 
     Parameters
     ----------

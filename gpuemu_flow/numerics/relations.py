@@ -1,4 +1,4 @@
-"""Relations between an op's wrong outputs and the reference's, as formulas that any case can test.
+"""Relations between wrong outputs and the reference's, as formulas that can be tested on any case.
 
 A relation predicts the wrong output of every case. It counts where it leaves at most a tenth of
 the error of nearly all wrong elements, in every case that was looked at; what merely looks alike
@@ -66,7 +66,7 @@ class Relation:
     subject : str
         The input or dim that it is about; may be empty.
     formula : str
-        Which factor, tile, axis.
+        Factor, tile or axis of the relation.
     sentence : str
         For people.
     """
@@ -109,7 +109,7 @@ class Observation:
 
     @property
     def telling(self) -> bool:
-        """Tell whether enough elements are wrong for a relation to be looked for in it."""
+        """Tell whether enough elements are wrong to look for a relation."""
         return sum(int(mask.sum()) for mask in self.wrong.values()) >= FEWEST
 
     def _wrong(self, name: str) -> BoolArray:
@@ -125,7 +125,7 @@ class Observation:
 
 
 def is_near(values: Float64Array, others: Float64Array, relative: float) -> BoolArray:
-    """Tell which values differ by no more than a relative error, or are alike in being NaN."""
+    """Mark the values that differ by no more than a relative error, or are both NaN."""
     finite = np.abs(others[np.isfinite(others)])
     scale = float(np.median(finite)) if finite.size else 0.0
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Relations that the reference itself tests: it is asked again, on inputs changed as a bug would.
+"""Relations that are tested by running the reference on inputs changed as a bug would.
 
 ==================  ==============================================================================
 kind                actual is what the reference gives
@@ -45,7 +45,7 @@ Change = tuple[Relation, Callable[[Observation], tuple[Arrays, Callable[[Float64
 
 
 def holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
-    """Tell whether one relation holds in a case; None where it says nothing of it."""
+    """Tell whether one relation holds in a case; None if the case cannot tell."""
     for each, make in changes(seen):
         if each == relation:
             return _explains(seen, make, ask)
@@ -56,7 +56,7 @@ def holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
 
 
 def input_relations(seen: Observation, ask: Ask) -> set[Relation]:
-    """Return every such relation that explains a failing case."""
+    """Return every relation of inputs that explains a failing case."""
     found = {relation for relation, make in changes(seen) if _explains(seen, make, ask)}
     found |= {r for r, predictions in _row_statistics(seen, ask) if _all_agree(seen, predictions)}
     return found
@@ -85,7 +85,7 @@ def _same(array: Float64Array, name: str) -> Float64Array:
 
 
 def changes(seen: Observation) -> Iterator[Change]:
-    """Yield each relation with what makes its inputs, and its outputs comparable."""
+    """Yield each relation with functions that change the inputs and make the outputs comparable."""
     for name, array in seen.inputs.items():
         if array.dtype.kind == "f":
             yield from _of_float_input(seen, name, array)

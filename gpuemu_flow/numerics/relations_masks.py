@@ -1,4 +1,4 @@
-"""Relations of masks that are off by one, or at a tile's edge: what is lost, and what is too much.
+"""Relations of masks that are off by one, or wrong at a tile's edge.
 
 ==================  ==============================================================================
 kind                what the op does
@@ -49,7 +49,7 @@ GIVES = "actual is what the reference gives"
 
 
 def mask_relations(seen: Observation, ask: Ask) -> set[Relation]:
-    """Every such relation that explains a failing case."""
+    """Return every relation of masks that explains a failing case."""
     found = set()
     telling = seen.telling
     for relation, make in _hypotheses(seen, new=True):
@@ -60,7 +60,7 @@ def mask_relations(seen: Observation, ask: Ask) -> set[Relation]:
 
 
 def mask_holds(relation: Relation, seen: Observation, ask: Ask) -> bool | None:
-    """Tell whether such a relation holds in a case; None where it says nothing of it."""
+    """Tell whether a relation of masks holds in a case; None if the case cannot tell."""
     for each, make in _hypotheses(seen):
         if each == relation:
             return _tell(seen, make(ask))

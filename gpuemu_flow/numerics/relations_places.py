@@ -1,4 +1,4 @@
-"""Places of the outputs that are wrong by themselves: never written, or nothing else is wrong."""
+"""Relations of places in the outputs: elements never written, or the only wrong ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Hypothesis = tuple[Relation, Make]
 
 
 def unwritten(seen: Observation, *, new: bool) -> Iterator[Hypothesis]:
-    """Places of the outputs; of several outputs, those that share the shape of the first."""
+    """Yield hypotheses of unwritten places, for the outputs with the first one's shape."""
     names = list(seen.actual)
     shape = seen.actual[names[0]].shape if names else ()
     if any(seen.actual[name].shape != shape for name in names):
@@ -98,7 +98,7 @@ def _wrong_there(seen: Observation, mask: BoolArray) -> Make:
 
 
 def along(chosen: BoolArray, axis: int, shape: tuple[int, ...]) -> BoolArray:
-    """Return a mask of a shape from one of the indices of an axis."""
+    """Return a mask of a shape from a mask over the indices of one axis."""
     sizes = [1] * len(shape)
     sizes[axis] = -1
     return np.broadcast_to(chosen.reshape(sizes), shape)

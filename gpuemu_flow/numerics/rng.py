@@ -87,7 +87,7 @@ class SeededRng:
         return self._older, self._newer
 
     def derive(self, domain: str) -> SeededRng:
-        """A new generator for `domain`; it depends on the seed, never on what was drawn before."""
+        """Return a new generator for `domain`, which depends on the seed only."""
         return SeededRng(derive_seed(self._seed, domain))
 
     # One value at a time: each takes one word of the stream unless it says otherwise.
@@ -100,11 +100,11 @@ class SeededRng:
         return output
 
     def gen_f64(self) -> float:
-        """Return uniform in [0, 1), a multiple of 2**-53."""
+        """Return a uniform value in [0, 1), a multiple of 2**-53."""
         return (self.gen_u64() >> 11) * 2.0**-53
 
     def gen_f32(self) -> float:
-        """Return uniform in [0, 1), a multiple of 2**-24, hence exact in float32."""
+        """Return a uniform value in [0, 1), a multiple of 2**-24, hence exact in float32."""
         return (self.gen_u64() >> 40) * 2.0**-24
 
     def gen_range(self, low: int, high: int) -> int:
@@ -194,7 +194,7 @@ class SeededRng:
         return normals_f64(self._uniform_pairs(n))[:n]
 
     def randn(self, *shape: int | Sequence[int]) -> NDArray[np.float32]:
-        """Return standard normal float32 of a shape, given as ``randn(2, 3)`` or ``randn((2, 3))``.
+        """Return standard normal values, float32, shaped by ``randn(2, 3)`` or ``randn((2, 3))``.
 
         No argument means a 0-d array. Values by Box and Muller (1958), in C order.
         """
@@ -202,7 +202,7 @@ class SeededRng:
         return self.normal_f32(math.prod(dims)).reshape(dims)
 
     def randn_f64(self, *shape: int | Sequence[int]) -> NDArray[np.float64]:
-        """Return `randn` in float64."""
+        """Return standard normal values as `randn` does, in float64."""
         dims = _shape(shape)
         return self.normal_f64(math.prod(dims)).reshape(dims)
 

@@ -53,7 +53,7 @@ CONVERSIONS: dict[str, Conversion] = {
 
 
 def draw(kind: str, state: State, count: int) -> tuple[NDArray[Any], State]:
-    """`count` values of one of `CONVERSIONS` and the state after them; ValueError below 0."""
+    """Return `count` values of one of `CONVERSIONS` and the state after; ValueError below 0."""
     return rng_lanes.fill(state, _checked(count), CONVERSIONS[kind])
 
 

@@ -1,4 +1,4 @@
-"""Jump ahead: the words and states far down a stream, by tables over GF(2).
+"""Jump ahead: compute words and states far down a stream, by tables over GF(2).
 
 A step of `rng.next_word` uses shifts and exclusive-ors only, so it is linear over GF(2): the words
 that follow a state are the exclusive-or of the words that follow its set bits. Hence tables made
@@ -31,7 +31,7 @@ SHIFT_23, SHIFT_17, SHIFT_26 = (np.array(s, dtype=np.uint64) for s in (23, 17, 2
 
 
 def nibble_table(rows: Words) -> Words:
-    """Return exclusive-or of the `rows` named by each value of each nibble of a state.
+    """Return the exclusive-or of the `rows` named by each value of each nibble of a state.
 
     Four bits at a time: the method of the Four Russians.
 
@@ -54,7 +54,7 @@ def nibble_table(rows: Words) -> Words:
 
 
 def gf2_product(selectors: Words, rows: Words) -> Words:
-    """Return exclusive-or of the `rows` that each selector's set bits name.
+    """Return the exclusive-or of the `rows` that each selector's set bits name.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def basis_words(count: int) -> Words:
 
 
 def look_up(table: Words, state: State, columns: int) -> Words:
-    """The first `columns` of the row that belongs to a state, from a flattened `nibble_table`."""
+    """Return the first `columns` of a state's row, from a flattened `nibble_table`."""
     older, newer = state
     both = older | (newer << 64)
     rows = [16 * nibble + ((both >> (4 * nibble)) & 15) for nibble in range(NIBBLES)]
@@ -117,7 +117,7 @@ def look_up(table: Words, state: State, columns: int) -> Words:
 
 @functools.cache
 def prefix_table() -> Words:
-    """For `look_up`: the state and the `PREFIX` words after it."""
+    """Return the table from which `look_up` takes a state and the `PREFIX` words after it."""
     return nibble_table(basis_words(PREFIX).T).reshape(NIBBLES * 16, PREFIX + 2)
 
 
@@ -133,7 +133,7 @@ def words_after(state: State, count: int) -> Words:
 
 @functools.cache
 def lane_table(stride: int) -> Words:
-    """For `look_up`: the states after 0, stride, 2 * stride, ... GROUP_LANES * stride steps."""
+    """Return the table of states after 0, stride, 2 * stride, ... steps, for `look_up`."""
     starts = np.empty((STATE_BITS, GROUP_LANES + 1, 2), dtype=np.uint64)
     starts[:, 0] = basis_states()
     starts[:, 1] = basis_words(stride)[stride:].T

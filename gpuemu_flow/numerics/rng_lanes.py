@@ -1,4 +1,4 @@
-"""Many values at once: lanes far apart in one stream, or at the start of many, side by side.
+"""Many values at once: lanes far apart in one stream, or at the start of many.
 
 The lanes' states are rows of uint64 that advance together; a transposition restores the order.
 """

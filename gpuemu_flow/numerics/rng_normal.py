@@ -1,4 +1,4 @@
-"""Normal values from uniform ones: the C library's results without a call to it per value."""
+"""Normal values from uniform ones, equal to the C library's without a call of it per value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SINE_SERIES = tuple((-1.0) ** n / math.factorial(2 * n + 1) for n in range(9, 0
 
 
 def normals_f64(uniforms: Doubles) -> Doubles:
-    """Return standard normal values of pairs of uniform ones, each by the C library's functions.
+    """Return the standard normal values of pairs of uniform ones, each by the C library.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def _doubtful(values: Doubles) -> NDArray[np.bool_]:
 
 
 def approximate_normals(uniforms: Doubles) -> Doubles:
-    """Return `normals_f64` but for a few ulp, and for more than that below NEAR_ZERO."""
+    """Return `normals_f64` up to a few ulp, and with larger errors below NEAR_ZERO."""
     radius = np.maximum(uniforms[0::2], SMALLEST_UNIFORM)
     np.log(radius, radius)
     np.multiply(radius, -2.0, radius)

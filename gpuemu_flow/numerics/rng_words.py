@@ -77,7 +77,7 @@ def next_word(older: int, newer: int) -> int:
 
 
 def box_muller(first: float, second: float) -> tuple[float, float]:
-    """Two independent standard normal values from two uniform ones in [0, 1), by the C library."""
+    """Return two independent standard normal values from two uniform ones in [0, 1)."""
     radius = math.sqrt(-2.0 * math.log(max(first, SMALLEST_UNIFORM)))
     angle = 2.0 * math.pi * second
     return radius * math.cos(angle), radius * math.sin(angle)

@@ -1,4 +1,4 @@
-"""Float32 arrays whose arithmetic stays in float32, whatever wider numbers stand beside them.
+"""Float32 arrays whose arithmetic stays in float32, whatever wider numbers they meet.
 
 ``np.sqrt(n)`` is a float64, ``np.arange(n)`` holds int64 and ``np.zeros(n)`` float64: by numpy's
 rules each of them turns all that follows into float64, and a reference in float32 would show the
@@ -31,7 +31,7 @@ _NARROWED = {"d": np.float32, "D": np.complex64}
 
 
 class Single(Base):
-    """A float32 array; what numpy computes from it is computed in float32, and is such an array."""
+    """A float32 array; numpy's operations on it return float32 arrays of the same class."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
@@ -80,7 +80,7 @@ class Single(Base):
 
 
 def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """The plain float32 arrays among the inputs as such whose arithmetic stays in float32."""
+    """Return the inputs, plain float32 arrays wrapped so that their arithmetic stays in float32."""
     return {
         name: array.view(Single)
         if type(array) is np.ndarray and array.dtype == np.float32
@@ -90,12 +90,12 @@ def single(inputs: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def bare(value: Any) -> Any:
-    """The array itself, without its kind of arithmetic."""
+    """Return the array as a plain ndarray."""
     return value.view(np.ndarray) if isinstance(value, Single) else value
 
 
 def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> list[Any]:
-    """The bare operands, such that float32 among them decides in what type is computed."""
+    """Return the operands as plain arrays, such that numpy computes in float32 if one is."""
     plain = [bare(value) for value in inputs]
     if method == "at":  # the first is written to, the second holds places
         return [*plain[:2], *map(narrowed, plain[2:])]
@@ -108,7 +108,7 @@ def operands_in_float32(ufunc: np.ufunc, method: str, inputs: Sequence[Any]) -> 
 
 
 def narrowed(value: Any, *, weak: bool = True) -> Any:
-    """A float64 array as float32; a float64 scalar as Python's, whose type decides nothing.
+    """Return a float64 array as float32, and a float64 scalar as a Python float.
 
     Not `weak`: the scalar as a float32, too. Anything else stays the very same object.
     """
@@ -146,7 +146,7 @@ def _argument(func: Any, value: Any) -> Any:
 
 @contextmanager
 def staying_single() -> Iterator[None]:
-    """Let the functions of `MAKERS` make arrays of this kind, as long as it lasts."""
+    """Replace numpy's functions of `MAKERS` while inside, so that they make arrays of this kind."""
     token = _STAYING.set(True)
     try:
         yield

@@ -39,11 +39,11 @@ ROUNDED_FACTOR = 2.0
 the length of sums: each operand is rounded once, and the draws round as often as the op."""
 
 ACCOUNTED = 16.0
-"""How many times the magnitudes may exceed what the measured error accounts for; see `Spread`."""
+"""Largest factor by which the magnitudes may exceed the measured error's share; see `Spread`."""
 
 
 class Spread:
-    """The evaluations of one output, folded together.
+    """Combines the evaluations of one output.
 
     Parameters
     ----------
@@ -79,15 +79,16 @@ class Spread:
         self._largest = float(sizes[self.finite].max(initial=0.0))
 
     def add(self, values: NDArray[Any]) -> None:
-        """Fold in an evaluation that a right op could have given."""
+        """Add an evaluation that a right op could have given."""
         if self.fmt is None:
             return
         self._fold(self._changed(values), self._error)
 
     def add_rounded(self, values: NDArray[Any], *, operands: bool = False) -> None:
-        """Fold in an evaluation that rounds to a narrower type on the way.
+        """Add an evaluation that rounds to a narrower type on the way.
 
-        Where it rounds operands alone, how much its errors come to over all is known as well.
+        With `operands`, it rounds only operands of products; its errors are then also kept for
+        the test of their mean square, see `bounds.Excuse`.
         """
         if self.fmt is None:
             return
@@ -97,18 +98,18 @@ class Spread:
             self._drawn.append(changed.astype(np.float32))
 
     def add_flushed(self, values: NDArray[Any]) -> None:
-        """Fold in the result on inputs whose subnormals were flushed: another right result."""
+        """Add the result on inputs with flushed subnormals, which is a right result, too."""
         if self.fmt is None:
             return
         self._fold(self._changed(values) / FACTOR, self._flushed)
 
     def add_discrete(self, values: NDArray[Any]) -> None:
-        """Fold in an evaluation with ties kept: integers that change with it have no verdict."""
+        """Add an evaluation with ties kept: integers that change with it have no verdict."""
         if self.fmt is None:
             self.unstable |= values != self._raw
 
     def add_noise(self, values: NDArray[Any]) -> None:
-        """Fold in an evaluation under noise that a result must withstand to have a verdict."""
+        """Add an evaluation under noise that a result must withstand to have a verdict."""
         if self.fmt is None:
             return
         np.fmax(self._noise, np.nan_to_num(self._changed(values), nan=np.inf), out=self._noise)
@@ -131,13 +132,13 @@ class Spread:
         np.fmax(self._magnitude, np.where(self._power_like, size, 0.0), out=self._magnitude)
 
     def exclude_overflow(self, at_headroom: NDArray[Any]) -> None:
-        """No verdict where the shadow overflows at large |x| and the result is like a power."""
+        """Give no verdict where the shadow overflows at large |x| and the result is a power."""
         if self.fmt is not None:
             overflows = ~np.isfinite(to_float64(at_headroom))
             self.unstable |= self.finite & overflows & self._power_like
 
     def exclude_finite(self, values: NDArray[Any]) -> None:
-        """No verdict where these are numbers and the expected ones are none: rounding decides."""
+        """Withhold the verdict where `values` are finite and the expected ones are not."""
         if self.fmt is not None:
             self.unstable |= ~self.finite & np.isfinite(to_float64(values))
 
@@ -151,7 +152,7 @@ class Spread:
         weak: bool,
         safety: float,
     ) -> ElementBound:
-        """Return the envelope from all that was folded in.
+        """Return the envelope from all evaluations added.
 
         Parameters
         ----------
@@ -159,7 +160,7 @@ class Spread:
         unit_roundoff : float
             One rounding.
         terms : int
-            How many numbers a sum may have at most.
+            Largest number of terms of a sum.
         usual : float
             The largest |x|, or 1: S need not be accounted for up to this, since an intermediate
             result may well be as large.

@@ -1,4 +1,4 @@
-"""Error statistics gathered block by block: what is exact, what is sampled, how they combine."""
+"""Error statistics gathered block by block: exact ones, sampled ones, and their combination."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Totals:
         expected: Float64Array,
         start: int | NDArray[np.intp],
     ) -> None:
-        """Fold in the largest errors of judged elements, without counting them.
+        """Include the largest errors of judged elements, without counting them.
 
         `start` is the flat position of the first, or the positions of all of them.
         """
@@ -215,7 +215,7 @@ class Sample:
 def make_sample(
     judgement: Judgement, expected: Float64Array, ulps: Float64Array | None, weight: float
 ) -> Sample:
-    """Return the statistics of sampled elements; `ulps` is None for integers and booleans."""
+    """Compute the statistics of sampled elements; `ulps` is None for integers and booleans."""
     error = judgement.error
     if judgement.unjudged is not None:
         kept = ~judgement.unjudged
@@ -237,7 +237,7 @@ def make_sample(
 def combine(
     parts: Sequence[tuple[Totals, Sample, tuple[int, ...]]], unjudged: int | None = None
 ) -> ErrorStats:
-    """Return one set of statistics over all outputs of a case.
+    """Combine the statistics of all outputs of a case.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ def resolve(
     calibrated: ToleranceTable | None = None,
     user_tolerances: ToleranceTable | None = None,
 ) -> Tolerance:
-    """Return the tolerance of one dtype, each member from the most specific place that gives it.
+    """Return the tolerance of one dtype, each member from the most specific table that gives it.
 
     Order: the call itself, ``[ops.tolerances]``, the kernel's, the calibrated ones,
     ``[validation.tolerances]``, the user's configuration, the documented default.
@@ -99,7 +99,7 @@ def resolve(
 
 
 def is_default(tolerance: Tolerance) -> bool:
-    """Tell whether no table, call or calibration chose it: then ``auto`` may take its place."""
+    """Tell whether the tolerance is the default, so that ``auto`` may take its place."""
     return tolerance.origin == DEFAULT_ORIGIN
 
 

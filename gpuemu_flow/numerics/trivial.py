@@ -1,4 +1,4 @@
-"""Trivial candidates: outputs that no checker may accept, however they were come by.
+"""Trivial candidates: outputs that no check may accept, however they came about.
 
 Zeros, a constant, a copy of an input, the previous case's output: if one of them passes where it is
 not right, the oracle is too weak for that op, not the op right.
@@ -139,7 +139,7 @@ def trivial_candidates(
 
 
 def assess(results: Iterable[TrivialResult]) -> TrivialReport:
-    """Fold the results of many cases; a candidate must pass all of its cases to be accepted."""
+    """Combine the results of many cases; an accepted candidate passed all of its cases."""
     tried: dict[str, int] = {}
     passed: dict[str, int] = {}
     strategies: dict[str, dict[str, None]] = {}
@@ -157,7 +157,7 @@ def assess(results: Iterable[TrivialResult]) -> TrivialReport:
 
 
 def as_dtype(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Values rounded to a dtype, as an op would store them: beyond its range they become Inf.
+    """Round values to a dtype as an op would store them: beyond its range they become Inf.
 
     Integers wrap; NaN and Inf become 0 in them.
     """

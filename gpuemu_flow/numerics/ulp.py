@@ -19,7 +19,7 @@ _EXPONENT_FIELD = np.int64(0x7FF << 52)
 
 
 def bit_view(array: Array) -> Array:
-    """The bit patterns of a float array as signed integers of the same width, without a copy."""
+    """View the bit patterns of a float array as signed integers of the same width."""
     return array.view(np.dtype(f"i{array.dtype.itemsize}"))
 
 
@@ -75,7 +75,7 @@ def _is_finite(array: Array) -> NDArray[np.bool_]:
 
 
 def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
-    """Return distance from each value's magnitude to the next larger one in the format.
+    """Return the distance from each value's magnitude to the next larger one in the format.
 
     ``2 ** (max(floor(log2 |v|), min_exponent) - mantissa_bits)``, with magnitudes beyond the
     format's largest value counted as the largest.
@@ -100,7 +100,7 @@ def spacing(values: Float64Array, fmt: FloatLimits) -> Float64Array:
 
 
 def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
-    """The largest `ulp_distance` of two finite arrays of one dtype, by integer arithmetic alone.
+    """Return the largest `ulp_distance` of two finite arrays of one dtype, in integers alone.
 
     Bit patterns of one sign are ordered like the values, so that their difference is the distance;
     for two signs the magnitudes add up, and the two zeros are one apart.
@@ -134,7 +134,7 @@ def max_steps_finite(actual: Array, expected: Array, scratch: Array) -> int:
 def max_spacings_finite(
     error: Float64Array, expected: Float64Array, fmt: FloatLimits, scratch: Float64Array
 ) -> float:
-    """The largest ``error / spacing(expected)`` of finite values; `scratch` is overwritten."""
+    """Return the largest ``error / spacing(expected)`` of finite values; overwrites `scratch`."""
     powers = scratch[: expected.size]
     np.bitwise_and(expected.view(np.int64), _EXPONENT_FIELD, out=powers.view(np.int64))
     np.clip(powers, fmt.smallest_normal, 2.0**fmt.max_exponent, out=powers)

@@ -19,9 +19,9 @@ _REBIAS_TO_HALF = (127 - 15) << 10
 
 
 def truncate_to_half(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Half-precision bit patterns of float32 values, cut off instead of rounded, as gpuemu does.
+    """Truncate float32 values to half-precision bit patterns, as gpuemu does.
 
-    What is below the smallest normal half becomes a signed zero, what is above the largest (NaN
+    Values below the smallest normal half become a signed zero, those above the largest (NaN
     included) a signed infinity.
 
     Parameters

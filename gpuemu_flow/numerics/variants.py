@@ -1,4 +1,4 @@
-"""Outputs of the same case by another way that the hardware may take, beside the op's own.
+"""Outputs of the same case by another legal execution on hardware, beside the op's own.
 
 They travel with the op's outputs, under names of their own, to where outputs are judged.
 """
@@ -16,12 +16,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def variant_name(output: str, label: str) -> str:
-    """Name an output of a variant."""
+    """Return the name of an output of a variant."""
     return f"{output}{_MARK}{label}"
 
 
 def split_variants(outputs: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, Arrays]]:
-    """Take the op's own outputs and those of its variants apart.
+    """Separate the op's own outputs from those of its variants.
 
     Returns
     -------

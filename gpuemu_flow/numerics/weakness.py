@@ -30,8 +30,8 @@ def only_zeros(inputs: Mapping[str, NDArray[Any]] | None) -> bool:
 def weakness(output: CheckedOutput) -> WeakOutput | None:
     """Describe the weakness of an output's comparison; None when it has none.
 
-    Zeros would pass where the explicit tolerance allows them in place of every finite expected
-    value. Expected values negated pass nowhere but there.
+    It is weak if all finite expected values are equal, or if the explicit tolerance would accept
+    zeros in place of all of them. Negated expected values could pass only in the latter case.
     """
     flat = output.expected.reshape(-1)
     if not flat.size:

@@ -1,4 +1,4 @@
-"""Baselines of a workspace: storing what is true now, and comparing with what was."""
+"""Baselines of a workspace: store the present results, and compare with stored ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from gpuemu_flow.types import BAD, Json, Verdict
 
 
 def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> RunReport:
-    """Run what changed, so that a baseline holds, and a diff sees, what is true now.
+    """Run everything stale, so that a baseline or a comparison shows the present state.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def _put(workspace: Workspace, baseline: Baseline) -> Stored:
 
 
 def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
-    """Keep what is true now under a name, in place of an older baseline of that name.
+    """Store the present results under a name, replacing a baseline of that name.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def store(workspace: Workspace, tag: str, report: RunReport) -> Stored:
 
 
 def import_file(workspace: Workspace, path: Path, tag: str) -> Stored:
-    """Take an exported baseline in, under its own name or `tag`.
+    """Import an exported baseline, under its own name or `tag`.
 
     Raises
     ------

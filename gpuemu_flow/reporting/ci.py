@@ -50,7 +50,7 @@ class Request:
     pictures : bool
         Failing cases are run again, to draw them.
     require_all : bool
-        What was asked for and got no verdict makes the report no success.
+        A requested item without a verdict makes the report no success.
     confirm : bool
         New cases are run, to confirm the causes of failures.
     """
@@ -67,7 +67,7 @@ class Request:
 
     @property
     def mode(self) -> str:
-        """Name of what is checked."""
+        """Name what is checked: ``quick``, ``all`` or the selected words."""
         return " ".join((*([QUICK] if self.quick else []), *self.words)) or "all"
 
 
@@ -78,7 +78,7 @@ def check(
     environ: Mapping[str, str] = os.environ,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Bring what was asked for up to date and say what was found.
+    """Bring the requested tasks up to date and report on them.
 
     Failing cases and the history are recorded. `announce` is called with an op's name before new
     cases are run to find the cause of its failures.
@@ -196,7 +196,7 @@ def _cut_off(run: RunReport, outcome: session.RunOutcome, limit: float) -> RunRe
     absences = [r.absence for r in results] + [k.absence for k in kernels]
     count = absences.count(Absence.CUT_OFF)
     message = f"{count} results are missing: the run took longer than {limit:g} s"
-    hint = "run again to go on where it ended, or raise ci.thorough_timeout"
+    hint = "run again to continue where it stopped, or raise ci.thorough_timeout"
     problem = Problem("ci-time-limit", message, hint, warning=True)
     return replace(run, results=results, kernels=kernels, problems=(*run.problems, problem))
 

@@ -61,7 +61,7 @@ def of_clients(
 
 
 def as_submitted(latest: Iterable[StoredResult]) -> tuple[SubmittedResult, ...]:
-    """Return results in the form that a baseline keeps."""
+    """Return results in the form that a baseline stores."""
     return tuple(
         SubmittedResult(
             stored.op, stored.seed, stored.judged.verdict is Verdict.PASSED, stored.judged.max_abs

@@ -37,7 +37,7 @@ def draw(
         Of the output.
     actual, expected, inputs : mapping of str to ndarray
     criteria : Criteria
-        What the outputs were held against.
+        Tolerance, policy and dtypes that the outputs are compared by.
     """
     contracts = criteria.contracts
     dtypes = criteria.dtypes
@@ -125,7 +125,7 @@ def _edges(size: int, most: int) -> NDArray[np.intp]:
 def scatter(
     expected: NDArray[np.float64], error: NDArray[np.float64], failed: NDArray[np.bool_]
 ) -> tuple[tuple[int, int, int, int], ...]:
-    """Elements by half decades of magnitude and of error: (x, y, how many, how many fail)."""
+    """Count elements by half decades of magnitude and of error: (x, y, number, number failing)."""
     with np.errstate(all="ignore"):
         x = _half_decades(np.abs(expected))
         y = _half_decades(error)
@@ -149,13 +149,13 @@ def _half_decades(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def histogram(share: NDArray[np.float64]) -> tuple[int, ...]:
-    """Return elements by the share of the tolerance that they use; see `SHARES`."""
+    """Count elements by the share of the tolerance that they use; see `SHARES`."""
     bars = np.searchsorted(np.array(SHARES), share, side="left")
     return tuple(np.bincount(bars, minlength=len(SHARES) + 1).tolist())
 
 
 def values_text(array: NDArray[Any]) -> str:
-    """A small tensor's values, the few that differ from the rest, or the first and the last."""
+    """Format a small tensor's values, the few that differ from the rest, or the first and last."""
     values = np.asarray(to_float64(array) if array.dtype.kind == "V" else array)
     with np.printoptions(threshold=SHOWN_VALUES, edgeitems=3, linewidth=90, precision=9):
         return (_few_that_differ(values) if values.size > SHOWN_VALUES else "") or str(values)

@@ -47,12 +47,12 @@ def gather(
     status: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Report:
-    """Add to a run's result every case, where each failure stands, and what is known of it.
+    """Complete a run's result to a whole report: every case, places of failures, history.
 
     Parameters
     ----------
     status : mapping of task name to str
-        What the run did with each task.
+        The run's action for each task, such as ``ran``.
     """
     graph = workspace.graph
     base = repository(workspace.root, environ)
@@ -87,7 +87,7 @@ def _state(spec: TaskSpec, status: str) -> TaskState:
 
 
 def checked_cases(workspace: Workspace, run: RunReport) -> list[CheckedCase]:
-    """Every case of the ops of a report, in its order; of submitted results the failing ones."""
+    """List every case of a report's ops, in its order; of submitted results, the failing ones."""
     tasks, relocate = workspace.graph.tasks, Relocator(workspace)
     found = []
     for result in run.results:
@@ -129,7 +129,7 @@ def _known(record: FailureRecord, minimized: FailureRecord | None) -> KnownFailu
 
 
 def repository(root: Path, environ: Mapping[str, str]) -> Path:
-    """The folder that code review services name files from: the workspace's, or one above it."""
+    """Return the folder that code review services name files from: the workspace or a parent."""
     checkout = environ.get("GITHUB_WORKSPACE") or environ.get("CI_PROJECT_DIR") or ""
     if checkout and root.is_relative_to(Path(checkout).resolve()):
         return Path(checkout).resolve()

@@ -22,7 +22,7 @@ VERSION = 1
 
 
 def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) -> None:
-    """Keep what a run found; ops that were skipped leave nothing.
+    """Append a run's results; ops that were skipped are left out.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
 
 
 def read(cache: WorkspaceCache) -> list[HistoryPoint]:
-    """All that is known, oldest first; lines that are torn or of another version are left out."""
+    """Read all points, oldest first; skip lines that are torn or of another version."""
     points = [point for line in _lines(cache) for point in _points(line)]
     return sorted(points, key=lambda point: point.time)
 

@@ -1,4 +1,4 @@
-"""Looking at a workspace without running it: states, explanations, cleaning."""
+"""Look at a workspace without running it: states, explanations, cleaning."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def clean_workspace(
     whole_cache: bool,
     on_wait: Callable[[str], None] | None = None,
 ) -> int:
-    """Forget tasks and count them; `on_wait` is told who holds the workspace.
+    """Forget tasks and count them; `on_wait` is told which process holds the workspace.
 
     Raises
     ------

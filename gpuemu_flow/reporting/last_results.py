@@ -46,7 +46,7 @@ NOTHING = LastResults({}, frozenset(), {})
 
 
 def last_results(root: Path) -> LastResults:
-    """Read what the last run of a workspace left; nothing when there was none, or it is damaged.
+    """Read the last results of a workspace; empty if there are none, or they are damaged.
 
     No program is run and no configuration is read, so that it is safe in a folder of unknown
     origin.

@@ -1,4 +1,4 @@
-"""Linting PTX and cubin files by themselves: no configuration needed, and nothing done twice."""
+"""Lint PTX and cubin files without a configuration; cache what was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linting on request: the configured kernels by way of the task graph, and files by themselves."""
+"""Lint on request: the configured kernels by the task graph, or files by themselves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_workspace() -> Workspace | None:
 def lint_workspace(
     workspace: Workspace, names: Sequence[str], listener: Listener | None = None
 ) -> RunReport:
-    """Build and lint the configured kernels, or those named, as far as that is not current.
+    """Build and lint the configured kernels, or those named, as far as they are not current.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def _named(
 
 
 def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
-    """Return the error for names of no kernel, each with the nearest one."""
+    """Return the error for unknown names of kernels, with the nearest known name of each."""
     words = tuple(sorted(known))
     return UsageError(
         *(Problem("unknown-kernel", f"no kernel {n!r}", did_you_mean(n, words)) for n in names)
@@ -114,7 +114,7 @@ def unknown_kernels(names: Iterable[str], known: Iterable[str]) -> UsageError:
 
 
 def names_of_sources(workspace: Workspace, files: Sequence[Path]) -> list[str]:
-    """Return configured kernels whose source is one of the files.
+    """Return the configured kernels whose source is one of the files.
 
     Raises
     ------

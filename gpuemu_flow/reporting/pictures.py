@@ -1,4 +1,4 @@
-"""Drawings of a report's worst failures: their cases are run again, and made smaller."""
+"""Drawings of a report's worst failures, whose cases are run again and shrunk."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _cancel_at(seconds: float) -> Iterator[threading.Event]:
 def minimise_some(
     workspace: Workspace, report: Report, chosen: Iterable[CaseFailure], cancel: threading.Event
 ) -> None:
-    """Shrink the worst failures that have not been; a failure that will not shrink stays."""
+    """Shrink the worst failures that have not been shrunk yet, as far as possible."""
     records = {r.id: r for r in FailureStore(workspace.cache)}
     count = 0
     for failure in chosen:

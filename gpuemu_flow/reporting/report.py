@@ -39,12 +39,12 @@ def run_and_report(
     *,
     asked: RunOptions | None = None,
 ) -> tuple[RunOutcome, RunReport]:
-    """Return `session.run` and its report, read while no other process may change what it reads.
+    """Run `session.run` and build its report, before another process may change the results.
 
     Parameters
     ----------
     asked : RunOptions, optional
-        What the report is about, where that is not all that runs.
+        Options of the report, if it covers less than the run.
     """
     reports: list[RunReport] = []
 
@@ -64,7 +64,7 @@ def run_and_report(
 
 
 def known_report(workspace: Workspace) -> tuple[RunReport, set[str], set[str]]:
-    """Report what is known without running anything, as the run that found it did.
+    """Build the report of all known results, without running anything.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def build_report(
 
 
 def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem]:
-    """Return a warning for each program that may have used more than could be seen."""
+    """Return a warning for each program that may have used more inputs than were observed."""
     chosen, observed = set(tasks), workspace.snapshot.observed
     found: dict[tuple[str, str, str], None] = {}
     for name, spec in workspace.graph.tasks.items():
@@ -169,7 +169,7 @@ def untracked_inputs(workspace: Workspace, tasks: Iterable[str]) -> list[Problem
         Problem(
             "untracked-inputs",
             f"{stage} of {subject}: {reason}",
-            "name what else it reads with `depends`",
+            "name the other files that it reads with `depends`",
             warning=True,
         )
         for stage, subject, reason in found

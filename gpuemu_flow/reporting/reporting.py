@@ -33,7 +33,7 @@ class Query:
     Attributes
     ----------
     since_hours : float or None
-        Only what was checked in so many hours.
+        Limits the report to results of the last so many hours.
     lint : bool
         Kernels too.
     baseline : str or None
@@ -123,7 +123,7 @@ def _with_gaps(workspace: Workspace, run: RunReport, outdated: set[str]) -> RunR
     ]
     problems = run.problems
     if count:
-        message = f"{count} of {len(run.results)} results are older than what they are about"
+        message = f"{count} of {len(run.results)} results are out of date"
         hint = "`gpuemu-flow run` checks what changed"
         problems = (*problems, Problem("report-out-of-date", message, hint, warning=True))
     return replace(run, results=tuple(results), problems=problems)

@@ -1,4 +1,4 @@
-"""Ops that only clients run, judged by what clients submitted: their part of a run's report."""
+"""Results of ops that only clients run, from their submissions: their part of a run's report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gpuemu_flow.verdicts import Tally
 def submitted_results(
     workspace: Workspace, skips: Iterable[Skip]
 ) -> dict[tuple[str, str], OpResult]:
-    """Return results of skipped ops and dtypes for which clients submitted outputs.
+    """Return the results of skipped ops and dtypes for which clients submitted outputs.
 
     Only submissions count that were judged by the reference, the configuration and the environment
     as they are now, without a tolerance or arguments of their own, whose code no newer state of it
@@ -52,7 +52,7 @@ def submitted_results(
 def submitted_summaries(
     workspace: Workspace, results: Iterable[OpResult]
 ) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return submissions that count, each op and dtype in the form of a comparison's summary.
+    """Return the submissions that count, per op and dtype in the form of a comparison's summary.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def _who_and_when(valid: list[StoredResult]) -> str:
 
 
 def forget_submissions(workspace: Workspace, ops: Collection[str] | None = None) -> int:
-    """Delete what clients submitted for some ops, for all by default, and count the results."""
+    """Delete the submissions for some ops, for all by default, and count the results."""
     folder = results_folder(workspace.config, workspace.cache)
     if not (folder / FOLDER).exists():
         return 0

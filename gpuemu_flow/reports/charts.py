@@ -13,7 +13,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Paths by level, in units of one cell, and how large it is drawn, in pixels."""
+    """Paths by level, in units of one cell, and the size of the drawing, in pixels."""
 
     columns: int
     rows: int
@@ -59,9 +59,9 @@ class Trend:
 
 
 def heat_map(picture: Picture) -> HeatMap:
-    """Return cells as strokes, one path per level; neighbours in a row are one piece.
+    """Draw cells as strokes, one path per level; neighbours in a row are one piece.
 
-    A stroke lies half a cell above its cells' middle: who draws it moves it down by that.
+    A stroke lies half a cell above the middle of its cells; the drawing must move it down by that.
     """
     columns = max((len(row) for row in picture.rows), default=0)
     pieces: dict[str, list[str]] = {level: [] for level in LEVELS}
@@ -90,7 +90,7 @@ _MOST = (28, 22)
 """Cells to the right and upward; where there are more half decades, a cell holds several."""
 _LARGEST_STEP = 26.0
 _GAPS = (36.0, 18.0)
-"""How far apart labels must be."""
+"""Least distances between labels, in pixels: horizontal, vertical."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Axis:
 
 
 def scatter(picture: Picture) -> Scatter:
-    """Return dots by half decades; zeros stand in a row of their own below, NaN and Inf above."""
+    """Draw dots by half decades; zeros have a row of their own below, NaN and Inf one above."""
     x_axis = _axis([point[0] for point in picture.scatter], _PLOT[0], _MOST[0])
     y_axis = _axis([point[1] for point in picture.scatter], _PLOT[1], _MOST[1])
     cells: dict[tuple[int, int], list[int]] = {}
@@ -178,7 +178,7 @@ def _tick(value: int) -> str:
 
 
 def histogram(picture: Picture) -> tuple[Bar, ...]:
-    """Return bars from nothing of the tolerance to far beyond it; empty ends are left out."""
+    """Draw bars of the shares of the tolerance, without the empty bars at both ends."""
     labels = [_share(share) for share in SHARES] + ["more"]
     most = max(picture.histogram, default=0) or 1
     bars = [
@@ -200,7 +200,7 @@ TREND_POINTS = 30
 
 
 def trend(points: Sequence[HistoryPoint]) -> Trend | None:
-    """The worst error of the last runs on a logarithmic scale; None when there are too few."""
+    """Draw the worst error of the last runs on a logarithmic scale; None if there are too few."""
     shown = list(points)[-TREND_POINTS:]
     if len(shown) < 2:
         return None

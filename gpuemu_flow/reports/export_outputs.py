@@ -1,4 +1,4 @@
-"""Comparison of an exported test: values, tolerances, and the code to compare."""
+"""The comparison in an exported test: values, tolerances, and the code."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ExpectedOutputs:
         }
 
     def comparison(self) -> list[str]:
-        """Return functions that compare the outputs; see `pytest_template`."""
+        """Return the source of the functions that compare the outputs; see `pytest_template`."""
         policy = self._expectation.policy
         outputs = self.outputs.values()
         right = [template.RIGHT_HEAD, template.RIGHT_EXACT, template.RIGHT_VALUES]

@@ -1,4 +1,4 @@
-"""Cards of the HTML report: each failure, and whatever else makes a run red."""
+"""Cards of the HTML report: each failure, and every other reason why a run did not pass."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Besides:
-    """An op or kernel that did not pass and has no case: its verdict, a text, its place."""
+    """An op or kernel that did not pass and has no failing case: its verdict, a text, its place."""
 
     verdict: str
     name: str
@@ -58,12 +58,12 @@ class Besides:
 
 
 def cards(report: Report, most: int, drawn: int) -> tuple[list[Card], list[CaseFailure]]:
-    """Return a card for each op, dtype and kind, worst first; the other failing cases as a list.
+    """Return a card for each op, dtype and kind, worst first, and the remaining failing cases.
 
     Parameters
     ----------
     most, drawn : int
-        How many cards there are at most, and how many of them have their pictures.
+        Largest number of cards, and of cards with pictures.
     """
     alike = leads.alike(report)
     chosen = report.representatives()[:most]
@@ -112,7 +112,7 @@ def _card(
 
 
 def besides(report: Report) -> Iterator[Besides]:
-    """Yield whatever else makes a run red, so that no page is red for a reason that it hides."""
+    """Yield every other reason why a run did not pass, so that the page shows all of them."""
     for problem in report.run.problems:
         if not problem.warning:
             text = problem.message[:MAX_MESSAGE]

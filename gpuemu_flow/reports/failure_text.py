@@ -1,4 +1,4 @@
-"""Recorded failures as lines and as JSON: shown, run again, made smaller."""
+"""Recorded failures as lines and as JSON: shown, run again, shrunk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELD = re.compile(r"\b(dtype|shape|max_diff|seed|id):")
 
 
 def failure_lines(failure: FailureRecord) -> list[str]:
-    """Say of a recorded failure on which case it came, what it was and how to see it again."""
+    """Describe a recorded failure: its case, its kind, and the command to reproduce it."""
     shapes = " ".join(f"{name}{list(shape)}" for name, shape in failure.shapes.items())
     target = f" of {failure.target}" if failure.target else ""
     lines = [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Look:
-    """Choices of the one who reads; a format takes those that it has a use for.
+    """Choices of the reader; each format uses those that apply to it.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Writer(Protocol):
     """A module that writes a report in one format."""
 
     def write(self, report: Report, look: Look) -> str:
-        """Return the whole file, its last line ended."""
+        """Return the whole file, ending with a line break."""
 
 
 @dataclass(frozen=True)

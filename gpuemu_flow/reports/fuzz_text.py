@@ -24,7 +24,7 @@ def exit_code(reports: Sequence[FuzzReport]) -> int:
 
 
 def histogram(counts: Sequence[int]) -> str:
-    """Return counts as a row of bars; what is not zero shows."""
+    """Draw counts as a row of bars, of which every non-zero one is visible."""
     most = max(counts, default=0)
     if not most:
         return ""
@@ -32,7 +32,7 @@ def histogram(counts: Sequence[int]) -> str:
 
 
 def render(report: FuzzReport, style: Style) -> str:
-    """Return one op's fuzz run."""
+    """Format one op's fuzz run."""
     counts = [
         f"{report.passed} passed",
         *(f"{n} {word}" for n, word in _other_counts(report) if n),

@@ -23,7 +23,7 @@ HEADINGS = (("generate or build", 0), ("op over reference", 1), ("compare or lin
 
 @dataclass(frozen=True)
 class Node:
-    """A task: where, what became of it, its name, and what is wrong with what it looked at."""
+    """A task: its place, status and name, and the verdict on its subject."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GraphChart:
-    """Nodes, all edges as one path, and for each row its place, its label, and what is wrong."""
+    """Nodes, all edges as one path, and for each row its place, label and verdict."""
 
     width: float
     height: float
@@ -50,7 +50,7 @@ def chart(
     edges: Sequence[tuple[str, str]],
     found: Mapping[tuple[str, str], str] | None = None,
 ) -> GraphChart:
-    """Lay the tasks out; what is beyond `MAX_ROWS` rows is counted only.
+    """Lay the tasks out; rows beyond `MAX_ROWS` are only counted.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def chart(
 
 
 def counted(tasks: Sequence[TaskState]) -> list[tuple[str, str, int]]:
-    """Return each status that tasks have, what it means, and how many have it."""
+    """Return each status of the tasks, its meaning, and the number of tasks with it."""
     counts: dict[str, int] = {}
     for task in tasks:
         status = task.status or "unknown"

@@ -80,7 +80,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_html(report: Report, signer: str = "") -> str:
-    """Return the page.
+    """Return the report as a page of HTML.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def _found(report: Report) -> dict[tuple[str, str], str]:
 
 
 def clean(text: str) -> str:
-    """Text without what HTML cannot hold or what reorders a line; each is shown by its number."""
+    """Replace characters that HTML cannot hold or that reorder a line by their number."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -200,7 +200,7 @@ def _rows(report: Report, anchors: Mapping[tuple[str, str], str]) -> list[Row]:
 
 
 def matrix(report: Report) -> dict[str, Json]:
-    """Return cases by op, dtype, shape class and strategy, short enough for thousands of them.
+    """Return the cases by op, dtype, shape class and strategy, in a compact form.
 
     ``cells``: op, dtype, class, strategy (as places in the lists of names), then how many cases
     passed, failed, ended in an error, and the rest.

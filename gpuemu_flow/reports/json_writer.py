@@ -20,7 +20,7 @@ _COMMAND = re.compile(r"#(?=#\w*\[)")
 
 
 def run_to_json(report: RunReport) -> dict[str, Json]:
-    """A run report as plain JSON; non-finite numbers are the strings NaN, Infinity, -Infinity."""
+    """Return a run report as plain JSON; non-finite numbers become strings such as NaN."""
     tasks = report.tasks
     return {
         "schema_version": SCHEMA_VERSION,
@@ -159,6 +159,6 @@ def plan_to_json(
 
 
 def dumps(value: Mapping[str, Json]) -> str:
-    """Return one JSON object as text, with nothing in it that would command the log of a job."""
+    """Format a JSON object as text in which nothing can be taken for a command by a CI log."""
     text = json.dumps(value, indent=2, allow_nan=False)
     return _COMMAND.sub(r"\\u0023", text)

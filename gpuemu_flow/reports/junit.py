@@ -44,12 +44,12 @@ class _Test:
 
 
 def clean(text: str) -> str:
-    """Return text without what XML 1.0 cannot hold or what reorders a line; each by its number."""
+    """Replace characters that XML 1.0 cannot hold or that reorder a line by their number."""
     return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def clip(text: str, limit: int) -> str:
-    """Return at most `limit` characters, saying how many are left out."""
+    """Cut text to at most `limit` characters, and say how many are left out."""
     if len(text) <= limit:
         return text
     note = f"... [{len(text) - limit} more characters]"
@@ -62,7 +62,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_junit(report: Report) -> str:
-    """Return the whole file."""
+    """Return the report as one file of JUnit XML."""
     suites = [
         ("validation", [*_cases(report), *_ops_without_cases(report)]),
         ("lint", list(_lints(report))),

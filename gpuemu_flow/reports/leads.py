@@ -1,4 +1,4 @@
-"""One line on what is wrong with a failing case, and with those like it."""
+"""One line that says what is wrong with a failing case, and with cases of the same kind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Kind = tuple[str, str, str]
 
 
 def like(failure: CaseFailure) -> Kind:
-    """Return the op, dtype and kind, by which one entry of a report stands for several cases."""
+    """Return the op, dtype and kind of a failing case; cases equal in them share one entry."""
     return failure.op, failure.case.dtype, kind_of(failure)
 
 
 def alike(report: Report) -> Mapping[Kind, Counter[str]]:
-    """Count for each kind the cases of each cause; the empty one is unknown."""
+    """Count, for each kind, the cases by cause; an empty cause is an unknown one."""
     found: dict[Kind, Counter[str]] = {}
     for failure in report.run.failures:
         cause = report.causes.get(report.key(failure), "")
@@ -35,7 +35,7 @@ def is_common(cause: str, counts: Counter[str]) -> bool:
 
 
 def lead(report: Report, failure: CaseFailure, counts: Counter[str]) -> str:
-    """Say in one line what is wrong with a case, and what most cases like it share."""
+    """Describe in one line what is wrong with a case, and the cause most of its kind share."""
     result = failure.result
     cause = report.causes.get(report.key(failure), "")
     said = result.failures[0].message if result.failures else ""

@@ -63,7 +63,7 @@ def _entries(results: Iterable[KernelResult]) -> Iterable[KernelRecord]:
 
 
 def render_artifacts(report: RunReport, style: Style) -> str:
-    """Return figures of each kernel and architecture, with their source."""
+    """Format the figures of each kernel and architecture, with their source."""
     lines = []
     for result in report.kernels:
         for entry in result.entries:
@@ -141,7 +141,7 @@ def render_diff(
     *,
     title: str,
 ) -> str:
-    """Return a workspace against a baseline: what differs in full, what does not as a count."""
+    """Format a workspace compared with a baseline: differences in full, the rest as a count."""
     lines = [title]
     counts: dict[str, int] = {}
     for name, diff in kernels:

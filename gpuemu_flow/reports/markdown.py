@@ -58,7 +58,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
-    """Return the whole text, at most `limit` bytes of UTF-8; worst things first."""
+    """Return the report as Markdown of at most `limit` bytes of UTF-8, the worst first."""
     lines = [MARKER, *_head(report)]
     # Room for the lines that say what was left out, and for the footer.
     room = limit - 1000 - _size(lines)
@@ -83,7 +83,7 @@ def report_to_markdown(report: Report, limit: int = MAX_COMMENT) -> str:
 
 
 def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
-    """Return hostile text as a code span: nothing in it is markup.
+    """Format text of unknown origin as a code span, in which nothing is markup.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def code(text: str, limit: int = MAX_CELL, *, cell: bool = True) -> str:
 
 
 def code_free(text: str) -> str:
-    """Return text outside of code: HTML and Markdown signs are escaped."""
+    """Escape HTML and Markdown in text outside of code."""
     flat = html.escape(" ".join(printable(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]()#+!|~@])", r"\\\1", flat)
 

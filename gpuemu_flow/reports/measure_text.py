@@ -107,7 +107,7 @@ def render_coverage(found: Covered) -> str:
 
 
 def coverage_to_json(found: Covered, form: str) -> dict[str, Json]:
-    """As ``coverage --format json`` or, for `form` ``codecov``, as that service reads it."""
+    """Return the JSON of ``coverage``; for `form` ``codecov``, in that service's format."""
     ops = sorted({row.op for row in found.rows})
     covered = [op for op in ops if any(row.op == op and row.cases for row in found.rows)]
     percent = 100.0 * len(covered) / len(ops) if ops else 0.0

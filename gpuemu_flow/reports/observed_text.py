@@ -1,4 +1,4 @@
-"""Words for a changed input that a program was seen to use."""
+"""Sentences about a changed input that a program was seen to use."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class PytestExport:
         The test.
     tensors_name : str
     tensors : bytes
-        What it reads: inputs, expected values, tolerances.
+        The test's data: inputs, expected values, tolerances.
     """
 
     file_name: str
@@ -78,7 +78,7 @@ def render(
     folder: Path,
     file_name: str = "",
 ) -> PytestExport:
-    """Return the test of a failure.
+    """Return the test file of a failure, with its tensors.
 
     The op is loaded from where it lies now: paths below the workspace are written relative to
     `folder` when that lies in the workspace too, so that the test can be committed with it.
@@ -93,7 +93,7 @@ def render(
         The exact values, in the op's order.
     expectation : Expectation
     folder : Path
-        Where the files are meant to go.
+        Folder that the files will be written to.
     file_name : str
         By default ``test_repro_<id>.py``; the tensor file has the same stem.
 

@@ -1,4 +1,4 @@
-"""The fixed parts of an exported test: plain Python that needs numpy alone, and no value of a case.
+"""The fixed parts of an exported test: plain Python that needs only numpy.
 
 What differs from case to case is assigned to constants above these parts, written as literals by
 `pytest_export`. Names in capitals are these constants.
@@ -263,7 +263,7 @@ RIGHT_EXACT = """\
 
 RIGHT_HEAD = '''\
 def right_elements(actual, expected, want, tensors):
-    """Which elements are within the tolerance, or the same NaN or Inf."""
+    """Return a mask of the elements within the tolerance, or equal as NaN or Inf."""
 '''
 
 RIGHT_VALUES = """\
@@ -298,7 +298,7 @@ RIGHT_UNJUDGED = """\
 
 INVARIANTS_HEAD = '''\
 def check_invariants(name, actual, want, tensors):
-    """What the output must be whatever the reference says."""
+    """Assert what must hold of the output whatever the reference says."""
     a = np.atleast_1d(actual.astype(np.float64))
     asked = np.ones(a.shape, bool)
     if want["exempt"]:

@@ -1,4 +1,4 @@
-"""Values as Python source: nothing that a name or a message holds can become code."""
+"""Values as Python source, in which nothing that a name or message holds can become code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINE_LENGTH = 80
 
 @dataclass(frozen=True)
 class Source:
-    """A piece of Python that is written as it is, where values are written as literals."""
+    """Python source that is written as it is, where other values are written as literals."""
 
     code: str
 

@@ -15,7 +15,7 @@ def write(report: Report, _look: Look) -> str:
 
 
 def report_to_json(report: Report) -> dict[str, Json]:
-    """A report as plain JSON; non-finite numbers are strings, seeds are there as strings too."""
+    """Return a report as plain JSON; non-finite numbers become strings, seeds exist as both."""
     run = run_to_json(report.run)
     totals = report.totals
     return {

@@ -48,7 +48,7 @@ _RULES = {
     FailureKind.TRAP: "a kernel stopped itself: a failed assertion, or a trap",
     FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
 }
-"""What each rule ``validation/KIND`` is about."""
+"""Description of each rule ``validation/KIND``."""
 
 
 def write(report: Report, _look: Look) -> str:

@@ -1,4 +1,4 @@
-"""A report as lines for people, and in the form that editors read from ``test``."""
+"""A report as lines for people, and in the form that editors parse from ``test``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MAX_REASON = 120
 
 
 def headline(report: Report) -> str:
-    """Return the verdict in one line, with the names of all that has none: what is first read."""
+    """Return the verdict in one line, with the names of everything that has none."""
     said = f"{report.verdict.upper()}: {len(report.missing)} not validated"
     groups = []
     for absence, words in _ABSENT.items():
@@ -72,7 +72,7 @@ def headline(report: Report) -> str:
 
 
 def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
-    """Return one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
+    """Format one line per op and dtype, and ``[FAIL] OP (seed: N): MESSAGE`` for failing cases.
 
     Editors search these lines for an op's name with ``FAIL``: none of an op that passed has it.
     """

@@ -22,7 +22,7 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def lint_to_sarif(report: RunReport) -> dict[str, Json]:
-    """Return a lint as one SARIF run; accepted findings are there with their justification."""
+    """Return a lint as one SARIF run; accepted findings are included with their justification."""
     index = {rule.id: number for number, rule in enumerate(RULES)}
     results: dict[str, dict[str, Json]] = {}
     for kernel in report.kernels:
@@ -83,7 +83,7 @@ def _result(found: Violation, entry: KernelRecord, index: Mapping[str, int]) -> 
 
 
 def physical_location(file: str, line: int) -> dict[str, Json]:
-    """Return a file by its URI, and a line when it is known."""
+    """Return a SARIF location: a file as URI, and a line if it is known."""
     path = PurePath(file)
     uri = uri_path(path.as_posix())
     if path.is_absolute():

@@ -1,4 +1,4 @@
-"""Signed reports: ed25519 over the SHA-256 of the bytes, inside an HTML file or beside any other.
+"""Signed reports: ed25519 over the SHA-256 of the bytes, in an HTML file or beside any other.
 
 Source: RFC 8032, "Edwards-Curve Digital Signature Algorithm (EdDSA)". The signature is over the
 32 bytes of the digest, so that ``openssl pkeyutl -verify -rawin`` can check it too.
@@ -38,21 +38,21 @@ _COMMENT = re.compile(rb"<!--\n([\x20-\x7e\n]{1,1000})-->\n")
 
 
 class SignatureError(RunnerError):
-    """A signature that is absent or does not hold: a check that failed."""
+    """Error of a signature that is absent or wrong."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A signature that holds: the digest of what it is over, and of the key."""
+    """A valid signature: the digest of the signed content, and of the key."""
 
     sha256: str
     key: str
 
 
 def make_key(path: Path) -> Path:
-    """Write a new private key, readable by its owner only from the first moment, and ``.pub``.
+    """Write a new private key that only its owner can read, and ``.pub`` beside it.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def make_key(path: Path) -> Path:
     for file in (path, public):
         if file.exists() or file.is_symlink():
             hint = "name another file with -o"
-            raise UsageError(Problem("sign-key-exists", "is there already", hint, str(file)))
+            raise UsageError(Problem("sign-key-exists", "the file exists already", hint, str(file)))
     private_pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -97,7 +97,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
 
 def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
-    """Return a private key, and a warning when others can read it.
+    """Read a private key; return it with a warning if others can read it.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def load_private(path: Path) -> tuple[Ed25519PrivateKey, list[Problem]]:
 
 
 def load_public(path: Path) -> Ed25519PublicKey:
-    """Return a public key; the private one's file serves too.
+    """Read a public key, from its own file or the private key's.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def _read_key(path: Path) -> bytes:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return SHA-256 of the raw 32 bytes, in hex."""
+    """Return the SHA-256 of the raw 32 bytes of a public key, in hex."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 

@@ -49,7 +49,7 @@ class Style:
 
 
 def printable(text: str) -> str:
-    """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+    """Escape text of unknown origin, so that it cannot move the cursor or command a CI log.
 
     Control characters are shown by their number, and so is the first sign of what GitHub
     (``::error::`` at a line's begin, ``##[error]``) and Azure (``##vso[``) would obey.
@@ -59,14 +59,14 @@ def printable(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return three digits, and no digits for nothing."""
+    """Format a number with three digits, and zero as ``0``."""
     if value == 0:
         return "0"
     return f"{value:.2e}" if math.isfinite(value) else str(value)
 
 
 def duration(seconds: float) -> str:
-    """Return seconds or milliseconds, as suits."""
+    """Format a duration in seconds or milliseconds."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
@@ -83,14 +83,14 @@ def _ulps(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share of the tolerance: per cent, or a multiple once it is far beyond."""
+    """Format a share of the tolerance: per cent, or a multiple if it is far beyond."""
     if not math.isfinite(value):
         return "inf"
     return f"{value * 100:.0f} %" if value < 10 else f"{value:.3g} x"
 
 
 def percent(part: float) -> str:
-    """Return a part of a whole, in which nothing is rounded to none, or to all of it."""
+    """Format a share in per cent, rounded to neither 0 nor 100 unless it is exactly that."""
     if part <= 0 or part >= 1:
         return f"{part:.0%}".replace("%", " %")
     if part < 0.001 or part > 0.999:
@@ -226,7 +226,7 @@ def _kernel_row(result: KernelResult) -> list[str]:
 
 
 def render_failures(results: Sequence[OpResult], style: Style) -> list[str]:
-    """Return failing cases folded to causes; the smallest case stands for each."""
+    """Format failing cases grouped by cause, each represented by its smallest case."""
     by_op: dict[str, list[OpResult]] = {}
     for result in results:
         if result.failures:
@@ -278,7 +278,7 @@ def note_lines(result: CheckResult) -> list[str]:
 
 
 def totals_line(report: RunReport) -> str:
-    """Return counts of tasks and of verdicts."""
+    """Format the counts of tasks and of verdicts."""
     tasks = report.tasks
     parts = [f"{tasks.ran} ran", f"{tasks.restored} restored", f"{tasks.current} current"]
     if tasks.failed:
@@ -307,7 +307,7 @@ def up_to_date_line(report: RunReport) -> str:
 
 
 def sandbox_lines(report: RunReport) -> list[str]:
-    """Say once what kept the ops from everything else."""
+    """Return one line on the sandbox that the ops ran in, if there was one."""
     levels = sorted({result.sandbox for result in report.results} - {""})
     return [f"sandbox: {shown_level(level)}" for level in levels]
 

@@ -26,7 +26,7 @@ _PARTS = {
 
 
 def shown(value: Json) -> str:
-    """Return a key part's value, short."""
+    """Return a short form of a key part's value."""
     if value is None:
         return "absent"
     if isinstance(value, str) and _DIGEST.fullmatch(value):

@@ -68,12 +68,12 @@ class BaselineDiff:
         )
 
     def drop_missing(self) -> None:
-        """Forget what only the baseline has: a part of the workspace was asked for."""
+        """Drop what only the baseline has, because only a part of the workspace was requested."""
         self.kernels = [(name, diff) for name, diff in self.kernels if diff.status != MISSING]
         self.results = [r for r in self.results if r.status != MISSING and r.new != GONE]
 
     def regressions(self) -> list[Regression]:
-        """List what got worse: first ops, then kernels."""
+        """List the regressions: first ops, then kernels."""
         tag = self.baseline.tag
         worse = [
             Regression(r.op, r.dtype, what=r.what, old=r.old, new=r.new, baseline=tag)

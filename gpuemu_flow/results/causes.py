@@ -22,7 +22,7 @@ class Explained:
     cause : Cause or None
         The stated one; None where new cases confirmed none.
     seen_with : tuple of str
-        What they were seen with where no cause is stated, likeliest first.
+        Features of the cases if no cause is stated, likeliest first.
     """
 
     members: list[CaseFailure]
@@ -31,7 +31,7 @@ class Explained:
 
     @property
     def text(self) -> str:
-        """Return the stated cause, or what the cases were seen with, for people; may be empty."""
+        """Return the stated cause, or the features of the cases, for people; may be empty."""
         if self.cause is not None:
             return self.cause.text
         return f"seen with: {'; '.join(self.seen_with)}" if self.seen_with else ""
@@ -43,7 +43,7 @@ class Explained:
 
 
 def causes(results: Sequence[OpResult]) -> list[Explained]:
-    """Return one op's failing cases by cause, smallest case first."""
+    """Group one op's failing cases by cause, smallest case first."""
     failures = [failure for result in results for failure in result.failures]
     passing = [case for result in results for case in result.passing]
     known = next((result.causes for result in results if result.causes), ())

@@ -1,4 +1,4 @@
-"""Changes of an op or a kernel since the run before, as the ``diff`` stages write them."""
+"""Changes of an op or kernel since the previous run, as the ``diff`` stages write them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ResultChange:
 
     @classmethod
     def from_json(cls, op: str, data: Mapping[str, Json]) -> ResultChange:
-        """Rebuild from a manifest's form; another raises KeyError."""
+        """Rebuild from the form of a manifest; raise KeyError otherwise."""
         return cls(op, data["dtype"], data["kind"], data["what"], data["old"], data["new"])
 
     def errors(self) -> tuple[float, float]:
@@ -83,5 +83,5 @@ class KernelChange:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> KernelChange:
-        """Rebuild from a manifest's form; another raises TypeError."""
+        """Rebuild from the form of a manifest; raise TypeError otherwise."""
         return cls(**data)  # an older version's manifest has no figures

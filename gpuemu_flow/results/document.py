@@ -1,4 +1,4 @@
-"""The whole of what a report shows, as data: one model that six writers only format."""
+"""Everything that a report shows, as data; six writers only format it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CheckedCase:
 
     @property
     def failure(self) -> CaseFailure:
-        """Return the same in the form of a run's failures."""
+        """Return the case in the form of a run's failures."""
         return CaseFailure(self.op, self.case, self.result)
 
 
@@ -76,7 +76,7 @@ class Picture:
         The error over the output, folded to two dims, one character per cell: the largest share of
         the tolerance in it, as `LEVELS` names them.
     fold : str
-        What a row and a column of it stand for.
+        The tensor's dims that a row and a column stand for.
     scatter : tuple of (int, int, int, int)
         Error against magnitude, by decades: log10 of the expected value, log10 of the error, number
         of elements, and how many of them fail.
@@ -86,7 +86,7 @@ class Picture:
     inputs : mapping of str to str
         Values of the smallest inputs, as text.
     note : str
-        Why there is no picture.
+        Reason why there is no picture.
     """
 
     output: str = ""
@@ -113,7 +113,7 @@ LEVELS = {
     "5": "up to 1000 x",
     "6": "beyond, NaN or Inf",
 }
-"""What a character of a heat map's row means; 4 and above fail."""
+"""Meaning of each character in a row of a heat map; 4 and above stand for failures."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report shows.
+    """Everything that a report shows.
 
     Attributes
     ----------
@@ -204,11 +204,11 @@ class Report:
     timed_out : bool
         A time limit cut something off.
     require_all : bool
-        What has no verdict makes the whole no success.
+        An item without a verdict makes the whole no success.
     tasks : tuple of TaskState
         In graph order.
     edges : tuple of (str, str)
-        Which task's manifest which task reads.
+        Pairs of tasks: the second reads the first one's manifest.
     pictures : mapping of (str, int, str) to Picture
         By op, seed and dtype.
     history : tuple of HistoryPoint
@@ -238,7 +238,7 @@ class Report:
     history: tuple[HistoryPoint, ...] = ()
 
     def place_of(self, failure: CaseFailure) -> Place | None:
-        """Find the place to look for a failure: a line that a check found, else the op's place."""
+        """Return the place of a failure: the line that a check found, else the op's place."""
         found = failure.source
         if found is None or found.file.startswith("/"):
             return self.places.get(failure.op)
@@ -246,9 +246,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """The run's; 1 when something regressed and that is to fail; 124 when it was cut off.
+        """Return the run's exit code; 1 for a regression that is to fail, 124 after a time limit.
 
-        What failed before the time limit came has failed for good: that outranks the limit.
+        A failure before the time limit is a failure for good: it outranks the limit.
         """
         code = self.run.exit_code
         if code in (0, 3, 4) and self.fail_on_regression and self.regressions:
@@ -280,7 +280,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Return cases and lints by verdict; an op or kernel that was skipped counts as one."""
+        """Count cases and lints by verdict; an op or kernel that was skipped counts as one."""
         found = dict.fromkeys(("passed", "failed", "errors", "inconclusive", "skipped"), 0)
         plural = {Verdict.ERROR: "errors"}
         for result in self.run.results:
@@ -299,11 +299,11 @@ class Report:
         return places.get(worse.kernel or worse.op)
 
     def key(self, failure: CaseFailure) -> tuple[str, int, str]:
-        """By what `known` and `pictures` know a failing case."""
+        """Return the key of a failing case in `known` and `pictures`."""
         return failure.op, failure.case.seed, failure.case.dtype
 
     def worst_first(self) -> list[CaseFailure]:
-        """Failing cases: wrong ones by how far beyond the tolerance, then errors, then the rest."""
+        """Return the failing cases: wrong ones by size of the error, then errors, then the rest."""
         order = {Verdict.FAILED: 0, Verdict.ERROR: 1}
 
         def rank(failure: CaseFailure) -> tuple[int, float, int]:

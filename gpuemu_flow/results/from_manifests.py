@@ -54,7 +54,7 @@ class ReportBuilder:
     cache : WorkspaceCache
     tasks : mapping of name to TaskSpec
     status : mapping of name to str
-        What the run did with each task.
+        The run's action for each task, such as ``ran``.
     values : callable
         Stored facts of a task (durations), by name.
     relocate : callable
@@ -69,7 +69,7 @@ class ReportBuilder:
     relocate: Callable[[TaskSpec, CheckResult], CheckResult] = lambda _, result: result
 
     def op_result(self, compare: TaskSpec) -> OpResult | None:
-        """Return the result of one op and dtype, or None when its comparison never ended."""
+        """Return the result of one op and dtype, or None if its comparison did not finish."""
         try:
             manifest = read_manifest(self.cache.folder / compare.target, "compare")
         except StoreError:
@@ -103,7 +103,7 @@ class ReportBuilder:
         return ""
 
     def kernel_result(self, lint: TaskSpec) -> tuple[KernelResult, list[Problem]] | None:
-        """Return the result of one lint and its problems, or None when it never ended."""
+        """Return the result of one lint and its problems, or None if it did not finish."""
         # What describes kernels is loaded only where there is one.
         from gpuemu_flow.artifacts.kernel_record import KernelRecord  # noqa: PLC0415
 
@@ -116,7 +116,7 @@ class ReportBuilder:
         reason = manifest["skipped"]
         if verdict is Verdict.ERROR:
             errors = [problem.message for problem in problems if not problem.warning]
-            reason = errors[0] if errors else "no kernel in it"
+            reason = errors[0] if errors else "the artifact holds no kernel"
         sources = [lint.name, *(i.task for i in lint.inputs)]
         result = KernelResult(
             kernel=lint.subject,

@@ -30,7 +30,7 @@ class CauseGroup:
     minimized : FailureRecord or None
         The shrunk case of the smallest one, when asked for.
     notes : tuple of str
-        What is to be said of the smallest one's wrong elements.
+        Sentences about the wrong elements of the smallest one.
     shape_classes : mapping of str to (int, int)
         Failures of this group and passing cases in each class of shapes.
     cause : Cause or None
@@ -61,7 +61,7 @@ class FuzzReport:
     verdict : Verdict
         Of all cases.
     reason : str
-        Why they are inconclusive.
+        Reason why they are inconclusive.
     unjudged : float
         Share of all output elements without a verdict.
     worst_margin : float
@@ -71,12 +71,12 @@ class FuzzReport:
     coverage : JSON
         Counts per dtype, shape class, layout and strategy.
     gaps : tuple of str
-        What no case exercised.
+        Features that no case exercised.
     groups : tuple of CauseGroup
         Smallest case first.
     interrupted : bool
     stopped_early : str
-        Why fewer cases ran than were asked for, empty when all did.
+        Reason why fewer cases ran than were asked for, empty when all did.
     """
 
     op: str
@@ -101,13 +101,13 @@ class FuzzReport:
 
     @property
     def failure_rate(self) -> FailureRate:
-        """Estimate how often the op fails over seeds; cases without a verdict do not count."""
+        """Estimate how often the op fails over seeds, ignoring cases without a verdict."""
         bad = self.failed + self.errors
         return failure_rate(bad, bad + self.passed)
 
     @property
     def cases_per_s(self) -> float:
-        """Return cases per second of wall time."""
+        """Return the number of cases per second of wall time."""
         return self.iterations / self.duration_s if self.duration_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Json]:

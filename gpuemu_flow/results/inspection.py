@@ -1,4 +1,4 @@
-"""Facts of a workspace that is not run: reasons to run, tasks, counts, sizes."""
+"""Facts of a workspace without a run: reasons to run, tasks, counts, sizes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class WorkspaceStatus:
     verdicts : mapping of str to int
         Last verdicts of ops by dtype and of kernels.
     outdated : int
-        How many of them are of another state of the workspace.
+        Number of verdicts from another state of the workspace.
     cache : CacheSize
     """
 

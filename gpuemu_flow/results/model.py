@@ -1,4 +1,4 @@
-"""One result model for every writer: what a run found, per op and dtype, and each failing case."""
+"""One result model for every writer: verdicts per op and dtype, and each failing case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 
 
 class Absence(str, Enum):
-    """A reason why something that is configured was not looked at."""
+    """A reason why something configured has no verdict."""
 
     NONE = ""
     UNABLE = "unable"
@@ -48,7 +48,7 @@ class CaseFailure:
 
     @property
     def source(self) -> CodePlace | None:
-        """The line of a kernel's source that is at fault, where a check of the kernel found it."""
+        """Return the line of a kernel's source that a check of the kernel found, or None."""
         for failure in self.result.failures[:1]:
             if failure.finding is not None and failure.finding.place.is_inside:
                 return failure.finding.place
@@ -94,13 +94,13 @@ class OpResult:
     cached : bool
         Nothing of it was executed in this run.
     reason : str
-        Why it was skipped, or has no verdict.
+        Reason why it was skipped, or has no verdict.
     failures : tuple of CaseFailure
         Smallest first.
     passing : tuple of Case
-        What failures are compared with to find their cause.
+        Passing cases to compare failures with in the search for a cause.
     absence : Absence
-        Why it was not looked at, where a run says more than that it was skipped.
+        Kind of reason why it has no verdict, if a run knows more than that it was skipped.
     loose : tuple of str
         Outputs whose explicit tolerance lets zeros pass in every case.
     constant : tuple of (str, float)
@@ -108,7 +108,7 @@ class OpResult:
     causes : tuple of Cause
         Of the failures of the op in all its dtypes; stated ones first.
     sandbox : str
-        What kept the op from everything else, such as ``landlock 7, seccomp``; empty where nothing
+        The op's sandbox, such as ``landlock 7, seccomp``; empty where nothing
         was run.
     kept_finite : tuple of str
         Inputs whose range lets no NaN and no Inf in, without anybody having said so.
@@ -142,18 +142,18 @@ class OpResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict on it, if there is none."""
+        """Return the reason why it has no verdict, if it has none."""
         return _absence(self.verdict, self.absence)
 
     def weaknesses(self) -> Iterator[Problem]:
-        """Warn of comparisons that say less than they seem to."""
+        """Yield warnings about comparisons that prove less than they seem to."""
         for name in self.loose:
-            message = f"the tolerance is larger than all that it judges: zeros for {name!r} pass"
+            message = f"the tolerance exceeds every expected value: zeros for {name!r} would pass"
             hint = 'give a smaller one, or `tolerance = "auto"`'
             yield self._warning("loose-tolerance", message, hint)
         for name, value in self.constant:
             message = f"the reference gives {value:g} for {name!r} in every case"
-            hint = "whatever always gives that passes; look whether it is meant"
+            hint = "an op that always gives it passes; check whether that is intended"
             yield self._warning("constant-reference", message, hint)
 
         if self.kept_finite:
@@ -183,13 +183,13 @@ class KernelResult:
     verdict : Verdict
         ``failed`` with a violation of severity error that nothing allows.
     reason : str
-        Why it was skipped or could not be linted.
+        Reason why it was skipped or could not be linted.
     cached : bool
         Neither built nor linted in this run.
     entries : tuple of KernelRecord
         Each kernel of the artifact.
     changes : tuple of KernelChange
-        What changed since the run before.
+        Changes since the previous run.
     absence : Absence
         As of an `OpResult`.
     """
@@ -205,7 +205,7 @@ class KernelResult:
 
     @property
     def absent(self) -> Absence:
-        """Return the reason why there is no verdict on it, if there is none."""
+        """Return the reason why it has no verdict, if it has none."""
         return _absence(self.verdict, self.absence)
 
 
@@ -241,7 +241,7 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """0 passed, 1 a check failed, 3 something crashed, 4 nothing validated, 130 interrupted."""
+        """Return 0 passed, 1 failed, 3 crashed, 4 nothing validated, 130 interrupted."""
         verdicts = {result.verdict for result in self.results}
         verdicts |= {kernel.verdict for kernel in self.kernels}
         if self.interrupted:

@@ -1,4 +1,4 @@
-"""Answers of a worker, believed only where they can be true."""
+"""Answers of a worker, checked before they are believed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuemu_flow.runners.arena import Slot
 from gpuemu_flow.types import DTYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
-"""What reading an answer raises when it is not of the agreed form."""
+"""Exceptions that show that an answer has not the agreed form."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _PIECE = 1 << 20
 
 
 def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome:
-    """Return the outcome of a case in an answer; one of `MALFORMED` when it is none."""
+    """Read the outcome of a case from an answer; raise one of `MALFORMED` if it is none."""
     if answer["serial"] != serial:
         raise ValueError("not the answer to this request")
     if answer["type"] == "called":
@@ -51,15 +51,15 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
 
 
 def read_slots(answer: Mapping[str, Json]) -> dict[str, Slot]:
-    """Read the slots of the outputs in shared memory; `MALFORMED` when the answer has none."""
+    """Read the slots of the outputs in shared memory; raise one of `MALFORMED` if none."""
     return {str(name): Slot.from_json(data) for name, data in answer["slots"].items()}
 
 
 def is_staged(path: Path, outcome: Outcome) -> bool:
-    """Tell whether the worker left the file that it speaks of: a plain one of those bytes.
+    """Tell whether the worker left the file it reports: a plain file with that digest and size.
 
-    Its word for the digest is not enough: with that of another output, the program would have that
-    one judged in place of its own.
+    The worker's statement of the digest is not enough: with the digest of another output, the
+    program would have that one judged in place of its own.
     """
     if not _DIGEST.match(outcome.blob):
         return False

@@ -1,4 +1,4 @@
-"""The runners' vocabulary: what to run, on which case, what came of it. Plain data, no numpy."""
+"""The runners' vocabulary: programs, requests and outcomes. Plain data, no numpy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TUPLES = (
 
 @dataclass(frozen=True)
 class Program:
-    """One op or reference and the conditions that it runs under.
+    """One op or reference and the conditions under which it runs.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class Program:
     optional : tuple of str
         Inputs in whose place None is handed over when their array has only axes of size 0.
     sandbox : Sandbox or None
-        What the kernel keeps its processes from; None: nothing.
+        Restrictions that the kernel enforces on its processes; None for none.
     """
 
     kind: str
@@ -119,7 +119,7 @@ class Program:
     sandbox: Sandbox | None = None
 
     def patience(self, nbytes: int) -> float:
-        """Return seconds for a case whose inputs have so many bytes."""
+        """Return the time limit, in seconds, for a case whose inputs have so many bytes."""
         return self.timeout + (nbytes / BYTES_PER_SECOND if self.timeout_grows else 0.0)
 
     def to_json(self) -> dict[str, Json]:
@@ -131,7 +131,7 @@ class Program:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Program:
-        """Rebuild from `to_json`'s form; another raises TypeError or KeyError."""
+        """Rebuild from `to_json`'s result; raise TypeError or KeyError otherwise."""
         tuples = {name: tuple(data[name]) for name in _TUPLES if name in data}
         fence = data.get("sandbox")
         sandbox = None if fence is None else Sandbox.from_json(fence)
@@ -192,7 +192,7 @@ class RunError:
     stderr_tail : str
         The end of what the program wrote to its standard error.
     file : str
-        Where the program itself failed, relative to the workspace root when it lies inside.
+        File where the program failed, relative to the workspace root when it lies inside.
     line : int
         1-based; 0 when unknown.
     exception : str
@@ -235,7 +235,7 @@ class Outcome:
     error : RunError or None
         Set when not `ok`.
     violations : tuple of Failure
-        What the extra checks found.
+        Failures that the extra checks found.
     duration_s : float
         Seconds of the judged call alone.
     printed : str
@@ -272,7 +272,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Outcome:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         return cls(
             index=int(data["index"]),
             ok=bool(data["ok"]),
@@ -290,14 +290,14 @@ class Outcome:
 
 
 def error_from_json(data: Mapping[str, Json]) -> RunError:
-    """Return a RunError from its JSON form; another raises KeyError, TypeError or ValueError."""
+    """Rebuild a RunError from its JSON; raises KeyError, TypeError or ValueError for any other."""
     texts = {k: str(data[k]) for k in ("slug", "message", "hint", "stderr_tail", "file")}
     exception = str(data.get("exception", ""))  # an older version's says nothing of it
     return RunError(**texts, line=int(data["line"]), exception=exception)
 
 
 class OpError(Exception):
-    """A program gave no usable outputs; carried inside the worker only."""
+    """Raised in the worker when a program gave no usable outputs."""
 
     def __init__(self, error: RunError) -> None:
         super().__init__(error.message)
@@ -305,7 +305,7 @@ class OpError(Exception):
 
 
 def op_error(error: FlowError) -> OpError:
-    """Make the error of a program out of one of ours."""
+    """Convert one of our own errors to the error of a program."""
     problem = error.problems[0]
     return OpError(
         RunError(problem.slug, problem.message, problem.hint, file=problem.file, line=problem.line)

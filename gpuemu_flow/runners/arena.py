@@ -1,4 +1,4 @@
-"""Tensors in memory that two processes map: laid out as they are, copied once each way."""
+"""Tensors in memory shared by two processes, laid out as they are, copied once each way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Slot:
 
     @classmethod
     def from_json(cls, data: Json) -> Slot:
-        """Rebuild from `to_json`'s form; another raises TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise TypeError or ValueError otherwise."""
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
@@ -45,7 +45,7 @@ class Slot:
         return slot
 
     def span(self) -> tuple[int, int]:
-        """Return first byte and one past the last, within the arena."""
+        """Return the offsets, in the arena, of the first byte and of the end."""
         if 0 in self.shape:
             return self.offset, self.offset
         reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
@@ -55,7 +55,7 @@ class Slot:
 
 
 class Arena:
-    """One shared file, mapped; it grows and never shrinks.
+    """One shared file, mapped; it can grow but never shrinks.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Arena:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
 
     def views(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """Return arrays on the arena's memory; ValueError when a slot leaves it."""
+        """Return arrays on the arena's memory; raise ValueError for a slot outside of it."""
         out = {}
         for name, slot in slots.items():
             low, high = slot.span()
@@ -99,7 +99,7 @@ class Arena:
         return out
 
     def read(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
-        """Tensors that the other process wrote in C order; read-only, ValueError when not there.
+        """Return tensors that the other process wrote in C order, read-only.
 
         Views where the other process cannot shrink the file, else copies: reading a mapping that
         has lost its file is fatal.
@@ -123,7 +123,7 @@ class Arena:
         return out
 
     def close(self) -> None:
-        """Give the file back; arrays on its memory stay valid."""
+        """Close the file; arrays on its memory stay valid."""
         os.close(self.fd)
         self.fd = -1
 
@@ -178,7 +178,7 @@ class Arena:
 
 
 def end_of(slots: Mapping[str, Slot]) -> int:
-    """Return one past the last byte that any of the tensors uses."""
+    """Return the end of the last byte that any of the tensors uses."""
     return max((slot.span()[1] for slot in slots.values()), default=0)
 
 

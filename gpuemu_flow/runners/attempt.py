@@ -1,4 +1,4 @@
-"""The client of one worker: it loads the program, requests cases, and makes data of trouble."""
+"""The client of one worker: loads the program, requests cases, and turns trouble into data."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Attempt:
     load_failed: bool = False
 
     def outcome_of(self, request: Request) -> Outcome:
-        """Return the outcome, for this request: an error in loading is every case's."""
+        """Return the outcome for this request; a loading error becomes the error of every case."""
         return replace(self.outcome, index=request.case.index)
 
 
 class JobFailedError(Exception):
-    """A job gave no result.
+    """Raised when a job gave no result.
 
     Attributes
     ----------
@@ -66,16 +66,16 @@ class JobFailedError(Exception):
 
 
 class WorkerClient:
-    """Talks to one worker about one program. Not thread-safe.
+    """Communicates with one worker about one program. Not thread-safe.
 
     Attributes
     ----------
     cases : int
-        What it was asked to do so far.
+        Number of cases requested so far.
     arena : Arena or None
         Shared memory, made by the first case that needs it.
     current : object
-        What a service in the worker was last made ready for; the caller's to set.
+        State for which a service in the worker was last prepared; set by the caller.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class WorkerClient:
             self.arena = None
 
     def shared(self) -> Arena:
-        """Return the shared memory of both processes, made now if there is none yet."""
+        """Return the memory shared with the worker, made on first use."""
         if self.arena is None:
             self.arena = Arena(memfd.create("tensors", fixed=True))
         return self.arena
@@ -117,7 +117,7 @@ class WorkerClient:
         return Attempt(Outcome(index, ok=False, error=error), ended=True, **why)
 
     def broken(self, index: int) -> Attempt:
-        """Return the attempt at a case in which the worker said what cannot be true."""
+        """Return the failed attempt at a case for which the worker gave an impossible answer."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
 
@@ -174,7 +174,7 @@ class WorkerClient:
         calls: int = 0,
         idle: bool = True,
     ) -> Attempt | None:
-        """Send the request for one case, after loading the program where that is still to do.
+        """Send the request for one case; load the program first if it is not loaded yet.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class WorkerClient:
         fds : sequence of int
             Descriptors that the message carries, behind that of the shared memory.
         calls : int
-            How often the program may be called, each time within its limit; 0 lets `checks` say.
+            Number of calls of the program, each within its limit; 0 lets `checks` decide.
         idle : bool
             False while the worker may still be calling the program, so that its time runs on.
 
@@ -249,7 +249,7 @@ class WorkerClient:
             return self.broken(index), {}
 
     def run_job(self, target: str, payload: Json, seconds: float) -> Json:
-        """Have one of our own functions run in the worker; see `jobs`.
+        """Run one of our own functions in the worker; see `jobs`.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes: deterministic to write, hostile bytes refused, mapped to read.
+"""Tensors as safetensors bytes: deterministic to write, checked before use, mapped to read.
 
 Format (github.com/huggingface/safetensors): eight bytes of little-endian header length, a JSON
 header ``{name: {"dtype", "shape", "data_offsets"}}``, then the tensors' bytes without holes. The
@@ -37,7 +37,7 @@ _NAMES = {tag: name for name, tag in _TAGS.items()}
 
 
 class BlobError(FlowError):
-    """Bytes that claim to be a blob and are none."""
+    """Error of bytes that are no valid blob."""
 
 
 def _refuse(slug: str, message: str) -> BlobError:

@@ -1,4 +1,4 @@
-"""The memory that inputs lie in: watched for writes, put back as it was, used again in place."""
+"""The memory of inputs: watched for writes, restored, and used again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def address(array: np.ndarray) -> int:
 
 
 def byte_span(array: np.ndarray) -> tuple[int, int]:
-    """Lowest address of the array's elements and one past the highest; equal when it is empty."""
+    """Return the array's lowest address and its end; both equal if it is empty."""
     low = high = address(array)
     if array.size == 0:
         return low, low
@@ -30,7 +30,7 @@ def byte_span(array: np.ndarray) -> tuple[int, int]:
 
 
 def whole_memory(array: np.ndarray) -> np.ndarray:
-    """All bytes of the allocation behind an array as a flat view, gaps and guard zones included.
+    """Return all bytes of the allocation behind an array, gaps and guard zones included.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class InputBuffers:
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        What is passed to the program.
+        The arrays passed to the program.
     memories : mapping of str to ndarray of uint8, optional
         The bytes that belong to each; by default the whole allocation behind it.
     """
@@ -121,25 +121,25 @@ class InputBuffers:
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put other values of the same forms into the same memory, so that addresses stay."""
+        """Replace the values by others of the same shapes in the same memory."""
         for name, array in arrays.items():
             old, new = self._buffers[name], _Buffer(array, whole_memory(array))
             if not old.take(new):
                 self._buffers[name] = new
 
     def remember(self) -> None:
-        """Copy what the memory holds now."""
+        """Save the present content of the memory."""
         for buffer in self._buffers.values():
             buffer.before = buffer.memory.copy()
 
     def restore(self) -> None:
-        """Put back what `remember` copied."""
+        """Restore the content that `remember` saved."""
         for buffer in self._buffers.values():
             if buffer.memory.flags.writeable:
                 buffer.memory[:] = buffer.before
 
     def violations(self, mutates: tuple[str, ...]) -> list[Failure]:
-        """List what was written since `remember` and must not have been."""
+        """Report inputs that were written to since `remember` and must not have been."""
         found = []
         for name, buffer in self._buffers.items():
             if not np.array_equal(buffer.memory, buffer.before):
@@ -165,7 +165,7 @@ def _modified(name: str, buffer: _Buffer) -> list[Failure]:
 
 
 def changed_input(name: str, before: np.ndarray, after: np.ndarray) -> list[Failure]:
-    """Report the change that a program made to an input which it must leave alone, if any."""
+    """Report the change that a program made to an input it must not modify, if any."""
     places = np.argwhere(_bits(after) != _bits(before))
     if not len(places):
         return []

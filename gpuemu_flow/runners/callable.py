@@ -1,4 +1,4 @@
-"""Programs that are Python functions: how they are called is read from their signature."""
+"""Programs that are Python functions: their signature decides how they are called."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def call_style(function: Callable[..., Any], program: Program) -> str:
 
 
 def names_in_order(parameters: list[inspect.Parameter]) -> list[str]:
-    """Return parameter names as a signature shows them."""
+    """Return the parameters' names in order, as a signature shows them."""
     marks: dict[Any, str] = {
         inspect.Parameter.VAR_POSITIONAL: "*",
         inspect.Parameter.VAR_KEYWORD: "**",
@@ -118,7 +118,7 @@ class CallableRunner:
         Raises
         ------
         OpError
-            What was returned is no output.
+            The returned value is no output.
         BaseException
             Whatever the function raises.
         """
@@ -158,5 +158,5 @@ class CallableRunner:
         return name_outputs(returned, names)
 
     def violations(self) -> Sequence[Failure]:
-        """Report nothing: `InputBuffers` sees what a function does to its inputs."""
+        """Return nothing: `InputBuffers` sees what a function does to its inputs."""
         return ()

@@ -1,4 +1,4 @@
-"""In a worker: what the program does to files itself, as records for `own_changes`."""
+"""In a worker: record changes of files that the program itself makes, for `own_changes`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Action = Callable[..., None]
 
 
 class Changes:
-    """Note each change before it happens; one that will fail is none.
+    """Records each change before it happens, unless it is going to fail.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Changes:
         }
 
     def opened(self, path: str, flags: int, frame: FrameType) -> None:
-        """Note that a file is opened so that it may be written to, or made."""
+        """Record that a file is opened for writing, or created."""
         while frame.f_back is not None and frame.f_code.co_filename == existence.__file__:
             frame = frame.f_back
         if not lexists(path):

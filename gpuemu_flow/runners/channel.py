@@ -1,4 +1,4 @@
-"""Framed JSON messages over a Unix socket, bounded, so that a lying peer costs an error only."""
+"""Framed JSON messages over a Unix socket, bounded, so that a lying peer costs only an error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FD_SIZE = array.array("i").itemsize
 
 
 class ChannelClosedError(Exception):
-    """The peer has closed its end, or died."""
+    """Raised when the peer has closed its end, or died."""
 
 
 class ChannelJunkError(Exception):
-    """Something else than our own frames came through."""
+    """Raised when the peer sent anything but our own frames."""
 
 
 def pack(message: Mapping[str, Json]) -> bytes:
@@ -97,7 +97,7 @@ class FrameReader:
         return message
 
     def buffered(self) -> dict[str, Json] | None:
-        """Return a message that has already been received; ChannelJunkError."""
+        """Return a message that has already been received; raises ChannelJunkError."""
         return self._take() if self._data else None
 
     def _receive(self) -> bytes:

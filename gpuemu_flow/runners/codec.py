@@ -47,7 +47,7 @@ def kwarg_text(value: Json) -> str:
 
 @dataclass(frozen=True)
 class EncodedRequest:
-    """A request as it is sent, and as it parses.
+    """A request in the form that is sent, and in the form that it parses to.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class EncodedRequest:
 
     @property
     def size(self) -> int:
-        """Return bytes."""
+        """Return the size of the request in bytes."""
         return sum(map(len, self.pieces))
 
     @cached_property
@@ -74,7 +74,7 @@ class EncodedRequest:
 
     @cached_property
     def data(self) -> bytes:
-        """Return the request as it is sent."""
+        """Return the request as bytes."""
         return self.text.encode()
 
     def document(self) -> dict[str, Json]:
@@ -278,7 +278,7 @@ def decode_response(data: bytes, output_names: Sequence[str] = ()) -> dict[str, 
 
 
 def decode_captured(captured: Captured, output_names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """The tensors of a document that was captured on its way to stdout; see `decode_response`."""
+    """Return the tensors of a document captured on its way to stdout; see `decode_response`."""
     document = json.loads(captured.short)
     outputs = {}
     for name, value in _rename(_named(document), output_names).items():

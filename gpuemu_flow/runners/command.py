@@ -62,7 +62,7 @@ class CommandRunner:
         return decode_response(self._streams.written(), self._program.output_names)
 
     def violations(self) -> Sequence[Failure]:
-        """Report nothing: what another process does is not seen."""
+        """Return nothing: the actions of another process are not seen."""
         return ()
 
     def _run(self, stdin: int, stdout: int) -> int:

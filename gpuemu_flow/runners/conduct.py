@@ -1,4 +1,4 @@
-"""Conduct of a program in its worker: one place watches for what it may not do."""
+"""The rules that a program in its worker must obey, watched in one place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.runners.integrity import Seal
 
 
 class Conduct:
-    """Watches one program in this process; nothing when it has no `forbidden` paths.
+    """Watches one program in this process; does nothing if it has no `forbidden` paths.
 
     To be made before any code of the program runs.
 
@@ -31,7 +31,7 @@ class Conduct:
 
     @contextmanager
     def own_work(self) -> Iterator[None]:
-        """Yield our own code writes a file of the cache."""
+        """Exempt our own code from the rules while inside: it writes a file of the cache."""
         if self._guard is None:
             yield
         else:
@@ -39,22 +39,22 @@ class Conduct:
                 yield
 
     def violation(self) -> RunError | None:
-        """Return the reason why nothing that this program gives can count, once there is one."""
+        """Return the reason why this program's results cannot count, if there is one."""
         return self._guard.violation() if self._guard is not None else None
 
     def loaded(self) -> None:
-        """Check the conduct once the program's code has been read; OpError as `demand`."""
+        """Check the rules once the program's code is loaded; raise OpError as `demand` does."""
         if self._guard is not None:
             self._guard.loaded()
         self.demand(Checks())
 
     def demand(self, checks: Checks) -> None:
-        """Look after a call.
+        """Check the rules after a call.
 
         Raises
         ------
         OpError
-            ``op-reads-reference``; ``op-broke-runner`` when what `checks` rest on was replaced.
+            ``op-reads-reference``; ``op-broke-runner`` if functions that `checks` need changed.
         """
         violation = self.violation()
         if violation is not None:

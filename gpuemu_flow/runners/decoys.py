@@ -1,4 +1,4 @@
-"""Decoy calls: what makes an op that remembers, or counts its calls, give itself away."""
+"""Decoy calls, which expose an op that remembers results or counts its calls."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def resemble(decoy: Arrays, judged: Arrays, case: Case) -> None:
 def comes_again(seed: int, earlier_cases: int) -> bool:
     """Tell whether the decoy is called once more, after the judged calls.
 
-    On the first case of a process, whose first call nothing else looks at, and on some others,
-    chosen by their seed so that no count of calls tells which.
+    True for the first case of a process, since no other check covers its first call, and for some
+    other cases, chosen by seed so that an op cannot predict them by counting its calls.
     """
     return earlier_cases == 0 or seed % _ONE_IN == 0
 
 
 def told(failures: Sequence[Failure]) -> list[Failure]:
-    """Return failures of the decoy's two calls, in words that fit."""
+    """Return the failures of the decoy's calls, with a message that names these calls."""
     place = "in the call before the judged one and in one after it, on other inputs: "
     return [replace(failure, message=place + failure.message) for failure in failures]

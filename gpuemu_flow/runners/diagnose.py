@@ -92,14 +92,14 @@ MOST_NAME = 80
 
 
 def explain(error: BaseException, program: Program, *, doing: str = "", hint: str = "") -> RunError:
-    """Return a RunError for what a program, or loading it, raised.
+    """Return a RunError for an exception of a program, or of loading it.
 
     Parameters
     ----------
     error : BaseException
     program : Program
     doing : str
-        What was going on, when it was not the program itself (``loading``).
+        Activity that failed, if it was not the program itself (``loading``).
     hint : str
         The hint to show where the exception itself suggests none.
     """
@@ -140,8 +140,8 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
     if code == FAILED and program.sandbox is not None:
         return RunError(
             "sandbox-failed",
-            f"the worker could not be fenced ({program.sandbox.level}), and so ran nothing",
-            'it says why; `[sandbox] mode = "off"` runs ops without a fence',
+            f"the sandbox ({program.sandbox.level}) could not be enforced, so nothing ran",
+            'its output says why; `[sandbox] mode = "off"` runs ops without a sandbox',
             stderr_tail,
         )
     if code >= 0:
@@ -157,7 +157,7 @@ def explain_exit(code: int, program: Program, stderr_tail: str) -> RunError:
 
 
 def signal_name(number: int) -> str:
-    """Return ``SIGSEGV`` for 11, and so on."""
+    """Return the name of a signal: ``SIGSEGV`` for 11."""
     import signal  # noqa: PLC0415 - on the way to an error message
 
     try:

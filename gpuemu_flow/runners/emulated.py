@@ -48,7 +48,7 @@ _KINDS = {
 def failure_of(
     finding: Finding, root: str, ptx: PlainPtx | None = None, ptx_file: str = ""
 ) -> Failure:
-    """Make a failure of what a check found.
+    """Convert a check's finding to a failure.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class EmulatedRunner:
             raise op_error(error) from None
 
     def expect(self, cases: Sequence[Inputs]) -> None:
-        """Run cases that are about to be asked for, as far as they can share launches."""
+        """Run cases that will be requested soon, as far as they can share launches."""
         self._beforehand.expect(cases)
 
     def violations(self) -> Sequence[Failure]:

@@ -1,4 +1,4 @@
-"""Cases that come to a worker together: those of equal shapes are launched at once, beforehand."""
+"""Cases that come to a worker together; those of equal shapes are launched at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 27
 
 
 class Beforehand:
-    """Outputs of cases that were run before they were asked for.
+    """Outputs of cases that were run before they were requested.
 
     They are kept by the inputs' bytes, and each is given once, so that a call that is repeated
     is made again.
@@ -32,7 +32,7 @@ class Beforehand:
         self._ready: dict[_Key, Outputs] = {}
 
     def expect(self, cases: Sequence[Inputs]) -> None:
-        """Run what can be run together; the other cases are left to single calls."""
+        """Run the cases that can share a launch; leave the others to single calls."""
         self._ready = {}
         if sum(array.nbytes for inputs in cases for array in inputs.values()) > MAX_BYTES:
             return
@@ -48,7 +48,7 @@ class Beforehand:
                 self._ready.update(zip(group, found, strict=True))
 
     def take(self, inputs: Inputs) -> Outputs | None:
-        """Give the outputs for some inputs, if they are there."""
+        """Return the outputs for some inputs, if they are there, and forget them."""
         return self._ready.pop(_key(inputs), None) if self._ready else None
 
 

@@ -1,4 +1,4 @@
-"""One case in the worker: inputs made, the program called and watched, outputs brought home."""
+"""One case in the worker: make the inputs, call and watch the program, collect the outputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Runner(Protocol):
-    """A runner: the way to call one kind of program."""
+    """The way to call one kind of program."""
 
     @property
     def in_process(self) -> bool:
@@ -40,17 +40,17 @@ class Runner(Protocol):
 
     @property
     def shares_memory(self) -> bool:
-        """Tell whether the program gets the very arrays."""
+        """Tell whether the program gets the input arrays themselves, not copies."""
 
     @property
     def hint(self) -> str:
-        """Return a hint that may explain an exception of the program, or nothing."""
+        """Return a hint that may explain an exception of the program, or an empty string."""
 
     def call(self, inputs: Arrays, watch: Watch) -> dict[str, np.ndarray]:
-        """Return the outputs by name; OpError, or whatever the program raises."""
+        """Return the outputs by name; raise OpError, or whatever the program raises."""
 
     def violations(self) -> Sequence[Failure]:
-        """List what the runner itself saw the latest call do that it must not."""
+        """Return violations in the latest call that the runner itself saw."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _converts(dtype: str, input_dtype: str | None) -> bool:
 def converted(
     arrays: dict[str, np.ndarray], dtype: str, input_dtype: str | None
 ) -> dict[str, np.ndarray]:
-    """Return the arrays, those of the float type `dtype` converted to `input_dtype`."""
+    """Convert the arrays of float type `dtype` to `input_dtype`; return the others unchanged."""
     if input_dtype is None or not _converts(dtype, input_dtype):
         return arrays
     wide = numpy_dtype(input_dtype)
@@ -152,7 +152,7 @@ class Executor:
 
     @property
     def hint(self) -> str:
-        """See `Runner.hint`."""
+        """Return the runner's hint; see `Runner.hint`."""
         return self._runner.hint
 
     def _call(self, arrays: Arrays, seed: int) -> dict[str, np.ndarray]:

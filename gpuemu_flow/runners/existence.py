@@ -1,4 +1,4 @@
-"""Questions whether there is a file and of what kind: ``os.stat``, ``os.access`` and their like.
+"""Observe questions about the existence and kind of files: ``os.stat``, ``os.access`` and others.
 
 They raise no audit event. Functions that tell take their places in ``os`` and in ``posix``, where
 all the standard library finds them, and in the sets of `os` that say what a function can. The
@@ -38,7 +38,7 @@ def folder_of_open() -> int | None:
 
 
 def watch(tell: Callable[[Any, int | None], None]) -> None:
-    """Tell of every path that is asked for from now on.
+    """Report every path that is asked for from now on.
 
     Parameters
     ----------

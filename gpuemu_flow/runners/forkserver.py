@@ -45,7 +45,7 @@ _CONTROL, _WAKEUP = "control", "wakeup"
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL a session: its leader, and all that stayed in its process group."""
+    """Send SIGKILL to a session: its leader, and all processes left in its group."""
     for kill in (os.kill, os.killpg):
         try:
             kill(pid, signal.SIGKILL)
@@ -71,7 +71,7 @@ class ForkServer:
         self._wakeup, self._wakeup_end = os.pipe()
 
     def run(self) -> NoReturn:
-        """Serve until the coordinator is gone, then leave no process behind."""
+        """Serve until the coordinator is gone, then end all processes."""
         os.set_blocking(self._wakeup, False)
         os.set_blocking(self._wakeup_end, False)
         signal.set_wakeup_fd(self._wakeup_end, warn_on_full_buffer=False)
@@ -250,7 +250,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Entry of the exec'd process."""
+    """Run the server in the exec'd process."""
     control = socket.socket(fileno=int(sys.argv[1]))
     malloc.tune()
     limits.adopt_orphans()

@@ -1,4 +1,4 @@
-"""Keeps an op's process away from the answers: its reference's file and the tool's own records.
+"""Keep an op's process away from the answers: the reference's files and the tool's own records.
 
 An op that runs its reference, or reads what an earlier run of it left in the cache, agrees with it
 and says nothing of itself. In the op's worker, Python's audit events (PEP 578) tell of every file
@@ -45,7 +45,7 @@ _OWN_FOLDER = str(Path(__file__).parent) + os.sep
 
 
 class ForbiddenAccessError(PermissionError):
-    """Raised in the op, at the place of the violation."""
+    """Raised in the op at the place of the violation."""
 
 
 class Guard:
@@ -113,7 +113,7 @@ class Guard:
         _posixsubprocess.fork_exec = fork_exec
 
     def loaded(self) -> None:
-        """Take the reference out of the op's own file, once that is loaded."""
+        """Remove the reference from the op's own file, once that is loaded."""
         name, path = self._program.forbidden_function, self._program.path
         if not name:
             return
@@ -131,7 +131,7 @@ class Guard:
             self._exempt = 0
 
     def violation(self) -> RunError | None:
-        """Return the first thing that this process, or one that it forked, did and must not."""
+        """Return the first violation by this process or one that it forked, if any."""
         if not self._record[0]:
             return None
         text = bytes(self._record).partition(b"\0")[0]
@@ -143,7 +143,7 @@ class Guard:
         return RunError("op-reads-reference", message, _HINT, file=file, line=line)
 
     def refuse(self, deed: str, path: str) -> NoReturn:
-        """Remember a violation and end it.
+        """Record a violation and raise an error in the program.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class Guard:
         return "", 0
 
     def is_reference(self, path: str) -> bool:
-        """Tell whether a file is one of the reference's."""
+        """Tell whether a file belongs to the reference."""
         return realpath(path) in self._files
 
     def stands_in_for(self, module: str) -> bool:

@@ -1,4 +1,4 @@
-"""Finding and loading the workspace's Python code inside a worker, never from stale bytecode."""
+"""Find and load the workspace's Python code inside a worker, never from stale bytecode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN = str(Path(__file__).resolve().parents[1])
 
 
 def is_workspace_path(path: str, root: str) -> bool:
-    """Tell whether a path is the user's own code: below the root, and not installed there.
+    """Tell whether a path is the user's own code: below the root, and not an installed package.
 
     Packages and Python itself may lie below the root, too.
     """
@@ -43,7 +43,7 @@ _transform: Callable[[bytes], bytes] | None = None
 
 
 def set_source_transform(transform: Callable[[bytes], bytes] | None) -> None:
-    """Let every workspace module and program loaded from now on pass through `transform`."""
+    """Apply `transform` to the source of every workspace module loaded from now on."""
     global _transform  # noqa: PLW0603 - import hooks have no other way to be told
     _transform = transform
 
@@ -99,7 +99,7 @@ def _finder_hook(root: str) -> Callable[[str], machinery.FileFinder]:
 
 
 def enter_workspace(program: Program) -> None:
-    """Make the workspace this process's own: working directory, ``sys.path``, import rules, env.
+    """Set this process up for the workspace: working directory, ``sys.path``, import rules, env.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def enter_workspace(program: Program) -> None:
 
 
 def read_source(program: Program) -> bytes:
-    """Return the program file's bytes; OpError ``op-not-loadable`` when it cannot be read."""
+    """Return the program file's bytes; raise OpError ``op-not-loadable`` if it cannot be read."""
     try:
         return _transformed(Path(program.path).read_bytes())
     except OSError as error:

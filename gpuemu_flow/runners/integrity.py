@@ -68,9 +68,9 @@ _prepared: dict[str, _Part] = {}
 
 
 def prepare() -> None:
-    """Look at the modules that are loaded now, for all seals of processes forked from this one.
+    """Record the loaded modules, for the seals of all processes forked from this one.
 
-    To be called where no code of a program ever runs.
+    To be called in a process that never runs code of a program.
     """
     _prepared.update((module.__name__, _Part.of(module)) for module in _watchers())
 
@@ -96,12 +96,12 @@ class Seal:
         self._recoded = ""
 
     def on_setattr(self, target: object, _name: object, _value: object) -> None:
-        """An audit event: the code or the defaults of a function are being replaced."""
+        """Handle an audit event: the code or the defaults of a function are being replaced."""
         if isinstance(target, FunctionType) and target in self._ours:
             self._recoded = self._recoded or f"{target.__module__}.{target.__qualname__}"
 
     def broken(self) -> str:
-        """Name what the program replaced; empty when it replaced nothing."""
+        """Name what the program replaced; empty if it replaced nothing."""
         for names in self._names:
             found = names.replaced()
             if found:

@@ -1,4 +1,4 @@
-"""Work of our own that needs the reference at hand: run in its worker, once or as a service.
+"""Our own work that needs the reference: run in its worker, once or as a service.
 
 A comparison under the ``auto`` tolerance evaluates the reference on moved inputs, and once more
 with its float64 replaced by float32. Both happen in the worker process that compares, so that no
@@ -73,7 +73,7 @@ class Evaluator:
 
     @property
     def has_source(self) -> bool:
-        """Tell whether the program is Python that a shadow can be made of."""
+        """Tell whether the program is Python source from which a shadow can be made."""
         return self.program.kind != "command" and not self.program.python
 
     def __call__(
@@ -148,7 +148,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class ServiceContext:
-    """The tools of a service, in the worker that has loaded a program.
+    """The tools of a service, in a worker that has loaded a program.
 
     Attributes
     ----------
@@ -176,11 +176,11 @@ class Service(Protocol):
         """Return the answer to one question; any exception says why there is none."""
 
     def go_on(self, context: ServiceContext) -> None:
-        """Do the rest of the work, once the answer has been sent."""
+        """Continue the work after the answer has been sent."""
 
 
 def make_service(target: str, setup: Json) -> Service:
-    """Make ``module:Class(setup)`` of this package; ValueError when there is none."""
+    """Make ``module:Class(setup)`` of this package; raise ValueError if there is none."""
     module, name = _ours(target)
     service: Service = getattr(importlib.import_module(module), name)(setup)
     return service

@@ -1,4 +1,4 @@
-"""Input and output of a script as objects: megabytes that pass through no file.
+"""Input and output of a script as objects, so that megabytes need not pass through files.
 
 A protocol script takes its whole request through ``sys.stdin`` and leaves its answer through
 ``sys.stdout``. A script that was seen to read that way is *lent* its request from then on: its
@@ -22,19 +22,19 @@ class Request(Protocol):
 
     @property
     def text(self) -> str:
-        """Return it as text."""
+        """Return the request as text."""
 
     @property
     def data(self) -> bytes:
-        """Return it as bytes."""
+        """Return the request as bytes."""
 
     def document(self) -> Json:
-        """Parse it into a new object."""
+        """Parse the request into a new object."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A document that was dumped, its long base64 strings apart.
+    """A dumped JSON document, its long base64 strings kept apart.
 
     Attributes
     ----------
@@ -59,12 +59,12 @@ class Captured:
 
     @property
     def size(self) -> int:
-        """Return characters, more or less."""
+        """Return the number of characters, approximately."""
         return len(self.short) + sum(len(value) for value, _ in self.taken.values())
 
 
 class Exchange:
-    """One call of a script: its request, and what it dumped.
+    """One call of a script: its request, and the document it dumped.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class Exchange:
     Attributes
     ----------
     served : int
-        How often all of the request was taken through ``sys.stdin``.
+        Number of times that the whole request was taken through ``sys.stdin``.
     denied : bool
         The script wanted to read in a way that lending does not allow.
     dumped : Captured or None
@@ -113,7 +113,7 @@ class Exchange:
         return unread
 
     def deny(self) -> None:
-        """Note a read of another kind."""
+        """Record a read of another kind, after which nothing is lent."""
         self.denied = self.denied or self.lent
 
 
@@ -121,7 +121,7 @@ current: Exchange | None = None
 
 
 def begin(exchange: Exchange | None) -> None:
-    """Make an exchange the current one; None when there is none."""
+    """Set the current exchange; None for none."""
     global current  # noqa: PLW0603 - the functions that scripts call know no other way to it
     current = exchange
 
@@ -149,13 +149,13 @@ class _Text(io.TextIOWrapper):
 
 
 class Output(io.TextIOWrapper):
-    """``sys.stdout``: keeps a dumped document apart as long as nothing else is written."""
+    """``sys.stdout`` that keeps a dumped document apart as long as nothing else is written."""
 
     held: Captured | None = None
     _written = False
 
     def hold(self, captured: Captured) -> bool:
-        """Keep a document in place of writing it, or return False when it has to be written."""
+        """Keep a document instead of writing it; return False if it has to be written."""
         if current is None or not current.lent or self._written or self.held is not None:
             return False
         if captured.size > current.limit:
@@ -164,7 +164,7 @@ class Output(io.TextIOWrapper):
         return True
 
     def write(self, text: str, /) -> int:
-        """Write, after what is held; white space behind that means nothing."""
+        """Write text after the document that is held; ignore white space behind that."""
         if current is not None and current.dumped is not None and text is current.dumped.text:
             if self.hold(current.dumped):
                 return len(text)
@@ -174,7 +174,7 @@ class Output(io.TextIOWrapper):
         return super().write(text)
 
     def release(self) -> None:
-        """Write what is held."""
+        """Write the document that is held."""
         held, self.held = self.held, None
         self._written = True
         if held is not None:
@@ -182,21 +182,21 @@ class Output(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """Return the binary stream, for what comes after what is held."""
+        """Return the binary stream, for output after the document that is held."""
         self.release()
         return super().buffer
 
 
 def open_stdin() -> io.TextIOWrapper:
-    """Return descriptor 0 as an interpreter opens it."""
+    """Open descriptor 0 as an interpreter opens its standard input."""
     return _Text(_Bytes(io.FileIO(0, closefd=False)), encoding="utf-8")
 
 
 def open_stdout() -> Output:
-    """Open descriptor 1, as `open_stdin` does descriptor 0."""
+    """Open descriptor 1 as an interpreter opens its standard output."""
     return Output(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8")
 
 
 def is_input(stream: object) -> bool:
-    """Tell whether a stream is what `open_stdin` opened, or its buffer."""
+    """Tell whether a stream is one that `open_stdin` opened, or its buffer."""
     return isinstance(stream, (_Text, _Bytes))

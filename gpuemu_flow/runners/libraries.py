@@ -1,4 +1,4 @@
-"""The files of machine code that this process has loaded, and a cheap look for more of them."""
+"""The files of machine code that this process has loaded, and a cheap test for new ones."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def _dyld_images() -> set[str]:
 
 
 class Loaded:
-    """Tell whether this process has loaded a library since the last look."""
+    """Watch on the libraries that this process has loaded."""
 
     def __init__(self) -> None:
         self._count = _counter()
         self._last = -1
 
     def changed(self) -> bool:
-        """Return True when there may be more than at the last call."""
+        """Return True if there may be more libraries than at the last call."""
         before, self._last = self._last, self._count()
         return before != self._last
 
     def paths(self) -> set[str]:
-        """Return all libraries."""
+        """Return the paths of all loaded files of machine code."""
         return mapped()

@@ -26,18 +26,18 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, at once when `parent` has ended already."""
+    """Have this process killed when its parent ends, or now if `parent` has ended already."""
     if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> bool:
-    """Make this process the parent of descendants whose own parent ends (Linux)."""
+    """Adopt descendants whose own parent ends (Linux); tell whether that is possible."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def own_children() -> list[int]:
-    """Process ids of this process's children, adopted ones included; empty where unknown."""
+    """Return the ids of this process's children, adopted ones included; empty if unknown."""
     path = Path(f"/proc/self/task/{os.getpid()}/children")
     try:
         return [int(pid) for pid in path.read_text().split()]
@@ -46,7 +46,7 @@ def own_children() -> list[int]:
 
 
 def address_space() -> int | None:
-    """Return bytes of address space in use, or None where the system does not tell."""
+    """Return the bytes of address space in use, or None if the system does not tell."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -63,7 +63,7 @@ def _lower(kind: int, value: int) -> None:
 
 
 def limit_memory(extra: int | None) -> bool:
-    """Let the address space grow by at most `extra` bytes from here; False when not limited."""
+    """Limit the growth of the address space to `extra` bytes; return False if that failed."""
     used = address_space()
     if extra is None or used is None:
         return False
@@ -72,17 +72,17 @@ def limit_memory(extra: int | None) -> bool:
 
 
 def no_core_dumps() -> None:
-    """A crash of an op leaves no core file in the workspace."""
+    """Switch off core dumps, so that a crash leaves no file in the workspace."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def output_limit(input_bytes: int) -> int:
-    """Return bytes that a program with so many input bytes may write to one file."""
+    """Return the bytes that a program may write to one file, for a size of its inputs."""
     return max(MIN_OUTPUT_LIMIT, OUTPUT_PER_INPUT_BYTE * input_bytes)
 
 
 def limit_file_size(nbytes: int | None) -> None:
-    """Largest file that this process may write; None lifts it as far as the system allows.
+    """Limit the size of files that this process writes; None lifts the limit as far as possible.
 
     Python ignores SIGXFSZ, so that too long a write is an OSError and not a crash.
     """

@@ -1,4 +1,4 @@
-"""glibc's allocator tuned for tensor loops, and made to betray memory that nobody wrote.
+"""Tune glibc's allocator for tensor loops, and make it expose memory that was never written.
 
 Page faults are dear on virtual machines: without these settings every large temporary is mapped and
 returned again. Elsewhere than on glibc all functions here do nothing.
@@ -54,7 +54,7 @@ def perturb(fill: int) -> bool:
 
 
 def flush_c_streams() -> None:
-    """Write out what C code left in its own stdout and stderr buffers."""
+    """Flush C's own stdout and stderr buffers."""
     try:
         ctypes.CDLL(None).fflush(None)
     except (OSError, AttributeError):

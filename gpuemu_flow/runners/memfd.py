@@ -34,7 +34,7 @@ def create(name: str, *, fixed: bool = False) -> int:
 
 
 def append_only(fd: int) -> int:
-    """Make every write go to the end, also those of processes that share the descriptor."""
+    """Make every write go to the end, also in processes that share the descriptor."""
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return fd
 
@@ -47,7 +47,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_all(fd: int, size: int) -> bytes:
-    """Return the first `size` bytes, or as many as there are, whatever the current position is."""
+    """Return the first `size` bytes, or fewer if the file is shorter, wherever its position is."""
     pieces = []
     offset = 0
     while offset < size and (piece := os.pread(fd, min(size - offset, 1 << 30), offset)):
@@ -67,12 +67,12 @@ def tail(fd: int, limit: int = 4000) -> str:
 
 
 def write_status(fd: int, phase: int) -> None:
-    """Tell the coordinator what the worker does now, and since when."""
+    """Tell the coordinator the worker's present phase and its start time."""
     os.pwrite(fd, _STATUS.pack(phase, time.monotonic()), 0)
 
 
 def read_status(fd: int) -> tuple[int, float]:
-    """Return phase and the monotonic time of its start; `PREPARING` at 0.0 when unreadable.
+    """Return the phase and the monotonic time of its start; `PREPARING` at 0.0 if unreadable.
 
     It is a hint only: the program that runs in the worker can write here too.
     """

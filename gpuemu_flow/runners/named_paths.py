@@ -1,4 +1,4 @@
-"""Paths from the root, for paths as a program names them, without following the user's links."""
+"""Make paths absolute, as a program names them, without following the user's links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE_PATH = 50  # F_GETPATH of macOS
 
 
 def is_system(path: str) -> bool:
-    """Return True for what is no file: devices, and the kernel's words on processes."""
+    """Return True for a path that is no file: a device, or what the kernel says of processes."""
     return path.startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
 
 
@@ -29,7 +29,7 @@ def is_environment(path: str) -> bool:
 
 
 def absolute(path: Any, folder: int | None = None) -> str:
-    """Return a path as it was named, from the root; ``..`` may leave a linked folder and stays.
+    """Return a path as it was named, made absolute; ``..`` stays, since it may leave a link.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def absolute(path: Any, folder: int | None = None) -> str:
 
 
 def tidied(text: str) -> str:
-    """Return a path without empty parts and single dots."""
+    """Remove empty parts and single dots from a path."""
     parts = [part for part in text.split("/") if part not in ("", ".")]
     return "/" + "/".join(parts) if ".." in parts else os.path.normpath(text)
 
@@ -65,7 +65,7 @@ def behind_process(text: str) -> str:
 
 
 def path_of(descriptor: int) -> str | None:
-    """Return the path of an open folder; None where the system does not tell."""
+    """Return the path of an open folder; None if the system does not tell."""
     try:
         return readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

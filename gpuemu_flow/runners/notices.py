@@ -1,4 +1,4 @@
-"""Linux' notices of system calls (seccomp): ask for them, receive them, answer them.
+"""Linux' notices of system calls (seccomp): request them, receive them, answer them.
 
 A process asks for notices of the calls that name files; so do all that it starts from then on,
 whatever they are written in. Another process receives each notice while the caller waits, and
@@ -35,7 +35,7 @@ _INSTRUCTION = struct.Struct("<HBBI")
 
 @dataclass(frozen=True)
 class Call:
-    """Say where a system call that names a file has its arguments.
+    """A system call that names a file, and the positions of its arguments.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ _ARM_LOOKS = {
 
 @dataclass(frozen=True)
 class Machine:
-    """Name a processor's system calls.
+    """Numbers of system calls on one processor.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ MACHINE = _MACHINES.get(platform.machine()) if sys.platform == "linux" else None
 
 
 class NoNoticesError(Exception):
-    """The system gives no notices; the message says why."""
+    """Raised if the system gives no notices; the message says why."""
 
 
 class _Program(ctypes.Structure):
@@ -145,7 +145,7 @@ def _program(machine: Machine, numbers: Iterable[int]) -> bytes:
 
 
 def ask(*, looks: bool) -> int:
-    """Ask for notices of this process and of all that it will start.
+    """Request notices of this process and of all that it will start.
 
     From now on each such call waits until the descriptor's holder lets it go on, and fails when
     there is no holder: hand it over at once.
@@ -192,7 +192,7 @@ def ask(*, looks: bool) -> int:
 
 
 class Notice(NamedTuple):
-    """Describe one call that waits.
+    """One system call whose caller is waiting.
 
     Attributes
     ----------
@@ -211,7 +211,7 @@ class Notice(NamedTuple):
 
 
 class Receiver:
-    """Hold a descriptor that `ask` gave."""
+    """Holder of a descriptor that `ask` returned."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -222,7 +222,7 @@ class Receiver:
         self._libc.ioctl(fd, _SET_FLAGS, _SAME_PROCESSOR)
 
     def receive(self) -> Notice | None:
-        """Return the next notice, when there is one; None when the caller has gone.
+        """Return the next notice; None if its caller has gone.
 
         Raises
         ------
@@ -251,7 +251,7 @@ class Receiver:
         self._libc.ioctl(self.fd, _SEND, self._answer)
 
     def close(self) -> None:
-        """Give the descriptor back: calls that come from now on fail."""
+        """Close the descriptor: calls from now on fail."""
         os.close(self.fd)
 
 
@@ -266,7 +266,7 @@ _SHORT = 256
 
 
 class Memory:
-    """Read paths in other processes' memory."""
+    """Reader of paths in other processes' memory."""
 
     def __init__(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -282,7 +282,7 @@ class Memory:
         self._here_at, self._there_at = map(ctypes.addressof, (self._here, self._there))
 
     def text(self, process: int, address: int) -> bytes | None:
-        """Return the zero-terminated bytes at an address; None when they cannot be read."""
+        """Return the zero-terminated bytes at an address; None if they cannot be read."""
         length = _PAGE - address % _PAGE
         if length > _SHORT:  # most paths are short
             found = self._text(process, address, _SHORT, 1)
@@ -300,11 +300,11 @@ class Memory:
         return found if len(found) < got else None
 
     def refused(self) -> bool:
-        """Return True when the last reading failed for want of rights."""
+        """Return True if the last read failed for lack of permission."""
         return ctypes.get_errno() == errno.EPERM
 
     def word(self, process: int, address: int) -> int:
-        """Return eight bytes as a number; 0 when they cannot be read."""
+        """Read eight bytes as a number; 0 if they cannot be read."""
         self._first.start, self._first.length = address, 8
         got = self._read(process, self._here_at, 1, self._there_at, 1, 0)
         return int.from_bytes(self._buffer.raw[:8], "little") if got == 8 else 0

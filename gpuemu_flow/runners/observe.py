@@ -1,4 +1,4 @@
-"""In a worker: write down what the program reads, looks for, lists and imports.
+"""In a worker: record what the program reads, looks for, lists and imports.
 
 Python's audit events (PEP 578) tell of every file that is opened, before it happens. A hook cannot
 be taken away again and runs for every event, so it does next to nothing for most of them.
@@ -52,7 +52,7 @@ _STDLIB = (sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib
 
 
 class Observer:
-    """Write records for `sightings`; each worker has one, for good.
+    """Writer of records for `sightings`; each worker has one, for good.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ class Observer:
         _posixsubprocess.fork_exec = fork_exec
 
     def look(self) -> None:
-        """Write down what no event told of: after loading and after each message."""
+        """Record what no event reported: after loading and after each message."""
         if not self._active:
             return
         if len(sys.modules) != len(self._modules):
@@ -146,7 +146,7 @@ class Observer:
                 self._note_variables(path)
 
     def note(self, kind: bytes, path: str) -> None:
-        """Write down one path, once; our own files and the system's are left out."""
+        """Record one path, once; our own files and the system's are left out."""
         record = kind + os.fsencode(path)
         known = path if kind == b"r" else record
         if known in self._known or is_system(path) or path.startswith(_PACKAGE):
@@ -368,7 +368,7 @@ _base_files: set[str] = set()
 
 
 def base_records() -> bytes:
-    """List what a process had read before it saw any program; computed once, before forks."""
+    """List the files a process had read before it saw any program; computed once, before forks."""
     if not _base:
         libraries.Loaded()  # whose first is dear
         files = {*_origins(list(sys.modules)), *libraries.mapped(), sys.executable}

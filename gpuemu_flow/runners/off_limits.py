@@ -1,4 +1,4 @@
-"""Files that are off limits to the process of an op; a module that is cheap to import."""
+"""List the files that an op's process must not touch; this module is cheap to import."""
 
 from __future__ import annotations
 

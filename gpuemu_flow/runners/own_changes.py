@@ -1,4 +1,4 @@
-"""Files that a program makes, moves and links itself: they are no inputs of it."""
+"""Files that a program itself makes, moves and links, which are no inputs of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.runners.records import (
 
 
 class OwnChanges:
-    """Follow what one program does to files, in the order in which it does so.
+    """Tracks what one program does to files, in the order in which it does so.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class OwnChanges:
         self._last = (0, "")
 
     def take(self, kind: int, path: str) -> None:
-        """Note one change, of a kind of `records.CHANGES`."""
+        """Record one change, of a kind of `records.CHANGES`."""
         if kind in PAIRS:
             # Python tells of it, and so does what traces the process.
             if (kind, path) != self._last:
@@ -80,14 +80,14 @@ class OwnChanges:
             self._gone.add(path)
 
     def meant(self, path: str) -> str:
-        """Return the path that something had before the program moved or linked it."""
+        """Return the path that a file had before the program moved or linked it."""
         for target, source in self._sources.items():
             if path == target or path.startswith(f"{target}/"):
                 return source + path[len(target) :]
         return path
 
     def is_gone(self, path: str) -> bool:
-        """Return True for what the program itself moved away or removed."""
+        """Return True for a path that the program itself moved away or removed."""
         return path in self._gone
 
     def is_own_file(self, path: str) -> bool:
@@ -95,7 +95,7 @@ class OwnChanges:
         return path in self._own
 
     def is_own(self, path: str) -> bool:
-        """Return True when the program made a file or folder, or one that it lies in, itself."""
+        """Return True if the program itself made a file or folder, or a folder that it lies in."""
         if "/.." in path:
             path = os.path.normpath(path)
         if path in self._own:
@@ -103,7 +103,7 @@ class OwnChanges:
         return bool(self._folders) and any(f in self._folders for f in _upwards(path))
 
     def use(self, path: str) -> None:
-        """Note that the program asks for a file that is its own."""
+        """Record that the program uses a file that is its own."""
         if path in self._created:
             self.needed.add(path)
 

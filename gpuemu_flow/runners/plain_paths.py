@@ -1,4 +1,4 @@
-"""Questions of our own about files, which no observer takes for the program's."""
+"""Questions of our own about files, which the observer does not attribute to the program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def realpath(path: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Return whether a path leads to something; see `os.path.exists`."""
+    """Tell whether a path leads to something; see `os.path.exists`."""
     try:
         stat(path)
     except (OSError, ValueError):
@@ -45,7 +45,7 @@ def exists(path: str) -> bool:
 
 
 def lexists(path: str) -> bool:
-    """Return whether there is a file or a link of that name; see `os.path.lexists`."""
+    """Tell whether there is a file or a link of that name; see `os.path.lexists`."""
     try:
         lstat(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""PTX put in the place of what Triton makes, so that bugs can be planted in compiled kernels."""
+"""PTX that replaces what Triton compiles, so that bugs can be planted in compiled kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RECORD = "record"
 
 
 class PtxFolder:
-    """A folder of PTX files, each named by the digest of the PTX that it stands for.
+    """A folder of PTX files, each named by the digest of the PTX that it replaces.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class PtxFolder:
             return ptx
 
     def launched(self, ptx: bytes) -> None:
-        """Keep the PTX of a kernel that is launched, where that is wanted."""
+        """Store the PTX of a kernel that is launched, if requested."""
         if self._folder is None or not (self._folder / RECORD).is_dir():
             return
         kept = self._folder / RECORD / _name(ptx)

@@ -1,4 +1,4 @@
-"""The pool: programs run on cases in worker processes, with exactly one outcome for each case."""
+"""The pool: programs run on cases in worker processes, with exactly one outcome per case."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Pool:
         self._server({})
 
     def close(self) -> None:
-        """End all workers and fork servers; no process is left behind."""
+        """End all workers and fork servers; no process is left."""
         with self._lock:
             self._closed = True
             servers = list(self._servers.values())
@@ -173,7 +173,7 @@ class Pool:
     def session(
         self, program: Program, *, cancel: threading.Event | None = None
     ) -> Iterator[ProgramSession]:
-        """Yield a program to be called again and again with tensors in shared memory.
+        """Yield a session to call a program repeatedly, with tensors in shared memory.
 
         Raises
         ------

@@ -39,7 +39,7 @@ _PLAIN = Checks(inputs_unchanged=False)
 
 @dataclass(frozen=True)
 class Costs:
-    """Wall-clock milliseconds per case of a softmax, inputs made and outputs brought home.
+    """Wall-clock milliseconds per case of a softmax, making inputs and returning outputs included.
 
     Attributes
     ----------

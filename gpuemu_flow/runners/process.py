@@ -38,7 +38,7 @@ _STARTUP_PREFIXES = ("LD_", "DYLD_", "MALLOC_", "GLIBC_", "OPENBLAS_", "MKL_", "
 
 
 def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a program's environment that must be there when its interpreter starts."""
+    """Return the part of a program's environment that must be set before its interpreter starts."""
     return {
         name: value
         for name, value in sorted(env.items())
@@ -47,11 +47,11 @@ def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 class ServerDiedError(Exception):
-    """The fork server is gone, or does not answer."""
+    """Raised when the fork server is gone, or does not answer."""
 
 
 class WorkerEndedError(Exception):
-    """A session's process has ended.
+    """Raised when a session's process has ended.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class WorkerEndedError(Exception):
 
 
 class DeadlineError(Exception):
-    """Nothing came in time."""
+    """Raised when no message came in time."""
 
 
 class WorkerProcess:
@@ -102,17 +102,17 @@ class WorkerProcess:
         self._server_died = False
 
     def hand_over(self) -> list[int]:
-        """Return the descriptors that travel to the fork server, in its order."""
+        """Return the descriptors to pass to the fork server, in its order."""
         return [self._child_end.fileno(), self._server_end.fileno(), self.status, self.stderr,
                 self.report]  # fmt: skip
 
     def handed_over(self) -> None:
-        """Drop the peers' ends, so that their death is seen."""
+        """Close our copies of the peers' ends, so that their death is noticed."""
         self._child_end.close()
         self._server_end.close()
 
     def follow_with(self, sightings: Sightings) -> None:
-        """Let what the program is seen to use be collected there."""
+        """Have `sightings` collect the worker's records of what the program uses."""
         self.sightings = sightings
         sightings.follow(self.report, self.scratch)
 
@@ -150,7 +150,7 @@ class WorkerProcess:
         return bool(poll.poll(seconds * 1000))
 
     def send(self, message: Mapping[str, Json], fds: Sequence[int] = ()) -> None:
-        """Send a request; that the worker is gone shows in `receive`."""
+        """Send a request; if the worker is gone, `receive` reports it."""
         self._busy = True
         with contextlib.suppress(channel.ChannelClosedError):
             channel.send(self.sock, message, fds)
@@ -211,7 +211,7 @@ class WorkerProcess:
             raise WorkerEndedError(int(fact["exit"]))
 
     def wait_exit(self, seconds: float) -> int | None:
-        """Return the exit code of a process that is about to end; None when the server died."""
+        """Return the exit code of a process that is about to end; None if the server died."""
         deadline = time.monotonic() + seconds
         try:
             while True:
@@ -224,11 +224,11 @@ class WorkerProcess:
             return ended.code
 
     def stderr_tail(self) -> str:
-        """Return the end of what the program wrote to standard error since the case began."""
+        """Return the end of the program's standard error since the case began."""
         return memfd.tail(self.stderr)
 
     def close(self, grace: float = 1.0) -> None:
-        """End the process: when idle it leaves by itself, else it is killed."""
+        """End the process: an idle one leaves by itself, another one is killed."""
         if self._closed:
             return
         self.sock.close()

@@ -40,7 +40,7 @@ def loads(s: Any, **options: Any) -> Json:
 
 
 def load(fp: Any, **options: Any) -> Json:
-    """Parse as ``json.load``, but make no text of a lent request."""
+    """Parse as ``json.load``, but do not format a lent request as text first."""
     exchange = lending.current
     if exchange is not None and exchange.lent and lending.is_input(fp):
         if all(value is None for value in options.values()) and exchange.take():
@@ -50,7 +50,7 @@ def load(fp: Any, **options: Any) -> Json:
 
 
 def b64decode(s: Any, altchars: Any = None, validate: bool = False) -> bytes:
-    """As ``base64.b64decode``."""
+    """Decode as ``base64.b64decode``."""
     if altchars is None:
         try:
             return pybase64.b64decode(s, validate=True)
@@ -60,7 +60,7 @@ def b64decode(s: Any, altchars: Any = None, validate: bool = False) -> bytes:
 
 
 def b64encode(s: Any, altchars: Any = None) -> bytes:
-    """As ``base64.b64encode``."""
+    """Encode as ``base64.b64encode``."""
     if altchars is None:
         try:
             return pybase64.b64encode(s)
@@ -87,7 +87,7 @@ def _take_long(value: Json, taken: dict[str, tuple[str, bytes]], token: str, dep
 
 
 def capture(obj: Any) -> lending.Captured | None:
-    """Return a document with long base64 strings taken apart; None where there are none."""
+    """Separate a document from its long base64 strings; None if it has none."""
     if type(obj) is not dict:
         return None
     taken: dict[str, tuple[str, bytes]] = {}
@@ -99,7 +99,7 @@ def capture(obj: Any) -> lending.Captured | None:
 
 
 def dumps(obj: Any, **options: Any) -> str:
-    """As ``json.dumps``; long base64 strings are put in, not escaped."""
+    """Format as ``json.dumps``, with long base64 strings inserted without escaping."""
     captured = None if options else capture(obj)
     if captured is None:
         return _ORIGINAL_DUMPS(obj, **options)
@@ -109,7 +109,7 @@ def dumps(obj: Any, **options: Any) -> str:
 
 
 def dump(obj: Any, fp: Any, **options: Any) -> None:
-    """As ``json.dump``."""
+    """Write as ``json.dump``."""
     captured = None if options else capture(obj)
     if captured is None:
         _ORIGINAL_DUMP(obj, fp, **options)
@@ -118,7 +118,7 @@ def dump(obj: Any, fp: Any, **options: Any) -> None:
 
 
 def install() -> None:
-    """Put these functions in the place of the originals, for this process."""
+    """Replace the original functions by these, for this process."""
     replacements: tuple[tuple[Any, str, Any], ...] = (
         (json, "loads", loads),
         (json, "load", load),

@@ -1,4 +1,4 @@
-"""Two equal calls compared bit by bit: hidden state, and elements that nobody wrote."""
+"""Compare two equal calls bit by bit: they show hidden state and elements never written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compare_calls(
     for name, array in first.items():
         again = second.get(name)
         if again is None or again.shape != array.shape or again.dtype != array.dtype:
-            message = f"an identical call gave another form of output {name!r}"
+            message = f"an identical call gave output {name!r} another shape or dtype"
             found.append(Failure(FailureKind.NON_DETERMINISTIC, message, name))
             continue
         rows, rows_again = _bytes_of(array), _bytes_of(again)

@@ -1,4 +1,4 @@
-"""Protocol scripts, run in this process as an interpreter would run them, without its start-up."""
+"""Protocol scripts, run in this process as an interpreter would, without its start-up time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def function_in_script(program: Program) -> str:
 
 
 def check_size(streams: StandardStreams, limit: int) -> None:
-    """OpError ``op-output-junk`` when stdout ran into its limit."""
+    """Raise OpError ``op-output-junk`` if stdout reached its limit."""
     if streams.written_size() >= limit:
         raise OpError(RunError("op-output-junk", f"stdout holds over {limit} bytes"))
 
@@ -87,7 +87,7 @@ class ScriptRunner:
         return self._run(request, watch, lent=False) or {}
 
     def violations(self) -> Sequence[Failure]:
-        """Report nothing: a script gets copies."""
+        """Return nothing: a script gets copies of the inputs."""
         return ()
 
     def _run(
@@ -198,7 +198,7 @@ _OWN_PID = 0
 
 
 def own_process() -> None:
-    """Remember that this process is the worker, and forget the server's exit functions."""
+    """Mark this process as the worker, and drop the server's exit functions."""
     global _OWN_PID  # noqa: PLW0603 - a fact on the process, like its id
     _OWN_PID = os.getpid()
     atexit._clear()

@@ -1,4 +1,4 @@
-"""Modules that were searched for: which new files would be found instead of those that were."""
+"""Modules that were searched for: new files that an import would find first."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _Search = tuple[str, tuple[str, ...]]
 
 
 class Searches:
-    """Find nothing, and remember what was asked for and where it may lie."""
+    """An import finder that finds nothing, but records each search and its folders."""
 
     def __init__(self) -> None:
         self._asked: list[_Search] = []
 
     def install(self) -> None:
-        """Hear of every import from now on."""
+        """Register for every import from now on."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, _: Any = None) -> None:
-        """Remember one search."""
+        """Record one search; find nothing."""
         folders = tuple(sys.path if path is None else path)
         if not all(isinstance(f, str) and f.startswith("/") for f in folders):
             folders = _from_the_root(folders)
         self._asked.append((name, folders))
 
     def missed(self) -> Iterator[str]:
-        """List what would have been taken, had it been there, by the searches since last time.
+        """Yield the files that the searches since the last call would have found, had they existed.
 
         Not those in installed packages and the standard library, which change as a whole, unless
         the module was found nowhere: a package that is installed later would be taken.

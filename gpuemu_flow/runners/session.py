@@ -1,4 +1,4 @@
-"""A program called again and again with its tensors in shared memory: the way of fuzzing."""
+"""A program called repeatedly, with its tensors in shared memory, as fuzzing does."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class ProgramSession:
         return self._sightings.observation()
 
     def arena(self) -> Arena | None:
-        """The memory of the worker of the next call, for `SharedInputs`; None when none waits."""
+        """Return the next call's worker's memory, for `SharedInputs`; None if none is idle."""
         worker_client = self._supervisor.kept()
         return None if worker_client is None else worker_client.shared()
 
     def ask(self, work: Work) -> Attempt:
-        """Work of another kind, with the same care for the worker."""
+        """Do work of another kind in the worker; supervise it as `call` does."""
         return self._supervisor.run(work)
 
     def begin_work(self, work: Work) -> None:
@@ -98,7 +98,7 @@ class ProgramSession:
         return self._supervisor.finish(work)
 
     def abandon(self) -> None:
-        """Give up what was begun; the worker is replaced."""
+        """Give up the call that was begun; the worker is replaced."""
         self._begun = None
         self._supervisor.abandon()
 
@@ -115,9 +115,10 @@ class ProgramSession:
     ) -> None:
         """Start what `call` does and return at once; `finish` gives the result.
 
-        With arrays, `case` says what they stand for: `decoy` and `guards` then need no more.
+        If `inputs` are arrays, `case` may give the case they belong to, which the checks `decoy`
+        and `guards` need.
 
-        Two sessions begun one after the other run beside each other.
+        Calls begun in two sessions run at the same time.
         """
         if self._begun is not None:
             raise RuntimeError("finish the call that was begun first")

@@ -1,4 +1,4 @@
-"""Runs a Python function under the script protocol in an interpreter that lacks this package.
+"""Run a Python function under the script protocol in an interpreter that lacks this package.
 
 ``python shim.py FILE MODULE FUNCTION OUTPUT,...``: needs the standard library and numpy only, and
 ml_dtypes for the dtypes that numpy has not. It imports nothing of this package.

@@ -1,4 +1,4 @@
-"""The coordinator's side of observation: what workers wrote down of a program, made an Observation.
+"""The coordinator's side of observation: read workers' records into an `Observation`.
 
 A worker appends records to a file that it shares with the coordinator: one letter and a path or a
 name, framed by zero bytes. Processes that the program forks, and what traces them, append to the
@@ -39,7 +39,7 @@ _DAMAGED = "the program damaged the record of the files that it used"
 
 
 def framed(record: bytes) -> bytes:
-    """Return a record as it is written.
+    """Return a record in its written form.
 
     Whoever writes may be killed in the middle of it while others write on. The zero byte in front
     keeps the rest of such a record away from the next one; what lacks its end is known by that.
@@ -48,7 +48,7 @@ def framed(record: bytes) -> bytes:
 
 
 class Sightings:
-    """Collect what one program's workers report. Not thread-safe."""
+    """Collects the records of one program's workers. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen: dict[int, set[str]] = {kind: set() for kind in SEEN}
@@ -75,13 +75,13 @@ class Sightings:
             self._scratch.add(scratch)
 
     def leave(self, fd: int) -> None:
-        """Read what there is for the last time; the descriptor may be closed afterwards."""
+        """Read a worker's remaining records; the descriptor may be closed afterwards."""
         if fd in self._followed:
             self._drain(fd)
             del self._followed[fd]
 
     def observation(self) -> Observation:
-        """Return everything that was reported until now; the same object while nothing is new."""
+        """Return everything reported until now; the same object as long as nothing is new."""
         for fd in self._followed:
             self._drain(fd)
         if not self._is_made:

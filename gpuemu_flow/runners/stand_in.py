@@ -1,4 +1,4 @@
-"""A stand-in for the reference's module in an op's process: it can be imported, not used.
+"""A stand-in for the reference's module in an op's process: importable, but not usable.
 
 A package's ``__init__`` may import op and reference for other callers.
 """
@@ -14,7 +14,7 @@ from typing import NoReturn, Protocol
 
 
 class Refuser(Protocol):
-    """Knows what the reference's files are, and refuses."""
+    """An object that knows the reference's files and refuses access."""
 
     def stands_in_for(self, module: str) -> bool:
         """Tell whether a module of that name could be the reference's."""
@@ -23,11 +23,11 @@ class Refuser(Protocol):
         """Tell whether a file is one of the reference's."""
 
     def refuse(self, deed: str, path: str) -> NoReturn:
-        """Raise."""
+        """Raise an error for an access to the reference."""
 
 
 class StandIn:
-    """A stand-in for a name of the reference's module: to use it is a violation.
+    """A stand-in for a name of the reference's module; its use is a violation.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ for _name in _USES.split():
 
 
 class StandInFinder(importlib.abc.MetaPathFinder):
-    """Finds the reference's module, and gives another one in its place."""
+    """An import finder that replaces the reference's module by a stand-in."""
 
     def __init__(self, refuser: Refuser) -> None:
         self._refuser = refuser

@@ -11,7 +11,7 @@ _HIGH = 200  # ops that close or count low descriptors do not meet ours
 
 
 def keep_high(fd: int) -> int:
-    """Return a duplicate out of the way of the program, closed on exec; the old one is closed."""
+    """Return a duplicate of a descriptor, out of the program's range; close the old one."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     except OSError:  # the system allows fewer descriptors
@@ -26,7 +26,7 @@ class StandardStreams:
     Parameters
     ----------
     stderr_fd : int
-        Where descriptor 2 leads; stays open.
+        Target of descriptor 2; stays open.
     """
 
     def __init__(self, stderr_fd: int) -> None:
@@ -37,14 +37,14 @@ class StandardStreams:
         self._out: int | None = None
 
     def files(self) -> tuple[int, int]:
-        """Return descriptors of the stdin and stdout files, made at first use."""
+        """Return the descriptors of the stdin and stdout files, made on first use."""
         if self._in is None or self._out is None:
             self._in = keep_high(memfd.create("stdin"))
             self._out = keep_high(memfd.create("stdout"))
         return self._in, self._out
 
     def quiet(self) -> None:
-        """Nothing to read, stdout to nowhere."""
+        """Connect standard input to an empty file, and standard output to nowhere."""
         os.dup2(self._null, 0)
         os.dup2(self._null, 1)
         os.dup2(self._stderr, 2)
@@ -63,27 +63,27 @@ class StandardStreams:
         return stdin, stdout
 
     def connect(self, request: bytes) -> None:
-        """Stand-in for an interpreter's start: 0 holds the request, 1 is empty."""
+        """Connect descriptor 0 to a file with the request, and descriptor 1 to an empty one."""
         stdin, stdout = self.load(request)
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
         os.dup2(self._stderr, 2)
 
     def lend(self) -> None:
-        """As `connect`, but 0 can only be written to: who reads from it is told so."""
+        """Connect as `connect` does, but with a descriptor 0 that refuses to be read."""
         os.lseek(self.files()[1], 0, os.SEEK_SET)
         os.dup2(self._write_only, 0)
         os.dup2(self.files()[1], 1)
         os.dup2(self._stderr, 2)
 
     def written(self) -> bytes:
-        """Return all that went to stdout since `connect` or `load`."""
+        """Return all output on stdout since `connect` or `load`."""
         return memfd.read_all(self.files()[1], self.written_size())
 
     def written_size(self) -> int:
-        """Return bytes that went to stdout: all who write share the descriptor's position."""
+        """Return the size in bytes of the output on stdout, by the descriptor's shared position."""
         return os.lseek(self.files()[1], 0, os.SEEK_CUR)
 
     def stderr_tail(self) -> str:
-        """Return the end of what went to stderr."""
+        """Return the end of the output on stderr."""
         return memfd.tail(self._stderr)

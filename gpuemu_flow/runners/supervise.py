@@ -25,8 +25,8 @@ class Supervisor:
 
     All cases share a forked process while things go well. A case that goes wrong after others ran
     in its process is tried alone, to find out whether it or an earlier one is to blame; when the
-    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor is
-    a launch that the emulator refused once more in the same words.
+    process was lost, every later case gets a process of its own. Timeouts are not repeated, nor
+    are launches that the emulator has refused before with the same message.
 
     Parameters
     ----------
@@ -62,13 +62,13 @@ class Supervisor:
         self._refused: set[tuple[str, str]] = set()
 
     def close(self) -> None:
-        """End the worker that is kept."""
+        """End the idle worker."""
         if self._current is not None:
             self._current.close()
             self._current = None
 
     def kept(self) -> WorkerClient | None:
-        """The worker that the next case will run in; None when it will have one of its own."""
+        """Return the worker that the next case will run in; None if it will have a new one."""
         if self._unloadable is not None or self._each_alone or self._kills_servers:
             return None
         if self._current is None:
@@ -76,13 +76,13 @@ class Supervisor:
         return self._current
 
     def abandon(self) -> None:
-        """Forget the case that was begun: its answer will not be waited for."""
+        """Drop the case that was begun, without waiting for its answer."""
         if self._begun:
             self._begun = False
             self.close()
 
     def begin(self, work: Work) -> None:
-        """Let the worker that is kept start with a case; `finish` must follow with the same one."""
+        """Start a case in the idle worker, if any; `finish` must follow with the same case."""
         worker_client = self.kept()
         if worker_client is not None:
             self._was_alone = worker_client.cases == 0
@@ -102,7 +102,7 @@ class Supervisor:
         return attempt
 
     def run(self, work: Work) -> Attempt:
-        """Return `begin` and `finish`."""
+        """Call `begin` and `finish`."""
         self.begin(work)
         return self.finish(work)
 

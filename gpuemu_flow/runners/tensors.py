@@ -25,7 +25,7 @@ def element_type(array: np.ndarray) -> str:
 
 
 def demand_bools(arrays: Mapping[str, np.ndarray]) -> None:
-    """OpError ``op-output-junk`` where an output claims to be of bools, and holds other bytes."""
+    """Raise OpError ``op-output-junk`` if an output of bools holds bytes other than 0 and 1."""
     for name, array in arrays.items():
         if array.dtype == np.bool_ and array.size and int(array.view(np.uint8).max()) > 1:
             raise _fail("op-output-junk", f"output {name!r} holds bytes that are no bool")

@@ -1,7 +1,7 @@
-"""In the fork server: receive the notices of workers and of what they start, and write them down.
+"""In the fork server: receive notices of workers and their children, and record them.
 
-The fork server is an ancestor of every such process, which a system that restricts who may read
-whose memory (Yama) asks for; it outlives them and does nothing that could wait for one of them.
+The fork server is an ancestor of every such process. That is necessary on a system that restricts
+which processes may read another's memory (Yama). It outlives them and never waits for one of them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _UNREADABLE = b"uthe files of a process that the program started with other righ
 
 
 class Tracer:
-    """Serve the notices of one descriptor.
+    """Serves the notices of one descriptor.
 
     Parameters
     ----------
     receiver : Receiver
     report : int
-        Where records go; see `sightings`.
+        Descriptor to write records to; see `sightings`.
     worker : int
         Process id of the worker, whose own listings Python tells of.
     children_only : bool
@@ -68,7 +68,7 @@ class Tracer:
         return self._receiver.fd
 
     def serve(self) -> bool:
-        """Let the calls that wait go on.
+        """Record the waiting system calls and let them continue.
 
         Returns
         -------
@@ -101,7 +101,7 @@ class Tracer:
         return True
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Close the descriptor; receive nothing more."""
         self._receiver.close()
         os.close(self._report)
 
@@ -266,7 +266,7 @@ class Tracer:
 
 
 class Incoming:
-    """Take over the descriptors that one worker's notices come from.
+    """Receives the descriptors of one worker's notices.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ class Incoming:
         self._taken = 0
 
     def take(self) -> Tracer | None:
-        """Take the next batch of records; None when the worker has gone."""
+        """Receive one descriptor; None if the worker has gone."""
         try:
             kind, fds, _, _ = socket.recv_fds(self.sock, 1, 1, socket.MSG_DONTWAIT)
         except OSError:
@@ -300,7 +300,7 @@ class Incoming:
         return Tracer(Receiver(fds[0]), report, self._worker, children_only=kind == CHILDREN_ONLY)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Close the socket."""
         self.sock.close()
         os.close(self._report)
 
@@ -322,7 +322,7 @@ def _signed(word: int) -> int:
 
 
 def interpreter(path: bytes) -> bytes:
-    """Return the program that runs a script or loads an executable; empty when there is none."""
+    """Return the program that runs a script or loads an executable; empty if there is none."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
             return b""

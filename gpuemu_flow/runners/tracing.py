@@ -1,4 +1,4 @@
-"""In a worker: have the fork server see the files of machine code and of other processes."""
+"""In a worker: have the fork server observe files that machine code and other processes use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuemu_flow.runners import notices, tracer
 
 
 class Tracing:
-    """Ask for notices once in each process, when something first needs them.
+    """Requests notices once in each process, when they are first needed.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Tracing:
         self._failure: str | None = None
 
     def begin(self, *, children_only: bool, looks: bool) -> str:
-        """Let this process, and what it starts from now on, be traced.
+        """Have this process, and what it starts from now on, traced.
 
         Parameters
         ----------
@@ -36,7 +36,7 @@ class Tracing:
         Returns
         -------
         str
-            Why that is impossible; empty when it is done.
+            Reason why that is impossible; empty when it is done.
         """
         if self._failure is None:
             self._failure = self._begin(children_only=children_only, looks=looks)

@@ -1,4 +1,4 @@
-"""Arithmetic of Triton's interpreter where it differs from that of a GPU.
+"""Arithmetic of Triton's interpreter, corrected where it differs from a GPU's.
 
 Comparisons give one bit, casts of floats to integers saturate, float8 is rounded to nearest even
 and saturates, atomics add bfloat16, and ``tl.dot`` refuses what tensor cores refuse.
@@ -40,7 +40,7 @@ class Arithmetic:
         self._dot_sizes = dot_sizes
 
     def patches(self) -> list[Patch]:
-        """Return attributes of the builder to replace."""
+        """Return the attributes of the builder to replace."""
         builder = self._builder
         found: list[Patch] = [
             (builder, name, self._comparison(getattr(builder, name)))
@@ -138,7 +138,7 @@ class Arithmetic:
 
 
 def saturated(data: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return floats cut to integers as a GPU does: the nearest one that there is, and 0 for NaN."""
+    """Convert floats to integers as a GPU does: saturated at the limits, and 0 for NaN."""
     info = np.iinfo(kind)
     wide = np.trunc(data.astype(np.float64))
     over, under = wide >= float(info.max), wide <= float(info.min)
@@ -148,7 +148,7 @@ def saturated(data: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
 
 
 def to_float8(data: NDArray[Any], name: str) -> NDArray[np.uint8]:
-    """Bytes of float8: rounded to nearest even, and no larger than the largest finite value."""
+    """Convert to float8 bytes: round to nearest even, saturate at the largest finite value."""
     kind = numpy_dtype(name)
     largest = 448.0 if name == "float8_e4m3fn" else 57344.0
     limited = np.clip(data.astype(np.float32), -largest, largest)

@@ -1,4 +1,4 @@
-"""bfloat16 in Triton's interpreter: rounded to nearest even, and computed with as floats.
+"""bfloat16 in Triton's interpreter, computed as float32 and rounded to nearest even.
 
 The interpreter (as of Triton 3.9) keeps bfloat16 as 16-bit integers: it adds and multiplies their
 bit patterns, and cuts bits off where a GPU rounds. Here each such operation is done in float32 and
@@ -37,7 +37,7 @@ class Bfloat16:
         self._bfloat16 = interpreter.tl.bfloat16
 
     def patches(self) -> list[Patch]:
-        """Return methods of the builder to replace."""
+        """Return the methods of the builder to replace."""
         made: dict[str, Callable[..., Any]] = {
             "cast_impl": self._cast(self._builder.cast_impl),
             "create_fp_to_fp": self._convert(self._builder.create_fp_to_fp),

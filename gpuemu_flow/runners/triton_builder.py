@@ -52,7 +52,7 @@ class Language:
 
 
 class CheckedBuilder:
-    """The interpreter's builder, with its memory accesses and program ids in our hands."""
+    """The interpreter's builder with replaced memory accesses and program ids."""
 
     def __init__(self, interpreter: Any, memory: Memory) -> None:
         self._interpreter = interpreter
@@ -63,7 +63,7 @@ class CheckedBuilder:
         self._permutation: np.ndarray | None = None
 
     def patches(self) -> list[Patch]:
-        """Return methods of the builder to replace."""
+        """Return the methods of the builder to replace."""
         names = {
             "create_masked_load": self._load,
             "create_masked_store": self._store,

@@ -1,4 +1,4 @@
-"""The stand-in for a compiled Triton kernel that a launch gives back."""
+"""The compiled kernel that a launch returns to host code: a stand-in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Compiled:
-    """A compiled kernel of modest needs, which can be launched again.
+    """A stand-in for a compiled kernel with small resources, which can be launched again.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Answers of ``torch.cuda`` and its kin on a machine without a GPU: that there is one."""
+"""``torch.cuda`` and its kin on a machine without a GPU, answering as if there were one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Patch = tuple[Any, str, Any]
 
 
 def shared_bytes(capability: tuple[int, int]) -> int:
-    """Shared memory that a block may have; source: CUDA C++ Programming Guide, table of limits."""
+    """Return the bytes of shared memory that a block may have.
+
+    Source: CUDA C++ Programming Guide, table of limits.
+    """
     return _SHARED.get(capability[0] * 10 + capability[1], SHARED_BYTES)
 
 
@@ -132,7 +135,7 @@ def _properties(capability: tuple[int, int]) -> SimpleNamespace:
 
 
 def cuda_patches(torch: Any, capability: tuple[int, int] = CAPABILITY) -> list[Patch]:
-    """Return names of torch that ask for a GPU, with what answers in its place."""
+    """Return names of torch that ask for a GPU, each with its replacement."""
     cuda = torch.cuda
     properties, stream = _properties(capability), _Stream()
     answers: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A GPU that is none: what torch and Triton ask on the host is answered so that all stays here.
+"""An imaginary GPU: questions of torch and Triton on the host are answered, all data stays here.
 
 While the device is on, tensors asked for on ``cuda`` are made on the CPU and say that they are on
 ``cuda``; memory that nobody has written shows, as `triton_unwritten` says.
@@ -30,7 +30,7 @@ _MISSING = object()
 
 @contextmanager
 def patched(patches: list[Patch]) -> Iterator[None]:
-    """Attributes replaced for a while; one that was not there goes again."""
+    """Replace attributes while inside; remove those that did not exist before."""
     before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, name, _ in patches]
     try:
         for owner, name, value in patches:
@@ -56,7 +56,7 @@ class CpuDevice:
     Attributes
     ----------
     new : set of int
-        Where memory lies that was made without values.
+        Addresses of memory that was made without values.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class CpuDevice:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Host code in this thread sees a GPU."""
+        """Show a GPU to host code in this thread while inside."""
         with ExitStack() as stack:
             stack.enter_context(patched(self._patches))
             stack.enter_context(self._mode)
@@ -160,7 +160,7 @@ class CpuDriver:
         return self._torch.device("cuda", 0)
 
     def get_current_target(self) -> Any:
-        """Return a GPU of the capability that torch is told of, too."""
+        """Return a GPU of the same capability as the one reported to torch."""
         return self._target
 
     def get_current_device(self) -> int:
@@ -186,7 +186,7 @@ class CpuDriver:
     def clear_cache(self, cache: object) -> None: ...
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """Return a benchmark that runs once and finds everything equally fast."""
+        """Return a benchmark that runs once and reports the same time for everything."""
 
         def bench(call: Callable[[], Any], *_: Any, quantiles: Any = None, **__: Any) -> Any:
             call()

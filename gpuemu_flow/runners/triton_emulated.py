@@ -1,4 +1,4 @@
-"""Triton kernels as their compiler makes them: launches compiled for a GPU, run from their PTX."""
+"""Triton kernels as their compiler makes them: compiled for a GPU, run from their PTX."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class CompiledTriton:
 
     @contextmanager
     def running(self, _seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Host code, and the import of its modules, sees a GPU; launches are emulated.
+        """Show a GPU to host code and the modules it imports while inside; emulate launches.
 
         Parameters
         ----------

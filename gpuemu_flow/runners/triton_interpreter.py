@@ -1,4 +1,4 @@
-"""Triton's own interpreter, made to check every memory access of the kernels that it runs."""
+"""Triton's own interpreter, extended to check every memory access of a kernel."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ SWITCH = "TRITON_INTERPRET"
 ORDER = "GPUEMU_TRITON_ORDER"
 """``sequential`` runs the programs of a grid in their order; else they are shuffled."""
 CONFIGURATION = "GPUEMU_TRITON_CONFIG"
-"""Which configuration of an autotuned kernel runs: its place in the list, from 0."""
+"""Environment variable with the index, from 0, of the configuration that autotuned kernels run
+with."""
 _ALIGNMENT = 128
 
 
 def package(name: str) -> ModuleType:
-    """Import torch or triton; RunnerError ``triton-missing`` where that cannot be done."""
+    """Import torch or triton; raise RunnerError ``triton-missing`` if that fails."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -98,7 +99,7 @@ class Interpreter:
 
     @contextmanager
     def running(self, seed: int = 0, run: int = 0) -> Iterator[None]:
-        """Host code, and the import of its modules, sees a GPU; kernels are interpreted.
+        """Show a GPU to host code and the modules it imports while inside; interpret kernels.
 
         Parameters
         ----------
@@ -198,7 +199,7 @@ class Interpreter:
 
     @contextmanager
     def launch(self, executor: Any, arguments: list[tuple[str, Any]]) -> Iterator[None]:
-        """Yield one launch: its tensors are what the kernel may touch."""
+        """Run one launch inside the context; only its tensors may be touched."""
         code = executor.fn.__code__
         regions = [Region(name, *_span(tensor)) for name, tensor in arguments]
         self.memory.begin(executor.fn.__name__, code.co_filename, regions)

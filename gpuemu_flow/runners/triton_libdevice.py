@@ -1,4 +1,4 @@
-"""CUDA's mathematical library in Triton's interpreter, which has none of it."""
+"""CUDA's mathematical library for Triton's interpreter, which has none."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt_rn": np.sqrt,
     "sub_rn": np.subtract,
 }
-"""What a kernel may call as ``libdevice.NAME``: float32 and float64, as on a GPU."""
+"""Functions that a kernel may call as ``libdevice.NAME``, in float32 and float64 as on a GPU."""
 
 
 class Libdevice:
@@ -81,7 +81,7 @@ class Libdevice:
         self._handle = interpreter.TensorHandle
 
     def patches(self) -> list[Patch]:
-        """Functions of Triton's own modules to replace: those that there are, and the others."""
+        """Return the functions of Triton's own modules to replace or add."""
         found: list[Patch] = []
         for name in MODULES:
             try:

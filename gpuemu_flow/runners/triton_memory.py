@@ -1,4 +1,4 @@
-"""Memory that a Triton kernel may touch, and its accesses outside of it."""
+"""The memory that a Triton kernel may touch; accesses outside of it are failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = {READ: FailureKind.OUT_OF_BOUNDS_READ, WRITE: FailureKind.OUT_OF_BOUNDS
 
 
 class OutOfBoundsError(Exception):
-    """An access outside of every tensor that cannot be left out: the kernel is ended."""
+    """Raised for an access outside of every tensor that cannot be skipped: it ends the kernel."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Region:
     stop: int
 
     def distance(self, address: int) -> int:
-        """Return bytes between the region and an address outside of it."""
+        """Return the distance in bytes from the region to an address outside of it."""
         return self.start - address if address < self.start else address - self.stop
 
 
@@ -65,7 +65,7 @@ class Memory:
     _found: dict[tuple[str, int, str, str], _Trespass] = field(default_factory=dict)
 
     def begin(self, kernel: str, file: str, regions: list[Region]) -> None:
-        """A launch begins; only `regions` and the shared ones count from now on.
+        """Begin a launch: only `regions` and the shared ones may be touched from now on.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Memory:
     def allowed(
         self, pointers: NDArray[np.uint64], mask: NDArray[np.bool_], itemsize: int, deed: str
     ) -> NDArray[np.bool_]:
-        """Return the mask without the accesses that leave every tensor; those are remembered.
+        """Return the mask without the accesses that leave every tensor; record those as failures.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Memory:
         ]
 
     def forget(self) -> None:
-        """A new call of the host function begins."""
+        """Clear the record, for a new call of the host function."""
         self._found.clear()
         self.shared.clear()
 

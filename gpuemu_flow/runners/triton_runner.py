@@ -30,7 +30,7 @@ _MOST_COPIED = 1 << 26
 
 
 def as_torch(torch: Any, array: np.ndarray) -> Any:
-    """A torch tensor on the array's own memory; on a copy where torch could not write to it."""
+    """Return a torch tensor on the array's memory, or on a copy if torch could not write to it."""
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy(order="K")
     name = dtype_name(array.dtype) or ""
@@ -123,7 +123,7 @@ class TritonRunner(CallableRunner):
             return None
 
     def violations(self) -> list[Failure]:
-        """List what the kernels of the latest call touched or left out, and must not have."""
+        """Return violations of the kernels in the latest call."""
         return self._found
 
 

@@ -1,4 +1,4 @@
-"""A kernel's source, rewritten so that its values have the types that a compiler gives them."""
+"""Rewrite a kernel's source so that its values have the types that a compiler gives them."""
 
 from __future__ import annotations
 

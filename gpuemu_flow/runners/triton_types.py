@@ -1,4 +1,4 @@
-"""The types that values have in a Triton kernel, where its interpreter leaves plain Python values.
+"""The types of values in a Triton kernel, where its interpreter uses plain Python values.
 
 A GPU's compiler gives every argument and every loop variable a type, and computes by Triton's
 rules of promotion from there on. A Python float in its place is a float64 that takes part in no
@@ -30,7 +30,7 @@ class Typed:
 
 
 class Values:
-    """Functions for a rewritten kernel where Python would treat values otherwise than a GPU.
+    """Functions for a rewritten kernel where Python treats values differently from a GPU.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Values:
         self._convert = interpreter._implicit_cvt
 
     def patches(self) -> list[Patch]:
-        """Return names of the interpreter's module to replace."""
+        """Return the names of the interpreter's module to replace."""
         rewriter = self._interpreter.FunctionRewriter
         return [
             (self._interpreter, HELPER, self),
@@ -58,7 +58,7 @@ class Values:
     # --- arguments
 
     def typed(self, function: Any, options: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-        """Return arguments by name, those with a type of their own marked with it.
+        """Return the arguments by name, with types added where the value does not tell them.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Values:
     # --- what the source of a kernel says
 
     def assigned(self, value: Any) -> Any:
-        """Return a value as its variable holds it: numbers become scalars of a type."""
+        """Convert a value for its variable: numbers become typed scalars."""
         value = self._plain(value)
         if isinstance(value, tuple):
             return type(value)(*map(self.assigned, value)) if hasattr(value, "_fields") else tuple(
@@ -185,7 +185,7 @@ class Values:
         return result
 
     def value_of(self, holder: Any) -> Any:
-        """``holder.value``, which constants of a kernel have and their values here have not."""
+        """Return ``holder.value``, which constants of a compiled kernel have."""
         return holder.value if hasattr(holder, "value") else holder
 
     def negated(self, value: Any) -> Any:
@@ -193,12 +193,12 @@ class Values:
         return value.__not__() if self._is_tensor(value) else not value
 
     def chosen(self, test: Any, first: Callable[[], Any], second: Callable[[], Any]) -> Any:
-        """``first if test else second``, of one type where the test is known only at run time."""
+        """Return ``first if test else second``, of one type if `test` is no constant."""
         value = first() if test else second()
         return self._semantic.to_tensor(value, False) if self._is_tensor(test) else value
 
     def extreme(self, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """``min`` or ``max`` of Python, which a kernel's tensors are given to."""
+        """Return Python's ``min`` or ``max``, extended to a kernel's tensors."""
         if function is getattr(builtins, name) and any(map(self._is_tensor, args)):
             own = getattr(self._language.core, EXTREMES[name], None)
             if own is not None:

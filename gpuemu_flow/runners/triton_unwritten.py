@@ -1,4 +1,4 @@
-"""Content of memory that nobody has written, and how results are told from it.
+"""Values that fill memory before it is written, and how outputs left unwritten are found.
 
 New memory of floats holds a signalling NaN, which no arithmetic gives: what meets or makes a NaN
 gives a quiet one. Memory of integers and float8 holds bytes that a result may hold by right, so
@@ -33,14 +33,14 @@ Outputs = Mapping[str, np.ndarray]
 
 
 def fill_word(dtype: str, itemsize: int, run: int) -> int:
-    """Return the word that each element of new memory holds in a run, 0 or 1."""
+    """Return the word that fills each element of new memory in a run, 0 or 1."""
     if dtype in _FLOATS:
         return _FLOATS[dtype][run]
     return int.from_bytes(bytes([_BYTES[run]]) * itemsize, "little")
 
 
 def fill_uninitialised(torch: Any, tensor: Any, run: int = 0) -> None:
-    """Give memory that nobody has written values that show: NaN, or a rare integer."""
+    """Fill new memory with values that are recognised later: NaN, or a rare integer."""
     if tensor.device.type != "cpu" or not tensor.numel():
         return
     if tensor.dtype == torch.bool:
@@ -77,12 +77,12 @@ def _suspects(array: np.ndarray, run: int) -> _Suspects | None:
 
 
 def suspicious(outputs: Outputs) -> bool:
-    """Tell whether an output holds anything that new memory holds in the first run."""
+    """Tell whether an output holds a value that fills new memory in the first run."""
     return any(_suspects(array, 0) is not None for array in outputs.values())
 
 
 def unwritten(first: Outputs, second: Outputs | None) -> list[Failure]:
-    """Return elements of outputs that nobody has written.
+    """Report elements of outputs that were never written.
 
     Parameters
     ----------

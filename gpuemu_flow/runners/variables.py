@@ -1,4 +1,4 @@
-"""The names of environment variables that a program reads in its worker.
+"""Observe which environment variables a program reads in its worker.
 
 ``os.environ`` stays the object that it is; the dictionary below it is replaced by one that tells
 who reads what. Reads by C code (`getenv`) are not seen: for that of installed packages the
@@ -52,11 +52,11 @@ _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
 def is_noise(name: str, reader: str) -> bool:
-    """Return True when it does not count that a file's code reads a variable.
+    """Return True if a file's read of a variable does not count as an input.
 
-    These are names whose values differ between two terminals, such as the width, which libraries
-    read for what they print; the workspace's own code depends on them as on any other. A few are
-    another in each process.
+    These are variables whose values differ between two terminals, such as the width, if a library
+    reads them, which it does for its output; for the workspace's own code they count. A few
+    variables differ in every process and never count.
     """
     if name in NEVER:
         return True
@@ -65,7 +65,7 @@ def is_noise(name: str, reader: str) -> bool:
 
 
 def read_by_library(path: str) -> tuple[str, ...]:
-    """Return the names of variables that a compiled library may read, by what it is part of."""
+    """Return the variables that a compiled library may read, judged by its package."""
     if path.startswith(_SYSTEM_LIBRARIES):
         return ()
     site = _SITE.search(path)
@@ -161,7 +161,7 @@ def _reader(depth: int) -> str:
 
 
 def watch(tell: Callable[[str], None], own: Iterable[str]) -> None:
-    """Tell of every name that is read from now on, once; `ALL_VARIABLES` for an iteration.
+    """Report every name that is read from now on, once; `ALL_VARIABLES` for an iteration.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Timing a program's own call, and telling the coordinator that it is under way."""
+"""Measure the time of a program's own call, and tell the coordinator that it is running."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpuemu_flow.runners import memfd
 
 
 class Watch:
-    """Context manager round the program's own call.
+    """Context manager around the program's own call.
 
     Attributes
     ----------
     seconds : float
-        How long the latest call took.
+        Duration of the latest call.
     """
 
     def __init__(self, status_fd: int | None = None) -> None:
@@ -44,5 +44,5 @@ class Watch:
         self._tell(memfd.FINISHING)
 
     def preparing(self) -> None:
-        """Tell the parent that inputs are being made: the program's time does not run."""
+        """Tell the coordinator that inputs are being made, so that the time limit does not run."""
         self._tell(memfd.PREPARING)

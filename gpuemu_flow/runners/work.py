@@ -22,13 +22,13 @@ _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Work(Protocol):
-    """One case, in two steps, so that the caller may do something else between them."""
+    """One case, in two steps, so that the caller may work in between."""
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """Ask a worker for it, or return the Attempt that has already failed."""
+        """Send the request to a worker, or return the Attempt that has already failed."""
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """Wait for its outcome, or raise CancelledRunError."""
+        """Wait for the outcome; raises CancelledRunError."""
 
 
 class CaseToFile:
@@ -66,7 +66,7 @@ class CaseToFile:
             os.close(fd)
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
-        """See `Work`; RunnerError ``staging-failed`` when the file cannot be written."""
+        """Wait for the outcome; RunnerError ``staging-failed`` if the file cannot be written."""
         index = self._request.case.index
         attempt, answer = worker_client.collect(index)
         if "staging" in answer:
@@ -90,7 +90,7 @@ class SharedInputs:
     Attributes
     ----------
     arena : Arena
-        Of the worker that was to be asked.
+        Shared memory of the worker that was to run the case.
     slots : mapping of str to Slot
     again : callable
         Makes them anew, for another worker.
@@ -169,7 +169,7 @@ class CallInMemory:
 
 @dataclass(frozen=True)
 class CallResult:
-    """One of several calls: where its outputs lie, and what `Outcome` says of it."""
+    """The result of one of several calls: its outputs' places, and its `Outcome`."""
 
     slots: Mapping[str, Slot]
     violations: tuple[Failure, ...]
@@ -200,7 +200,7 @@ class CallMany:
         self._checks = checks
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
-        """See `Work`; another worker than the one with the inputs is asked for nothing."""
+        """Send the calls; see `Work`. Only the worker that holds the inputs is asked."""
         here = worker_client.arena is self._arena
         pairs = list(zip(self._cases, self._slots, strict=True)) if here else []
         message: dict[str, Json] = {

@@ -1,4 +1,4 @@
-"""Inside a worker process: load one program, run the cases that the coordinator asks for.
+"""A worker process: load one program, and run the cases that the coordinator requests.
 
 Forked from the fork server, or a fresh interpreter: ``python -m gpuemu_flow.runners.worker``.
 """
@@ -132,7 +132,7 @@ class Worker:
         return message
 
     def serve(self) -> NoReturn:
-        """Answer messages; ends the process."""
+        """Answer messages; end the process at the end of the session."""
         code = 0
         try:
             while True:
@@ -438,7 +438,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Entry of a fresh interpreter: descriptor numbers and the parent's id as arguments."""
+    """Start a worker in a fresh interpreter; arguments are descriptors and the parent's id."""
     *numbers, parent = (int(text) for text in sys.argv[1:7])
     np.random.seed(0)  # numpy loads this module lazily; not in a program's time
     become_worker(Descriptors(*numbers), parent=parent)

@@ -57,7 +57,7 @@ class ArtifactMetrics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> ArtifactMetrics:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         own = None
         if "metric_source" in data:
             own = OwnFigures(data["registers"], str(data["metric_source"]), data["max_live"])
@@ -97,7 +97,7 @@ class ArtifactStore:
         self._records = JsonStore(cache.folder / FOLDER, cache.set_aside)
 
     def put(self, metrics: ArtifactMetrics) -> None:
-        """Store a kernel's figures in place of its last ones."""
+        """Store a kernel's figures, replacing the last ones."""
         self._records.put(_KERNEL + metrics.kernel_name, metrics.to_json())
 
     def get(self, name: str) -> ArtifactMetrics | None:

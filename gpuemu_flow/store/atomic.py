@@ -1,4 +1,4 @@
-"""Files that are either the old content or the new one, whole, whenever the process dies."""
+"""Write files so that a crash leaves the old or the new content, never a mix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def disk_errors(path: Path | str) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` to `path` by way of a temporary file in the same folder and a rename.
+    """Write `data` to `path` through a temporary file in the same folder and a rename.
 
     No fsync: a killed process loses nothing that was written; after a power cut a torn file is
     detected by its digest and made again.

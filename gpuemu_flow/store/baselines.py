@@ -56,14 +56,14 @@ class SubmittedResult:
 
     @classmethod
     def from_json(cls, data: Json) -> SubmittedResult:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         max_abs = float(number_from_json(data["max_abs"]))
         return cls(str(data["op"]), int(data["seed"]), bool(data["passed"]), max_abs)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The results and figures of one time.
+    """The stored results and figures of one moment.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Baseline:
 
     @classmethod
     def from_json(cls, data: Json) -> Baseline:
-        """Rebuild from `to_json`'s form; another raises ValueError."""
+        """Rebuild from `to_json`'s result; raise ValueError otherwise."""
         if not isinstance(data, dict) or data.get("kind") != KIND:
             raise ValueError("is no baseline")
         if data.get("format") != FORMAT:
@@ -162,7 +162,7 @@ def now() -> str:
 
 
 def check_tag(tag: str) -> str:
-    """Return a tag that can be used.
+    """Return the tag if it is valid.
 
     Raises
     ------
@@ -179,13 +179,13 @@ def check_tag(tag: str) -> str:
 
 
 def unknown_baseline(tag: str, known: list[str]) -> UsageError:
-    """Make the error for a name that stands for nothing."""
+    """Make the error for a tag that no baseline has."""
     hint = did_you_mean(tag, known) or "`gpuemu-flow baseline store TAG` makes one"
     return UsageError(Problem("unknown-baseline", f"no baseline {tag!r}", hint))
 
 
 class BaselineStore:
-    """The baselines of one workspace. They are dropped by name or by `trim`, never by the way.
+    """The baselines of one workspace, deleted only by name or by `trim`.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ class BaselineStore:
         self._cache.files.remove(path)
 
     def trim(self, keep: int, spared: str) -> tuple[str, ...]:
-        """Drop the oldest baselines beyond a number, but not the one named; those dropped.
+        """Delete the oldest baselines beyond a number, except one; return the deleted tags.
 
         Parameters
         ----------
@@ -306,7 +306,7 @@ class BaselineStore:
 
 
 def read_file(path: Path) -> Baseline:
-    """Return a baseline that was exported.
+    """Read an exported baseline.
 
     Raises
     ------

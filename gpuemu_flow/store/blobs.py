@@ -52,7 +52,7 @@ class BlobStore:
         return stat.S_ISREG(self._mode(digest))
 
     def size(self, digest: str) -> int:
-        """Return bytes of a blob, 0 when there is none."""
+        """Return the size of a blob in bytes; 0 if there is none."""
         try:
             return self.path(digest).lstat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -69,7 +69,7 @@ class BlobStore:
             return 0
 
     def read(self, digest: str) -> bytes | None:
-        """Return the content, or None when it is absent or was damaged (then it is set aside)."""
+        """Return the content, or None if it is absent or damaged (then it is set aside)."""
         path = self.path(digest)
         try:
             data = self._files.read(path, LARGEST)

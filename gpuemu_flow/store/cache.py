@@ -1,4 +1,4 @@
-"""Checksummed JSON records in a diskcache: what is damaged is set aside, never believed."""
+"""Checksummed JSON records in a diskcache; damaged ones are set aside, never used."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 
 def seal(value: Json, key: str = "") -> bytes:
-    """Return JSON value to record: magic, checksum, payload.
+    """Convert a JSON value to a record: magic, checksum, payload.
 
     Parameters
     ----------
     value : JSON
     key : str
-        What the record is stored under; it goes into the checksum, so that one damaged byte of a
+        Key of the record; it goes into the checksum, so that one damaged byte of a
         database's index cannot give the sound record of another key.
     """
     payload = json.dumps(value, separators=(",", ":")).encode()
@@ -48,7 +48,7 @@ def seal(value: Json, key: str = "") -> bytes:
 
 
 def unseal(record: bytes, key: str = "") -> Json:
-    """Record to JSON value.
+    """Convert a record back to its JSON value.
 
     Raises
     ------
@@ -201,7 +201,7 @@ class JsonStore:
             self._drop()
 
     def get(self, key: str) -> Json | None:
-        """Return the value, or None when there is none or it was damaged (then it is set aside)."""
+        """Return the value, or None if there is none or it is damaged (then it is set aside)."""
         record: bytes | None = None
         try:
             record = self._guarded(lambda cache: cache.get(key))
@@ -223,7 +223,7 @@ class JsonStore:
             self._set_aside(path, f"damaged record {key[:80]!r}: {error}")
 
     def put(self, key: str, value: Json) -> None:
-        """Store one value; it is there for the next process when this returns."""
+        """Store one value; other processes see it when this returns."""
         record = seal(value, key)
         self._guarded(lambda cache: cache.set(key, record))
 
@@ -268,7 +268,7 @@ class JsonStore:
         return int(self._guarded(lambda cache: cache.clear()))
 
     def volume(self) -> int:
-        """Return estimated bytes on disk."""
+        """Return the estimated bytes on disk."""
         return int(self._guarded(lambda cache: cache.volume()))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Inputs that programs were seen to use, to be stored and compared, and results under them."""
+"""Inputs that programs were seen to use: stored, compared, and keys of results under them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SETS = 8
 
 @dataclass(frozen=True)
 class Discovered:
-    """Names of all that a program was seen to depend on, without what they hold.
+    """Names of everything that a program was seen to depend on, without its content.
 
     Paths below the workspace are relative to it, others absolute or below a prefix of the
     interpreter; see `engine.discovery`.
@@ -40,7 +40,7 @@ class Discovered:
     variables : frozenset of str
         Names of environment variables.
     untracked : frozenset of str
-        Why more may have been used than is named here.
+        Reasons why more may have been used than is named here.
     """
 
     files: frozenset[str] = frozenset()
@@ -73,7 +73,7 @@ class Discovered:
 
     @classmethod
     def from_json(cls, data: Json) -> Discovered:
-        """Rebuild from `to_json`'s form.
+        """Rebuild from the result of `to_json`.
 
         Raises
         ------
@@ -94,13 +94,13 @@ class Lookup(Protocol):
     """A lookup of the present states of the inputs that a set names."""
 
     def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
-        """Return the set of an observation; `given` variables belong to the configuration."""
+        """Convert an observation to a set; `given` variables belong to the configuration."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input by a name such as ``file lib/table.npy``."""
 
     def moved(self, names: Discovered, since: int) -> list[str]:
-        """Return the inputs that something was written to since a time of `now`."""
+        """Return the inputs that were written to since a time that `now` returned."""
 
     def now(self) -> int:
         """Return the file system's time in ns."""
@@ -140,15 +140,15 @@ class KnownInputs:
         return self._sets
 
     def candidates(self) -> list[tuple[Discovered, str]]:
-        """Return each known set with the key of results that hold as its inputs are now."""
+        """Return each known set with the key of results that are valid for its present inputs."""
         return [(names, self.key(names)) for names in self.sets()]
 
     def key(self, names: Discovered) -> str:
-        """Return the key of results that were computed from inputs as they are now."""
+        """Return the key of results computed from the present state of these inputs."""
         return digest_json([self._static, self._lookup.parts(names)])
 
     def add(self, names: Discovered) -> str:
-        """Store a set as the newest one, and return its key for the inputs as they are now."""
+        """Store a set as the newest one, and return its key for the present state of its inputs."""
         known = self.sets()
         if not known or known[0] != names:
             self._sets = [names, *(k for k in known if k != names)][:MAX_SETS]
@@ -157,7 +157,7 @@ class KnownInputs:
 
 
 class SeenInputs:
-    """The inputs of programs that run now, and the keys of results that they give. Thread-safe.
+    """The inputs of running programs, and the keys of their results. Thread-safe.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class SeenInputs:
         Digest of all that is known before a program runs.
     lookup : Lookup
     start : Discovered
-        What belongs to the set whatever is seen.
+        Inputs that belong to the set from the start.
     force : bool
         True: no earlier result is found.
 
@@ -196,7 +196,7 @@ class SeenInputs:
         self.used = Discovered()
 
     def find(self, get: Callable[[str], T | None]) -> T | None:
-        """Return the first of the results that `get` has under a key that holds now."""
+        """Return the first result that `get` finds under a key that is valid now."""
         for names, shared in self._earlier:
             found = get(shared)
             if found is not None:
@@ -205,7 +205,7 @@ class SeenInputs:
         return None
 
     def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
-        """Add what one program was seen to use so far; nothing is done when that is not new."""
+        """Add the inputs that one program was seen to use so far; known ones change nothing."""
         with self._lock:
             if self._last.get(who) is seen:
                 return
@@ -215,14 +215,14 @@ class SeenInputs:
             self.used |= names
 
     def join(self, names: Discovered) -> None:
-        """Add the inputs of an earlier result that new ones build on."""
+        """Add the inputs of an earlier result that new results depend on."""
         if not names.within(self.used) or not names.within(self._names):
             with self._lock:
                 self._names |= names
                 self.used |= names
 
     def key(self) -> str | None:
-        """Return the key of results that were computed until now; None when one cannot be trusted.
+        """Return the key of results computed until now; None if an input changed meanwhile.
 
         That is so when something was written to an input since this object was made.
         """

@@ -17,7 +17,7 @@ _OWN_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{2}/[0-9a-f]{28}\.val")
 
 
 class ForeignRecordError(ValueError):
-    """The database holds something that this program did not write."""
+    """Error of a database record that this program did not write."""
 
 
 class BytesDisk(Disk):  # type: ignore[misc]
@@ -32,19 +32,19 @@ class BytesDisk(Disk):  # type: ignore[misc]
         self._files = PrivateFolder(Path(directory))
 
     def put(self, key: object) -> tuple[str, bool]:
-        """Return key to database form."""
+        """Convert a key to its database form."""
         if type(key) is not str:
             raise TypeError("cache keys are str")
         return key, True
 
     def get(self, key: object, raw: bool) -> str:
-        """Return database form to key."""
+        """Convert a key back from its database form."""
         if not raw or type(key) is not str:
             raise ForeignRecordError("key is not a str")
         return key
 
     def store(self, value: object, read: bool, key: object = UNKNOWN) -> Any:
-        """Return value to database form."""
+        """Convert a value to its database form."""
         if type(value) is not bytes or read:
             raise TypeError("cache values are bytes")
         if len(value) < self.min_file_size:
@@ -54,7 +54,7 @@ class BytesDisk(Disk):  # type: ignore[misc]
         return len(value), MODE_BINARY, filename, None
 
     def fetch(self, mode: int, filename: str | None, value: object, read: bool) -> bytes:
-        """Return database form to value."""
+        """Convert a value back from its database form."""
         if mode == MODE_RAW and type(value) is bytes:
             return value
         if mode == MODE_BINARY and filename and _OWN_FILE.fullmatch(filename) and not read:
@@ -62,7 +62,7 @@ class BytesDisk(Disk):  # type: ignore[misc]
         raise ForeignRecordError("value is not bytes of ours")
 
     def remove(self, file_path: str) -> None:
-        """Delete a value's file; names that are not ours are left alone."""
+        """Delete a value's file; leave files with other names alone."""
         if _OWN_FILE.fullmatch(file_path):
             with contextlib.suppress(StoreError):
                 self._files.check((self._files.root / file_path).parent)

@@ -58,7 +58,7 @@ class Excess:
 
 
 def excess(held: Iterable[Held], sizes: Mapping[str, int], limit: int, newest: str) -> Excess:
-    """Whose inputs to drop so that the rest fits.
+    """Choose the failures whose inputs are dropped so that the rest fits.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def excess(held: Iterable[Held], sizes: Mapping[str, int], limit: int, newest: s
 
 
 class InputsBudget:
-    """Counts what the stored inputs take, and looks at all of them only when it is too much.
+    """Counts the bytes of stored inputs, and lists all of them only if they are too many.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class InputsBudget:
         self._total: int | None = None
 
     def added(self, failure: str, nbytes: int) -> Excess:
-        """Count inputs that were just stored, and list those that have to go for them."""
+        """Count inputs that were just stored, and return those to drop for them."""
         if self._total is not None:
             self._total += nbytes  # twice when it was there already: then the scan comes earlier
             if self._total <= self.limit:

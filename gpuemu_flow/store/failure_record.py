@@ -1,4 +1,4 @@
-"""One failing case as data: what it was tried on, what came of it, what made it."""
+"""One failing case as data: its op and inputs, its result, and its provenance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FailureRecord:
     expected, actual : float or None
         Values there.
     cause : str
-        What it is grouped under; empty when not analysed.
+        Cause of its group; empty when not analysed.
     verdict : str
         ``failed`` or ``error``.
     source : str
@@ -60,9 +60,9 @@ class FailureRecord:
     inputs : str
         sha256 of the safetensors blob with the inputs' values in C order; filled in by the store.
     layouts : mapping of str to str
-        How each input lies in memory, in the op's order of inputs.
+        Memory layout of each input, in the op's order of inputs.
     provenance : JSON
-        What made the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
+        Origin of the outputs: ``op`` and ``reference`` (programs) and ``compare`` (the slice of the
         configuration).
     environment : mapping of str to str
     time : str
@@ -162,14 +162,14 @@ class FailureRecord:
 
     @property
     def reproduce(self) -> str:
-        """Return the command that runs this very case again, quoted for a shell."""
+        """Return the command that runs this case again, quoted for a shell."""
         if self.source not in GENERATED and self.id:
             return f"gpuemu-flow reproduce {self.id}"
         words = [str(self.seed), "--op", self.op, "--case", Case.from_json(self.case).to_text()]
         return f"gpuemu-flow reproduce {shlex.join(words)}"
 
     def identity(self) -> str:
-        """Return sha256 over op, case and kind: equal for one failure seen twice, and only then.
+        """Return a sha256 over op, case and kind, equal only for the same failure seen again.
 
         The inputs are part of it where they do not follow from the case: a shrunk case has its
         original's seed, and clients send what they like.
@@ -189,7 +189,7 @@ class FailureRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> FailureRecord:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         values = dict(data)
         if values.pop("version") != VERSION:
             raise ValueError("a failure record of another version")

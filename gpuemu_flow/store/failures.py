@@ -1,4 +1,4 @@
-"""Failing cases, kept until they are deleted, with their exact inputs: found by id, seed or op."""
+"""Failing cases, stored with their exact inputs until deleted: found by id, seed or op."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FailureStore:
         self._dropped = 0
 
     def add(self, record: FailureRecord, input_tensors: bytes) -> str:
-        """Keep a failure; one that is kept already gets the newer content and time.
+        """Store a failure; one that is stored already gets the newer content and time.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class FailureStore:
                 yield record
 
     def get(self, prefix: str) -> FailureRecord:
-        """Return the failure with an id, or with the only id that begins so.
+        """Return the failure whose id begins with `prefix`.
 
         Raises
         ------
@@ -167,12 +167,14 @@ class FailureStore:
         if found:
             ids = ", ".join(sorted(record.id for record in found)[:5])
             message = f"{len(found)} failures have ids that begin with {prefix!r}: {ids}"
-            raise UsageError(Problem("ambiguous-failure", message, "give more of the id"))
+            raise UsageError(
+                Problem("ambiguous-failure", message, "give more characters of the id")
+            )
         hint = "`gpuemu-flow failures` lists those that are kept"
         raise UsageError(Problem("unknown-failure", f"no failure has the id {prefix!r}", hint))
 
     def find(self, seed: int, op: str | None = None) -> tuple[FailureRecord, ...]:
-        """Return failures of a case seed, newest first; empty when there is none.
+        """Return the failures of a case seed, newest first; empty if there is none.
 
         A seed above 2**53 may come rounded, as readers of JSON in JavaScript have it; it counts
         when no two different seeds round to it.
@@ -185,13 +187,13 @@ class FailureStore:
         return rounded if len({record.seed for record in rounded}) == 1 else ()
 
     def list(self, op: str | None = None, limit: int | None = None) -> tuple[FailureRecord, ...]:
-        """Return failures of one op or of all, newest first, at most `limit`."""
+        """Return the failures of one op or of all, newest first, at most `limit`."""
         found = [record for record in self if op is None or record.op == op]
         found.sort(key=lambda record: (record.time, record.id), reverse=True)
         return tuple(found[:limit])
 
     def explain(self, failure_id: str, cause: str) -> FailureRecord:
-        """Tell a failure what it is grouped under; the record as it is then.
+        """Set the cause of a failure, and return the updated record.
 
         Raises
         ------
@@ -240,7 +242,7 @@ class FailureStore:
         return ids
 
     def input_tensors(self, record: FailureRecord) -> bytes | None:
-        """Return the safetensors file with a failure's inputs; None when it is lost or damaged."""
+        """Return the safetensors file with a failure's inputs; None if it is lost or damaged."""
         return self._blobs.read(record.inputs) if record.inputs else None
 
     def dropped(self) -> int:
@@ -248,5 +250,5 @@ class FailureStore:
         return sum(record.inputs_dropped for record in self)
 
     def pinned(self) -> frozenset[str]:
-        """Return digests of the blobs that collection must keep."""
+        """Return the digests of the blobs that collection must keep."""
         return frozenset(held.digest for held in self._held())

@@ -1,4 +1,4 @@
-"""Action keys: the one place where content becomes identity."""
+"""Action keys: the digests under which results are stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BuildReason:
     part : str
         Part of the key that changed; or ``state``, ``output``, ``forced`` or ``follows``.
     name : str
-        What changed within the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
+        The changed item of the part, ``scripts/softmax.py`` of ``code``; empty for the whole.
     old, new : JSON
         Values before and now; None stands for absent.
     """
@@ -36,12 +36,12 @@ class BuildReason:
 
     @property
     def what(self) -> str:
-        """Name the part and what changed in it, ``code.scripts/softmax.py``."""
+        """Return the name of the changed part, ``code.scripts/softmax.py``."""
         return f"{self.part}.{self.name}" if self.name else self.part
 
     @property
     def trigger(self) -> str:
-        """Name the one of `TRIGGERS` that it belongs to, or its own part.
+        """Return the one of `TRIGGERS` that the part belongs to, or the part itself.
 
         Observed files count as code, variables and packages as environment.
         """
@@ -66,18 +66,18 @@ def canonical(value: Json) -> bytes:
 
 
 def digest_bytes(data: bytes) -> str:
-    """Return sha256 of `data`, lower-case hex."""
+    """Return the sha256 of `data`, lower-case hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_json(value: Json) -> str:
-    """Return sha256 of the canonical form of a JSON value."""
+    """Return the sha256 of the canonical form of a JSON value."""
     return digest_bytes(canonical(value))
 
 
 @dataclass(frozen=True)
 class KeyParts:
-    """All that decides whether a task must run, by the kind of thing that may change.
+    """Everything that decides whether a task must run, by kind.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class KeyParts:
     observed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
-        """As kept in the task's state, so that ``explain`` can name what changed."""
+        """Return the form stored in the task's state, from which ``explain`` names what changed."""
         return {
             "stage": self.stage,
             "code": dict(self.code),

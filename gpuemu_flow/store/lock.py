@@ -13,7 +13,7 @@ from gpuemu_flow.store.private_files import PrivateFolder
 
 
 class RunLock:
-    """``flock`` on a file that also says who holds it.
+    """``flock`` on a file whose content names the holder.
 
     Parameters
     ----------

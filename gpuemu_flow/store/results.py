@@ -54,7 +54,7 @@ class Judged:
 
     @classmethod
     def of(cls, result: CheckResult, failure_id: str = "") -> Judged:
-        """Take the figures from a case's result."""
+        """Return the figures of a case's result."""
         figures = {name: float(getattr(result.stats, name)) for name in _FIGURES}
         return cls(result.verdict, Elements.of(result), failure_id=failure_id, **figures)
 
@@ -69,7 +69,7 @@ class Judged:
 
     @classmethod
     def from_json(cls, data: Json) -> Judged:
-        """Rebuild from `to_json`'s form; another raises KeyError, TypeError or ValueError."""
+        """Rebuild from `to_json`'s result; raise KeyError, TypeError or ValueError otherwise."""
         return cls(
             Verdict(data["verdict"]),
             Elements.from_json(data["elements"]),
@@ -119,12 +119,12 @@ class StoredResult:
 
     @property
     def origin(self) -> str:
-        """Return the code that computed the output; empty when the client did not say."""
+        """Return the code that computed the output; empty if the client did not say."""
         return str(self.client.get("origin", ""))
 
     @property
     def time_ns(self) -> int:
-        """Return Unix time in ns."""
+        """Return the Unix time in ns."""
         return int(self.key[:_TIME_DIGITS])
 
 
@@ -135,7 +135,7 @@ class ResultStore:
     ----------
     cache : WorkspaceCache
     folder : Path or None
-        Where they lie; None: in the cache.
+        Folder of the results; None: in the cache.
     max_results : int
         The oldest beyond it are deleted; 0 keeps all.
     retention_days : int
@@ -212,7 +212,7 @@ class ResultStore:
         insort(self._by_seed.setdefault(stored.seed, []), stored.key)
 
     def time_ns(self) -> int:
-        """The time, never the same twice: it names results that have no seed of their own."""
+        """Return the time in ns, never the same twice; it names results without a seed."""
         with self._lock:
             self._last_ns = max(time.time_ns(), self._last_ns + 1)
             return self._last_ns
@@ -230,7 +230,7 @@ class ResultStore:
         client: Mapping[str, Json] | None = None,
         files: Mapping[str, str] | None = None,
     ) -> StoredResult:
-        """Keep a result; it is on disk when this returns.
+        """Store a result; it is on disk when this returns.
 
         Calls that come together share one transaction.
 
@@ -337,7 +337,7 @@ class ResultStore:
             return self._by_key[keys[-1]] if keys else None
 
     def newest(self, limit: int) -> list[StoredResult]:
-        """Return at most `limit` results, newest first."""
+        """Return the newest results, at most `limit`, newest first."""
         with self._lock:
             self._catch_up()
             return [self._by_key[key] for key in reversed(self._keys[-limit:])] if limit else []

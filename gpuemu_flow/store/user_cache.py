@@ -1,4 +1,4 @@
-"""The user's own cache folder: for what is computed outside of any workspace."""
+"""The user's own cache folder, for results computed outside of any workspace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def user_cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def open_user_cache() -> WorkspaceCache | None:
-    """Return the user's cache; None where it cannot be written to, for nothing depends on it."""
+    """Return the user's cache; None if it is not writable, since nothing depends on it."""
     try:
         cache = WorkspaceCache(user_cache_folder(os.environ), actions_limit=LIMIT)
         cache.create()

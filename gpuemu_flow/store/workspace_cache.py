@@ -1,4 +1,4 @@
-"""The cache folder of one workspace: what lies where, opened when first needed."""
+"""The cache folder of one workspace: its paths, and its stores, opened on first use."""
 
 from __future__ import annotations
 
@@ -55,45 +55,45 @@ class WorkspaceCache:
 
     @property
     def lock_path(self) -> Path:
-        """Return file of the run lock."""
+        """Return the file of the run lock."""
         return self.folder / "lock"
 
     @property
     def staging(self) -> Path:
-        """Return folder for files that are being written, on the same file system as the blobs."""
+        """Return the folder for files being written, on the same file system as the blobs."""
         path = self.folder / "staging"
         self.files.make(path)
         return path
 
     def manifest_path(self, stage: str, op: str, dtype: str = "") -> Path:
-        """Return the target file of a task; the op's name becomes one path component."""
+        """Return the manifest's path of a task; the op's name becomes one path component."""
         name = quote(op, safe="") + (f"@{dtype}" if dtype else "")
         return self.folder / "tasks" / stage / f"{name}.json"
 
     def log_path(self, task: str) -> Path:
-        """Log file of a task."""
+        """Return the log file of a task."""
         return self.folder / "logs" / f"{quote(task, safe='')}.log"
 
     @cached_property
     def state(self) -> JsonStore:
-        """Return task states, never evicted."""
+        """Return the store of task states, which are never evicted."""
         return JsonStore(self.folder / "state", self.set_aside)
 
     @cached_property
     def actions(self) -> JsonStore:
-        """Action cache: key of a case's action to its result, least recently used evicted."""
+        """Return the action cache: results by action key, the least recently used evicted."""
         return JsonStore(
             self.folder / "actions", self.set_aside, size_limit=self._actions_limit, evict=True
         )
 
     @cached_property
     def failures_db(self) -> JsonStore:
-        """Return failure records by id, never evicted; see `store.failures`."""
+        """Return the store of failure records by id, never evicted; see `store.failures`."""
         return JsonStore(self.folder / "failures", self.set_aside)
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """Return tensor files by content."""
+        """Return the store of tensor files, named by content."""
         return BlobStore(self.folder / "blobs", self.set_aside)
 
     def set_aside(self, path: Path, reason: str) -> None:
@@ -119,7 +119,7 @@ class WorkspaceCache:
         )
 
     def clear_staging(self) -> None:
-        """Remove what killed runs left half-written; call only while holding the run lock."""
+        """Delete files that killed runs left unfinished; call only while holding the run lock."""
         staging = self.folder / "staging"
         with contextlib.suppress(FileNotFoundError):
             self.files.check(staging)

@@ -29,11 +29,11 @@ class Assembled:
     cubin : bytes or None
         None when it failed.
     arch : str
-        What it was assembled for.
+        Architecture that it was assembled for.
     unmet_bounds : dict of str to str
         Kernels whose launch bounds ptxas ignored, and its message.
     error : str
-        Why it failed, in one line.
+        Reason why it failed, in one line.
     problems : list of Problem
     stopped : bool
         It was ended for taking too long or printing too much.
@@ -50,15 +50,15 @@ class Assembled:
 def assemble(
     ptx: bytes, file: str, arch: str, tools: Sequence[Tool], folder: Path, cancel: threading.Event
 ) -> Assembled | None:
-    """Assemble PTX by the first of the ptxas that reads its version.
+    """Assemble PTX by the first ptxas that reads its version.
 
     Parameters
     ----------
     file : str
         Name for messages.
     arch : str
-        Empty = the PTX's own target. When one is asked for, that the PTX does not assemble for it
-        is for the lint to judge, and no problem.
+        Empty = the PTX's own target. If the PTX does not assemble for another architecture, that
+        is not a problem here: the lint judges it.
     folder : Path
         For what ptxas reads and writes.
 

@@ -1,4 +1,4 @@
-"""Tasks before doit sees them, and the tools of their actions."""
+"""Types of tasks, and the tools that their actions get; independent of doit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TaskInput:
     Attributes
     ----------
     role : str
-        What it is to this task (``generate``, ``op``, ``reference``); the action key holds the
+        Its role in this task (``generate``, ``op``, ``reference``); the action key holds the
         role and the content, never the path.
     task : str
         Name of the task that makes it.
@@ -63,9 +63,9 @@ class TaskSpec:
         Workspace files that the action runs, relative to the workspace, POSIX separators.
     inputs : tuple of TaskInput
     params : StageParams
-        What the action key holds of the configuration.
+        The part of the configuration that the action key contains.
     settings : JSON
-        What the action needs and no result depends on: timeouts, absolute paths, labels.
+        Settings that the action needs and no result depends on: timeouts, absolute paths, labels.
     target : str
         The manifest it writes, relative to the cache folder.
     packages : tuple of str
@@ -85,7 +85,7 @@ class TaskSpec:
     packages: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        """As plain JSON; `from_json` is its inverse."""
+        """Return plain JSON; `from_json` is its inverse."""
         return {
             **vars(self),
             "sources": list(self.sources),
@@ -96,7 +96,7 @@ class TaskSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> TaskSpec:
-        """Rebuild from `to_json`'s form."""
+        """Rebuild from the result of `to_json`."""
         return cls(
             **{
                 **data,
@@ -120,7 +120,7 @@ class Progress:
 
 @dataclass
 class StageContext:
-    """The tools of an action.
+    """The tools that an action gets.
 
     Attributes
     ----------
@@ -141,8 +141,8 @@ class StageContext:
     packages : mapping of str to str
         Versions of the packages that the task's sources import, as they are now.
     unchanged : callable
-        Whether the task's sources are still those of its key. An outcome is kept for other runs
-        only while they are: someone may edit them while they run.
+        Tells whether the task's sources are still those of its key. Only then is an outcome kept
+        for other runs: someone may edit the sources while they run.
     """
 
     root: Path
@@ -184,19 +184,19 @@ class StageResult:
 
 
 def program_of(settings: Mapping[str, Json]) -> Program:
-    """Return the program of a task's settings, with the links to its file resolved as of now."""
+    """Return the program in a task's settings, with the links to its file resolved now."""
     return resolved(Program.from_json(settings))
 
 
 def resolved(program: Program) -> Program:
-    """Return a program with the links to its file resolved as of now."""
+    """Return a program with the links to its file resolved now."""
     if not program.path or program.kind == "command":
         return program  # an executable may ask by which link it was called
     return replace(program, path=os.path.realpath(program.path))
 
 
 class Interrupted(Exception):  # noqa: N818 - an event, not an error
-    """The run was cancelled while this action was at work."""
+    """Raised when the run was cancelled while this action was running."""
 
 
 def _cache_of(manifest: Path) -> PrivateFolder:

@@ -52,7 +52,7 @@ class Built:
         Architecture to the assembler's error; empty when it succeeded.
     problems : list of Problem
     skipped : str
-        Why nothing could be built here.
+        Reason why nothing could be built here.
     again : bool
         The next run is to try again whatever has not changed.
     """
@@ -114,7 +114,7 @@ def _keep(path: Path, data: bytes | None, name: str, context: StageContext) -> J
 
 
 def read_artifact(entry: Json, context: StageContext) -> bytes | None:
-    """The bytes of a manifest's artifact; None when there is none.
+    """Return the bytes of a manifest's artifact; None if there is none.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def read_artifact(entry: Json, context: StageContext) -> bytes | None:
 
 
 def allowances(sources: Iterable[str], root: Path) -> dict[str, dict[str, str]]:
-    """Lines with ``gpuemu: allow`` comments, and which line each speaks for.
+    """Collect the lines with ``gpuemu: allow`` comments, and the line that each applies to.
 
     Returns
     -------
@@ -323,7 +323,7 @@ _MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _trito
 
 
 def tools(spec: TaskSpec, name: str) -> list[Tool]:
-    """The tools of one name that the graph was compiled with."""
+    """Return the tools of one name that the graph was compiled with."""
     return [
         Tool(tool, path, (release[0], release[1]), version, origin)
         for tool, path, release, version, origin in spec.settings["tools"]
@@ -332,7 +332,7 @@ def tools(spec: TaskSpec, name: str) -> list[Tool]:
 
 
 def relative_sources(ptx: bytes, root: Path) -> bytes:
-    """PTX whose ``.file`` directives name workspace files as users do.
+    """Rewrite the PTX's ``.file`` directives so that workspace files have relative paths.
 
     So that it is the same in every checkout, and places in it can be shown.
     """

@@ -12,7 +12,7 @@ from gpuemu_flow.types import Json
 
 
 def read_previous(target: Path, stage: str) -> dict[str, Json]:
-    """The state that a stage's last manifest holds; empty when there is none to be trusted."""
+    """Return the state in a stage's last manifest; empty if there is none, or it is not valid."""
     try:
         previous: dict[str, Json] = read_manifest(target, stage)["current"]
     except (StoreError, KeyError):

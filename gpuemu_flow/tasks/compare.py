@@ -1,4 +1,4 @@
-"""Stage ``compare``: hold the op's outputs against the reference's and give each case a verdict.
+"""Stage ``compare``: compare the op's outputs with the reference's; give each case a verdict.
 
 Reads the manifests of ``generate``, ``op`` and ``reference``, and the reference's source where the
 tolerance follows from it: ``auto`` evaluates it, and its float32 shadow, anew. Writes a verdict,
@@ -135,7 +135,7 @@ def _pairs(
 
 
 def cached_verdict(cache: WorkspaceCache, key: str) -> CheckResult | None:
-    """The verdict that the action cache holds; None when it holds none that is sound."""
+    """Return the verdict in the action cache; None if there is none that is sound."""
     record = cache.actions.get(key)
     if record is None:
         return None

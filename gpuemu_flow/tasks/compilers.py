@@ -1,4 +1,4 @@
-"""Running compilers on kernels: bounded in time and output, their errors as problems."""
+"""Run compilers on kernels: bounded in time and output, with their errors as problems."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class Compiled:
     output, ptx : bytes or None
         The cubin, None when it failed; the PTX on the way to it.
     text : str
-        What it printed.
+        Its printed output.
     problems : list of Problem
     reads : list of str
         Files below the workspace that it read, relative to it.
     reason : str
-        Why it failed, in one line.
+        Reason why it failed, in one line.
     stopped : bool
         It was ended for taking too long or printing too much.
     skipped : str
-        Why it could not be tried at all.
+        Reason why it could not be tried at all.
     launch : dict or None
     """
 
@@ -113,7 +113,7 @@ def nvcc(
 
 
 def ptxas(tool: Tool, ptx: bytes, arch: str, folder: Path, *, cancel: threading.Event) -> Compiled:
-    """Assemble PTX for one architecture; one that calls functions of other files unlinked."""
+    """Assemble PTX for one architecture; do not link PTX that calls functions of other files."""
     (folder / "kernel.ptx").write_bytes(ptx)
     arguments = [tool.path, "-v", f"-arch={arch}", "kernel.ptx", "-o", "kernel.cubin"]
     run = _run(arguments, folder, TIMEOUT, cancel)

@@ -40,7 +40,7 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_summary(path: Path) -> dict[str, Json]:
-    """A comparison's summary, and which cases it is on."""
+    """Read a comparison's summary, and the cases that it covers."""
     manifest = read_manifest(path, stages.COMPARE)
     cases = [Case.from_json(item["case"]).identity() for item in manifest["cases"]]
     return {**manifest["summary"], "cases_digest": digest_json(cases)}
@@ -49,7 +49,7 @@ def read_summary(path: Path) -> dict[str, Json]:
 def compare_summaries(
     dtype: str, old: Mapping[str, Json] | None, new: Mapping[str, Json], threshold: float
 ) -> list[dict[str, Json]]:
-    """Differences between two summaries of one dtype.
+    """Return the differences between two summaries of one dtype.
 
     A verdict that is no longer ``passed`` is a regression. On the same cases, an error that exceeds
     the old one by more than `threshold` (a fraction) has grown; the reverse is an improvement.

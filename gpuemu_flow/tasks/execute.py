@@ -1,4 +1,4 @@
-"""Running a program on cases, one action-cache entry per case: shared by ops and references."""
+"""Run a program on cases, one action-cache entry per case; shared by ops and references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Execution:
     outcomes : list of Outcome
         One per request, in the same order.
     executed : int
-        How many were really run; the others came out of the action cache.
+        Number of requests that were really run; the others came out of the action cache.
     duration_s : float
         Wall time of the batch in seconds.
     used : Discovered
@@ -38,13 +38,13 @@ class Execution:
     used: Discovered = field(default_factory=Discovered)
 
     def records(self) -> list[dict[str, Json]]:
-        """The outcomes as a manifest holds them."""
+        """Return the outcomes in the form of a manifest."""
         pairs = zip(self.requests, self.outcomes, strict=True)
         return [outcome_record(request, outcome) for request, outcome in pairs]
 
 
 def outcome_record(request: Request, outcome: Outcome) -> dict[str, Json]:
-    """An outcome without what differs between two equal runs, and how to get it again."""
+    """Return the part of an outcome that is equal for equal runs, and how to get it again."""
     record = outcome.to_json()
     del record["duration_s"]
     record["input_dtype"] = request.input_dtype
@@ -67,7 +67,7 @@ def execute(
     spec : TaskSpec
         Its stage, version and params go into each case's key.
     code : mapping of path to digest
-        What the program consists of.
+        Files that the program consists of.
     requests : sequence of Request
     checks : Checks
 

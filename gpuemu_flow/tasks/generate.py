@@ -54,12 +54,12 @@ def run(spec: TaskSpec, context: StageContext) -> StageResult:
 
 
 def read_cases(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """The cases that a later stage of the same op and dtype works on."""
+    """Read the cases that a later stage of the same op and dtype works on."""
     return _read(spec, context, "cases")
 
 
 def read_samples(spec: TaskSpec, context: StageContext) -> list[Case]:
-    """The cases by which a later stage finds out the op's nature; see `cases.samples`."""
+    """Read the cases from which a later stage finds out the op's traits; see `cases.samples`."""
     return _read(spec, context, "samples")
 
 

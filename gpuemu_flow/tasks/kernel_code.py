@@ -1,4 +1,4 @@
-"""Stage ``code``: what of a build an op's result can depend on.
+"""Stage ``code``: the part of a build that an op's result can depend on.
 
 Reads a build's manifest and its PTX. Writes the digest of the PTX without comments and line
 information: a build of an edited comment gives the same manifest here, so that no op runs again.
@@ -28,7 +28,7 @@ VERSION = stages.VERSIONS[STAGE]
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
-    """Name the code that a build made.
+    """Write the digest of the code that a build made.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Stage ``lint``: a kernel's metrics, and what its policy says about them.
+"""Stage ``lint``: measure a kernel, and judge it by its policy.
 
 Reads the build's manifest: digests of the PTX and cubin, never the source. Measuring depends on
 those bytes alone and is kept in the action cache, so that a changed limit is checked without
@@ -40,7 +40,7 @@ VERSION = stages.VERSIONS[STAGE]
 
 @dataclass
 class Linted:
-    """Kernels of one artifact with their verdicts, and what could not be read of it.
+    """The kernels of one artifact with their verdicts, and problems of reading it.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Linted:
 
     @property
     def verdict(self) -> Verdict:
-        """Failed with any kernel; an error when something could not be read, or nothing was."""
+        """Return the verdict: failed with any kernel, an error if something could not be read."""
         if any(result.verdict is Verdict.FAILED for result in self.results):
             return Verdict.FAILED
         if not self.results or any(not problem.warning for problem in self.problems):
@@ -65,13 +65,13 @@ class Linted:
         return decide(failed=False, compared=len(self.results) if judged else 0)
 
     def to_json(self) -> list[dict[str, Json]]:
-        """Each kernel in the form that ``lint`` and ``artifacts`` show."""
+        """Return the JSON of each kernel that ``lint`` and ``artifacts`` show."""
         pairs = zip(self.views, self.results, strict=True)
         return [kernel_json(view, result) for view, result in pairs]
 
 
 def run(spec: TaskSpec, context: StageContext) -> StageResult:
-    """Lint what one build made."""
+    """Lint the artifacts of one build."""
     params = params_of(LintParams, spec.params)
     (source,) = spec.inputs
     build = read_manifest(context.cache.folder / source.path, stages.BUILD)
@@ -130,7 +130,7 @@ def lint_views(
 
 
 def choose(views: Sequence[KernelView], name: str) -> list[KernelView]:
-    """The entry of a configured kernel's own name, if the artifact has it, else all entries."""
+    """Return the entry with a configured kernel's own name if there is one, else all entries."""
     own = [view for view in views if view.name == name]
     return own or list(views)
 
@@ -189,12 +189,12 @@ def _measured(
 
 
 def measure_key(identity: Json) -> str:
-    """Name of a measurement in the action cache: all that decides it, and no limit."""
+    """Return the action cache's key of a measurement: it contains no limit."""
     return digest_json(["measure", VIEW_VERSION, identity])
 
 
 def load_measurement(store: JsonStore, key: str) -> Measurement | None:
-    """A measurement of the action cache; None when it is not there, or of another version."""
+    """Return a measurement from the action cache; None if absent, or of another version."""
     data = store.get(key)
     try:
         if data is None:
@@ -208,7 +208,7 @@ def load_measurement(store: JsonStore, key: str) -> Measurement | None:
 
 
 def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
-    """Keep a measurement."""
+    """Store a measurement."""
     store.put(
         key,
         {
@@ -219,7 +219,7 @@ def save_measurement(store: JsonStore, key: str, found: Measurement) -> None:
 
 
 def policy_from_json(data: Mapping[str, Json]) -> Policy:
-    """Inverse of `Policy.to_json`; KeyError or TypeError when it is not that."""
+    """Rebuild from `Policy.to_json`'s result; raise KeyError or TypeError for anything else."""
     values: dict[str, Any] = {}
     for item in fields(Policy):
         value = data[item.name]

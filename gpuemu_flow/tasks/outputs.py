@@ -1,4 +1,4 @@
-"""The output tensors behind a manifest: read from the blob store, made again when lost."""
+"""The output tensors that a manifest names, read from the blob store or computed again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuemu_flow.types import Json
 def heal_missing(
     spec: TaskSpec, context: StageContext, batch: Sequence[StoredCase]
 ) -> list[StoredCase]:
-    """`batch` with every blob present and verified.
+    """Return `batch` with every blob present and verified.
 
     A blob that was collected, deleted or damaged is made again by running its program on its
     case; a program that then gives other bytes keeps its new record, and is judged by it.

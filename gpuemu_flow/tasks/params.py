@@ -18,7 +18,7 @@ class StageParams(Protocol):
     """Parameters of one stage."""
 
     def to_json(self) -> dict[str, Json]:
-        """As an action key holds them; `params_from_json` is its inverse."""
+        """Return the form that action keys contain; `params_from_json` is its inverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class _Plain:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateParams(_Plain):
-    """The plan of the cases.
+    """Settings from which the cases are planned.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class GenerateParams(_Plain):
         The op's, in canonical form.
     layouts, strategies : list of str
     count, seed : int
-        How many cases, of which master seed.
+        Number of cases, and their master seed.
     samples_seed : int
         Master seed of the cases by which the op's nature is found out; see `cases.samples`.
     dtype : str
@@ -93,7 +93,7 @@ class OpParams(ProgramParams):
     masks : JSON
         Of outputs of which only some elements count.
     sandbox : JSON
-        What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
+        Its sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
     """
 
     STAGE = stages.OP
@@ -105,7 +105,7 @@ class OpParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceParams(ProgramParams):
-    """A reference, and the dtype that it is asked for; None means float64 where it can."""
+    """A reference, and the dtype that it is asked for; None means float64 if possible."""
 
     STAGE = stages.REFERENCE
     dtype: str | None = None
@@ -113,7 +113,7 @@ class ReferenceParams(ProgramParams):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffParams(_Plain):
-    """By which factor an error may grow before a change counts as a regression."""
+    """Factor by which an error may grow before a change counts as a regression."""
 
     STAGE = stages.DIFF
     regression_threshold: float
@@ -135,7 +135,7 @@ class BuildParams(_Plain):
     command : list of str or None
         Of kernels that are built by one.
     triton : JSON
-        What a Triton kernel is compiled for; None for others.
+        Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
     """
 
@@ -188,7 +188,7 @@ class LintParams(_Plain):
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDiffParams(_Plain):
-    """Instructions whose new occurrence is a regression."""
+    """Instructions whose first appearance is a regression."""
 
     STAGE = stages.KERNEL_DIFF
     forbidden: list[str]
@@ -208,7 +208,7 @@ _BY_STAGE: dict[str, type[_Plain]] = {kind.STAGE: kind for kind in _PLAIN}
 
 
 def params_from_json(stage: str, data: Mapping[str, Any]) -> StageParams:
-    """Rebuild a stage's parameters; TypeError or KeyError when they are none."""
+    """Rebuild a stage's parameters; raise TypeError or KeyError if they have another form."""
     if stage == stages.COMPARE:
         return CompareParams.from_json(data)
     return _BY_STAGE[stage](**data)
@@ -218,7 +218,7 @@ P = TypeVar("P")
 
 
 def params_of(kind: type[P], params: StageParams) -> P:
-    """Return a task's parameters as those of its stage; TypeError when it is of another stage."""
+    """Return a task's parameters with the type of their stage; TypeError if it is another one."""
     if not isinstance(params, kind):
         raise TypeError(f"{type(params).__name__} in place of {kind.__name__}")
     return params

@@ -1,4 +1,4 @@
-"""Names and versions of the stages: all that planning has to know of them."""
+"""Names and versions of the stages, which is all that planning needs of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles one Triton kernel in an interpreter of its own; runs as a script, needs only triton.
+"""Compile one Triton kernel in an interpreter of its own; runs as a script, needs only triton.
 
 Reads ``request.json`` in the folder that its argument names; writes ``kernel.ptx``,
 ``kernel.cubin`` and ``answer.json`` there.
@@ -22,11 +22,11 @@ _DEF = re.compile(r"\s*def\s")
 
 
 class RequestError(Exception):
-    """The request does not fit the kernel."""
+    """Error of a request that does not fit the kernel."""
 
 
 def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return PTX and cubin of a kernel; what the launch must give it."""
+    """Compile a kernel; return the figures that a launch needs."""
     try:
         triton = importlib.import_module("triton")
         backend = importlib.import_module("triton.backends.compiler")
@@ -47,7 +47,7 @@ def compile_kernel(request: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
-    """Return the jit function of a file; autotuners and heuristics around it are taken off."""
+    """Return the jit function in a file, without autotuners and heuristics around it."""
     path = root / name
     sys.path[:0] = [str(path.parent), str(root)]
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -67,7 +67,7 @@ def load_kernel(root: Path, name: str, kernel: str, triton: Any) -> Any:
 def arguments_of(
     function: Any, request: dict[str, Any]
 ) -> tuple[dict[str, str], dict[str, Any], dict[tuple[int], list[list[Any]]]]:
-    """Types, compile-time values, and what is known of the values of the other arguments.
+    """Return types, compile-time values, and known properties of the other arguments.
 
     A type may end in ``:16``, for values that 16 divides, or ``:1``, for the value 1, as in
     Triton's own ahead-of-time compiler.
@@ -99,7 +99,7 @@ def arguments_of(
 
 
 def describe(error: BaseException, request: dict[str, Any]) -> dict[str, Any]:
-    """An error in the user's words: the innermost message, and the place in a workspace file."""
+    """Describe an error for the user: the innermost message, and the place in a workspace file."""
     root = Path(request["root"])
     file, line = request["path"], 0
     if isinstance(error, RequestError):
@@ -167,7 +167,7 @@ def _place_in_traceback(error: BaseException, root: Path) -> tuple[str, int] | N
 
 
 def main() -> int:
-    """Compile, and say what happened in a file."""
+    """Compile, and write the outcome to ``answer.json``."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     try:

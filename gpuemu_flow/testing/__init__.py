@@ -1,1 +1,1 @@
-"""The pytest plugin once a test asks for a case: nothing here is loaded before."""
+"""The pytest plugin's work, loaded only once a test asks for a case."""

@@ -1,4 +1,4 @@
-"""The fixture ``gpuemu_case``: a case, its inputs, the verdict on what a test made of them."""
+"""The fixture ``gpuemu_case``: a case, its inputs, and the verdict on a test's output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_WEIGHT = (Verdict.PASSED, Verdict.SKIPPED, Verdict.INCONCLUSIVE)
 
 
 class GpuemuCase(Mapping[str, "NDArray[Any]"]):
-    """One case: a mapping of input names to arrays, with what names it.
+    """One case: a mapping of input names to arrays, with attributes that identify it.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         self.turn_to(item.index or 0)
 
     def turn_to(self, index: int) -> None:
-        """Be another case of the same op."""
+        """Switch to another case of the same op."""
         from gpuemu_flow.fuzz.planned import CaseSequence  # noqa: PLC0415
 
         marked = self._item.marked
@@ -60,7 +60,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def case(self) -> Case:
-        """Return all that decides the inputs."""
+        """Return the case, which decides the inputs."""
         return self._case
 
     @property
@@ -70,7 +70,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def index(self) -> int:
-        """Place among the op's cases."""
+        """Return the place among the op's cases."""
         return self._case.index
 
     @property
@@ -85,12 +85,12 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
 
     @property
     def target(self) -> str | None:
-        """Return the input that `layout` and `strategy` are about; None: all."""
+        """Return the input that `layout` and `strategy` apply to; None: all."""
         return self._case.target
 
     @property
     def dims(self) -> dict[str, int]:
-        """Return sizes of the schema's dims."""
+        """Return the sizes of the schema's dims."""
         return dict(self._case.dims)
 
     @property
@@ -232,9 +232,9 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         )
 
     def raised(self, error: BaseException) -> None:
-        """The op, or the test about it, raised: a failure of the case too.
+        """Record an exception of the op, or of its test: a failure of the case, too.
 
-        What we raise ourselves says nothing of the op, and is not recorded.
+        Our own exceptions say nothing of the op, and are not recorded.
         """
         self.result = self._session.outputs.raised(self.op, self._case, error)
         if not isinstance(error, FlowError):
@@ -254,7 +254,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         )
 
     def explain(self) -> str:
-        """Explain why the case did not pass, on which inputs, and how to see it again."""
+        """Explain why the case did not pass, on which inputs, and how to reproduce it."""
         lines = [f"{self.op}: case {self.index}: {self.describe()}"]
         failures = self.result.failures if self.result is not None else ()
         for failure in failures[:SHOWN_FAILURES]:
@@ -272,7 +272,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
         return "\n".join(lines)
 
     def how_to_see_it_again(self) -> list[str]:
-        """Return the master seed in a command, and the failure's id."""
+        """Return the lines on how to reproduce the case: a command, and the failure's id."""
         lines = [f"  again: {self._session.command(self._test, self.master_seed)}"]
         if self.failure_id:
             lines.append(f"  recorded: gpuemu-flow failures show {self.failure_id}")

@@ -1,4 +1,4 @@
-"""Marked functions become test items; what a hook of the plugin does for each."""
+"""Make test items of marked functions; the work of the plugin's hooks on each item."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parametrize(metafunc: pytest.Metafunc, *, asks: bool) -> None:
         if not marks:
             text = f"{metafunc.function.__name__} takes {FIXTURE} and has no gpuemu mark"
             raise UsageError(
-                Problem("pytest-bad-mark", text, 'say the op: @pytest.mark.gpuemu("softmax")')
+                Problem("pytest-bad-mark", text, 'name the op: @pytest.mark.gpuemu("softmax")')
             )
         found = [item for mark in reversed(marks) for item in session.items(read_mark(mark))]
     except FlowError as error:
@@ -58,7 +58,7 @@ def make_client(config: pytest.Config) -> Client:
 
 
 def call_per_op(item: pytest.Function) -> bool | None:
-    """Run a test of a whole op case by case; nothing for a test of one case."""
+    """Run a test of a whole op case by case; do nothing for a test of one case."""
     fixture = item.funcargs[FIXTURE]
     about = item.callspec.params[FIXTURE] if hasattr(item, "callspec") else None
     if not isinstance(fixture, GpuemuCase) or not isinstance(about, Item):
@@ -140,7 +140,7 @@ def _nothing_checked(case: GpuemuCase) -> str:
 
 
 def finish(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """After the call of a test of one case: its properties, and what it says of a failure."""
+    """Add the case's properties and the description of a failure to a test's report."""
     case = getattr(item, "funcargs", {}).get(FIXTURE)
     about = item.callspec.params.get(FIXTURE) if hasattr(item, "callspec") else None
     if not isinstance(case, GpuemuCase) or not isinstance(about, Item) or about.index is None:

@@ -1,4 +1,4 @@
-"""One pytest process: its options, its workspace, and the items that its marks become."""
+"""One pytest process: its options, its workspace, and the items made of its marks."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Session:
 
     @cached_property
     def configured(self) -> Config:
-        """Return the configuration, which collection needs; the workspace is opened only to run."""
+        """Return the configuration, enough for collection; the workspace is opened to run tests."""
         from gpuemu_flow.config.load import find_config, load_config  # noqa: PLC0415
 
         return load_config(find_config(self.root, self.environ), environ=self.environ)
 
     @property
     def outputs(self) -> OwnOutputs:
-        """Return cases and verdicts; a forked process has programs of its own."""
+        """Return the cases and verdicts; a forked process has programs of its own."""
         from gpuemu_flow.fuzz.own_outputs import OwnOutputs  # noqa: PLC0415
 
         process = os.getpid()
@@ -65,13 +65,13 @@ class Session:
         return self._opened[process]
 
     def close(self) -> None:
-        """End what this process has open."""
+        """Close everything that this process has opened."""
         opened = self._opened.pop(os.getpid(), None)
         if opened is not None:
             opened.close()
 
     def seed(self, marked: Marked) -> int:
-        """Return the master seed of a mark: the command line's, its own, the workspace's."""
+        """Return the master seed of a mark: the command line's, its own, or the workspace's."""
         for given in (self.given_seed, marked.seed, self.configured.validation.seed or None):
             if given is not None:
                 return given
@@ -81,7 +81,7 @@ class Session:
         return self.given_seed
 
     def items(self, marked: Marked) -> list[tuple[str, Item]]:
-        """Return ids and items of a mark, in an order that depends on nothing but the files."""
+        """Return the ids and items of a mark, in an order that depends only on the files."""
         op = self.configured.op(marked.op)
         count = self.given_cases or marked.cases or op.cases
         found = []
@@ -115,7 +115,7 @@ def session_of(config: pytest.Config) -> Session:
 
 
 def close(config: pytest.Config) -> None:
-    """End what the session has open."""
+    """Close everything that the session has opened."""
     session = config.stash.get(SESSION, None)
     if session is not None:
         session.close()

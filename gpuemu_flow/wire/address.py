@@ -1,4 +1,4 @@
-"""Sockets of daemons: the default one, and one of its own for each workspace and user."""
+"""Sockets of daemons: the default one, and one for each workspace and user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def default_socket(environ: Mapping[str, str]) -> Path:
 
 
 def user_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return folders that may hold the user's sockets, the preferred one first."""
+    """Return the folders that may hold the user's sockets, the preferred one first."""
     folders = [home(environ) / DEFAULT_FOLDER]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime:
@@ -51,17 +51,17 @@ def user_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def workspace_stem(root: Path) -> str:
-    """Name, without suffix, of a workspace's socket, lock and information file."""
+    """Return the file name, without suffix, of a workspace's socket, lock and information file."""
     return f"w-{hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]}"
 
 
 def fits(path: Path) -> bool:
-    """Tell whether the system can make a socket of that path."""
+    """Tell whether a path is short enough for a socket."""
     return len(os.fsencode(path)) <= MAX_PATH_BYTES
 
 
 def is_private(folder: Path) -> bool:
-    """Tell whether a folder is really one, ours, and closed to everyone else."""
+    """Tell whether a folder is a real one, owned by us, and closed to everyone else."""
     try:
         status = folder.lstat()
     except OSError:
@@ -74,7 +74,7 @@ def is_private(folder: Path) -> bool:
 
 
 def read_info(root: Path, environ: Mapping[str, str]) -> dict[str, Json] | None:
-    """Read the information file of a workspace's daemon; None when none has been started.
+    """Read the information file of a workspace's daemon; None if none has been started.
 
     The file stays behind when a daemon is killed: whether it lives shows only when it is asked.
     """

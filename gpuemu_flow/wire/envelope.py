@@ -1,4 +1,4 @@
-"""The envelope: one flat JSON object per message, large base64 texts cut out before JSON is read.
+"""The envelope: one flat JSON object per message, long base64 texts cut out before parsing.
 
 Parsing megabytes of base64 as a JSON string costs many times what decoding them does, and holds
 the interpreter's lock meanwhile. So the text of every long ``"data"`` value is cut out first and a
@@ -25,7 +25,7 @@ _QUOTE, _BACKSLASH = b'"', b"\\"
 
 
 class WireError(Exception):
-    """A message that is not what protocol v1 says; its text is for the other side."""
+    """Error of a message that violates protocol v1; its text is sent to the other side."""
 
 
 @dataclass(frozen=True)

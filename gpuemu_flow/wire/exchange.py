@@ -1,4 +1,4 @@
-"""Large tensors handed over as files when both sides share a machine: no base64, no large message.
+"""Large tensors passed as files when both sides share a machine, without base64.
 
 The daemon owns one private folder, in shared memory where the system has it. A message names a
 file in it by a random name and never by a path; who takes a file deletes it.
@@ -37,7 +37,7 @@ def exchange_folder(private: Path, stem: str) -> Path:
 
 
 class Exchange:
-    """A folder for tensors on their way. Thread-safe.
+    """A folder for tensors in transit. Thread-safe.
 
     Parameters
     ----------
@@ -111,18 +111,18 @@ class Exchange:
         return flat
 
     def drop(self, name: str) -> None:
-        """Delete a file that nobody will take."""
+        """Delete a file that will not be taken."""
         with contextlib.suppress(OSError):
             (self.folder / name).unlink()
 
     def close(self) -> None:
-        """Delete everything that lies in it, and the folder."""
+        """Delete the folder and everything in it."""
         self.clear(0)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
     def clear(self, older_than: float = LEFT_SECONDS) -> None:
-        """Delete what has lain for more than so many seconds: its taker is gone."""
+        """Delete files that have lain for longer than that many seconds: nobody will take them."""
         limit = time.time() - older_than if older_than else math.inf
         with contextlib.suppress(OSError):
             for entry in os.scandir(self.folder):

@@ -1,4 +1,4 @@
-"""Starts a daemon in the background: a process of its own, never a fork of the caller's."""
+"""Start a daemon in the background, as a process of its own, never as a fork of the caller's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _started: list[subprocess.Popen[bytes]] = []  # a dropped handle would warn that
 
 
 class DaemonNotStartedError(FlowError):
-    """The daemon said why it cannot start, or said nothing in time."""
+    """Error of a daemon that says why it cannot start, or says nothing in time."""
 
     def __init__(self, *problems: Problem, exit_code: int = 3) -> None:
         super().__init__(*problems)
@@ -47,7 +47,7 @@ def start_daemon(
     Returns
     -------
     dict
-        What it says of itself: ``pid``, ``socket``, ...; empty when one is running already.
+        Its information: ``pid``, ``socket``, ...; empty if a daemon is running already.
 
     Raises
     ------

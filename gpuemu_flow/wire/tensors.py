@@ -62,7 +62,7 @@ def encode_tensor(
 
 
 def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return strides in elements of the C order."""
+    """Return the strides, in elements, of the C order."""
     strides: list[int] = []
     step = 1
     for dim in reversed(shape):
@@ -116,7 +116,7 @@ def decode_tensor(
 def decode_tensors(
     value: Json, where: str, envelope: Envelope, exchange: Exchange | None = None
 ) -> dict[str, Array]:
-    """Return tensors by name; WireError likewise."""
+    """Decode tensors by name; raises WireError as `decode_tensor` does."""
     if not isinstance(value, dict):
         raise WireError(f"{where} must be an object of named tensors, not {json_type(value)}")
     if len(value) > MAX_TENSORS:
@@ -130,7 +130,7 @@ def decode_tensors(
 def encode_tensors(
     arrays: Mapping[str, Array], exchange: Exchange | None = None
 ) -> dict[str, Json]:
-    """Return tensors by name; WireError as `encode_tensor`."""
+    """Encode tensors by name; raises WireError as `encode_tensor` does."""
     return {name: encode_tensor(array, None, exchange) for name, array in arrays.items()}
 
 

@@ -49,5 +49,5 @@ def load(x: NDArray, cols: slice, width: int, other: float, dtype: DTypeLike) ->
 
 
 def finite_shift(row_max: NDArray) -> NDArray:
-    """What to subtract before exp: the row maximum, or 0 while only -Inf has been seen."""
+    """Return the shift to subtract before exp: the row maximum, or 0 while all seen is -Inf."""
     return np.where(np.isneginf(row_max), 0, row_max).astype(row_max.dtype, copy=False)

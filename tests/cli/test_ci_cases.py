@@ -1,4 +1,4 @@
-"""What ``[ci]`` decides of ``ci`` and ``test``: which cases, and how many tasks at a time."""
+"""Test the effect of ``[ci]`` on ``ci`` and ``test``: which cases, and how many tasks at a time."""
 
 from __future__ import annotations
 

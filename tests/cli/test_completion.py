@@ -65,7 +65,7 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Mini:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_person_types_and_presses_tab(used: Mini, shell: str) -> None:
-    """What the shell then runs is the whole word, of which only the beginning was typed."""
+    """The shell completes the beginning that was typed and runs the whole word."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     told = used.root.parent / "bin" / "told"

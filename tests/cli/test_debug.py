@@ -25,7 +25,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Mini:
 
 
 def records(mini: Mini) -> list[dict[str, Any]]:
-    """What `failures --format json` prints, read without a process of its own."""
+    """Return the records that `failures --format json` prints, without starting a process."""
     store = FailureStore(WorkspaceCache(mini.root / ".gpuemu-cache"))
     return [record.to_public_json() for record in store.list()]
 
@@ -33,7 +33,7 @@ def records(mini: Mini) -> list[dict[str, Any]]:
 def answers(
     mini: Mini, *commands: str, options: tuple[str, ...] = (), code: int = 0
 ) -> tuple[str, str]:
-    """What the debugger says to commands from a pipe."""
+    """Send commands to the debugger through a pipe and return its output and errors."""
     process = mini.popen("debug", *options, stdin=subprocess.PIPE)
     out, err = process.communicate("\n".join(commands) + "\n", timeout=600)
     assert "Traceback" not in err, err

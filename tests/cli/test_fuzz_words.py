@@ -1,4 +1,4 @@
-"""What an op says on standard error is shown once, with paths relative to the workspace."""
+"""Test that an op's standard error is shown once, with paths relative to the workspace."""
 
 from __future__ import annotations
 

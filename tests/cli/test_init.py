@@ -157,9 +157,9 @@ def test_nothing_is_overwritten(empty: Mini) -> None:
     before = content(empty.root)
     done = empty.command("init", code=2)
     assert done.stderr.splitlines() == [
-        "scripts/softmax.py: init-exists: the file is there already; "
+        "scripts/softmax.py: init-exists: the file exists already; "
         "--force replaces it; -t writes elsewhere",
-        "gpuemu.toml: init-exists: the file is there already; "
+        "gpuemu.toml: init-exists: the file exists already; "
         "--force replaces it; -t writes elsewhere",
     ]
     assert content(empty.root) == before

@@ -1,4 +1,4 @@
-"""What compares nothing is no pass, by any command."""
+"""Test that no command calls it a pass when nothing was compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases a run executes and what they may be made of, from the command to the verdict."""
+"""Test which cases a run executes, and their inputs, from the command to the verdict."""
 
 from __future__ import annotations
 

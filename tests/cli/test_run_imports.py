@@ -25,7 +25,7 @@ def scale(x):
 
 
 def appears(mini: Mini) -> None:
-    """What an op imports if it is there."""
+    """The op imports a module if there is one; the module appears after the first run."""
     mini.write("scripts/scale.py", OPTIONAL)
     validated(mini)
     mini.write("scripts/helper.py", "FACTOR = 4\n")

@@ -1,4 +1,4 @@
-"""What `run`, `list`, `graph`, `explain`, `clean` and `status` make of their words."""
+"""Test the selections that `run`, `list`, `graph`, `explain`, `clean` and `status` accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpuemu-flow run` prints for people: a line per op and dtype, and failures folded."""
+"""Test the text of `gpuemu-flow run`: a line per op and dtype, with equal failures folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees, in a real pseudo-terminal, and what programs get instead."""
+"""Test the output for a person at a real pseudo-terminal, and for programs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Watching:
             time.sleep(0.01)
 
     def turn(self) -> str:
-        """What it says about the next save."""
+        """Return the lines printed about the next save."""
         return "\n".join([*self.until(" saved: "), *self.until(READY)])
 
     def end(self, number: int = signal.SIGINT) -> int:
@@ -319,7 +319,7 @@ def test_outside_of_a_workspace_there_is_nothing_to_watch(mini: Mini) -> None:
 
 
 def test_no_wait_is_longer_than_half_a_second() -> None:
-    """What lies between a save and the run, other than work: no clock can make this flaky."""
+    """Bounds the configured delays between a save and the run, so that no clock is involved."""
     look = max(watch.POLL_S, watch.LOOK_ANYWAY_MS / 1e3)
     assert look + watch.LONGEST_SETTLING_S < 0.5
 

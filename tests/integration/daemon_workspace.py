@@ -226,7 +226,7 @@ class Served:
             return dict(json.loads(sock.recv()))
 
     def entered(self) -> int:
-        """How often the gated reference was called."""
+        """Count the calls of the gated reference."""
         return len(list((self.root / "scripts" / "marks").glob("entered-*")))
 
     def close_gate(self) -> None:
@@ -278,7 +278,7 @@ def at_home(unserved: Served, monkeypatch: pytest.MonkeyPatch) -> Served:
 
 
 def softmax(x: NDArray[Any]) -> NDArray[Any]:
-    """What the op's reference computes."""
+    """Compute softmax as the op's reference does."""
     if not x.ndim or not x.size:
         return np.ones_like(x)
     wide = x.astype(np.float64)

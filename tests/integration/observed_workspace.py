@@ -1,4 +1,4 @@
-"""What a program in a test's workspace was seen to use, in paths relative to that workspace."""
+"""Files that a program in a test's workspace was seen to use, relative to that workspace."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def slugs(outcomes: list[Outcome]) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Tell whether a process exists and is no zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

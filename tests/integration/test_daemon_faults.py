@@ -296,7 +296,7 @@ def test_another_user_cannot_connect(daemon: Served, folder_open: bool) -> None:
 
 
 def connects_as(user: int, path: str) -> str:
-    """What happens when another user connects: tried in a child that has become that user."""
+    """Try to connect as another user, in a child process that has become that user."""
     child = os.fork()
     if not child:
         code = 3

@@ -119,7 +119,7 @@ def arrays(shapes: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
 
 
 def right(op: str, inputs: dict[str, Any]) -> Any:
-    """What a right client computes, or anything where that cannot be."""
+    """Return the right output of an op, or any tensor where the inputs admit none."""
     if op == "matmul":
         return np.full((7, 9), 6, np.float32)
     if op == "rows":

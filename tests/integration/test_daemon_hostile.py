@@ -218,7 +218,7 @@ def test_a_hundred_megabytes_of_nothing(daemon: Served) -> None:
 
 
 def test_a_hundred_megabytes_of_tensor(unserved: Served) -> None:
-    """Where nobody chose a limit of time, it grows with the tensors."""
+    """Without a configured time limit, the limit grows with the size of the tensors."""
     path = unserved.root / "gpuemu.toml"
     path.write_text(path.read_text().replace("reference_timeout = 5\n", ""))
     unserved.start()

@@ -1,4 +1,5 @@
-"""What the reference uses changes while the daemon runs: the next submission knows it."""
+"""Test that a file which the reference uses may change while the daemon runs: the next submission
+sees the change."""
 
 from __future__ import annotations
 
@@ -162,7 +163,8 @@ def test_a_file_that_appears(unserved: Served) -> None:
 
 
 def test_an_edit_and_back_while_it_is_judged(unserved: Served) -> None:
-    """What the reference read in between is not what the file says before and after."""
+    """A file that differs only while the reference reads it must not leave a stored result
+    behind."""
     path = unserved.root / "data" / "factor.txt"
     path.parent.mkdir()
     text(path, 2)

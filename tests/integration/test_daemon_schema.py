@@ -1,4 +1,4 @@
-"""What goes over the wire is what ``schemas/protocol.schema.json`` says, both ways."""
+"""Test that messages in both directions satisfy ``schemas/protocol.schema.json``."""
 
 from __future__ import annotations
 

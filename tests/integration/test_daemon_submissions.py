@@ -1,4 +1,4 @@
-"""What clients submitted is what a run knows of an op that only clients can run."""
+"""Test that a run takes the results of an op that only clients can run from their submissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the documentation says is so: its examples run, its links lead somewhere, nothing drifts."""
+"""Test that the documentation is true: its examples run, its links lead somewhere, and generated
+parts are current."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ NOT_RUN = {
     "oracle.md": 1,
     "quickstart.md": 1,
 }
-"""How many blocks of a page say ``not run``, and why not."""
+"""Number of blocks marked ``not run`` on each page, so that none is added unnoticed."""
 
 TESTED_ELSEWHERE = {"frameworks.md": "tests/integration/test_framework_docs.py"}
 WORKSPACES = REPOSITORY / "tests" / "data" / "docs"
@@ -67,7 +68,7 @@ LOADED = {
     + '[[kernels]]\nname = "k"\n'
     'source = "kernels/softmax.cu"\n',
 }
-"""What stands before a piece of configuration, by its mark."""
+"""Configuration that is put before a fragment, by the fragment's mark."""
 
 API = (
     "gpuemu_flow", "gpuemu_flow.client", "gpuemu_flow.validate", "gpuemu_flow.validation",
@@ -109,7 +110,7 @@ def marked(page: Path) -> list[Block]:
 
 
 def is_run(block: Block) -> bool:
-    """Whether the block is a program that a test runs."""
+    """Tell whether the block is a program that a test runs."""
     return block.mark == "run" or block.mark.startswith(("run if ", "run in "))
 
 
@@ -125,7 +126,7 @@ def plain_text(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What headings can be linked to, as GitHub names them."""
+    """Return the anchors of a page's headings, as GitHub names them."""
     headings = _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
     return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
 
@@ -260,7 +261,8 @@ def test_a_reader_sees_which_file_a_block_is() -> None:
 
 
 def commands_named(page: Path) -> list[str]:
-    """What stands behind ``gpuemu-flow`` in inline code and at the beginning of lines in blocks."""
+    """List the words after ``gpuemu-flow`` in inline code and at the beginning of lines in
+    blocks."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     found = _INLINE.findall(text)
     for block in blocks(page):
@@ -403,7 +405,8 @@ def test_no_page_names_this_machine() -> None:
 
 
 def picture_lines(svg: str) -> list[str]:
-    """What a picture of a terminal shows, its figures left out: they differ between machines."""
+    """Return the lines in a picture of a terminal, without figures, which differ between
+    machines."""
     drawn: dict[str, str] = {}
     for place, words in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
         drawn[place] = drawn.get(place, "") + html.unescape(words)

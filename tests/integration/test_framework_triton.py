@@ -117,7 +117,7 @@ def test_tensors_lie_far_from_each_other(tmp_path: Path) -> None:
 
 
 def test_autotuning_runs_a_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it leaves behind would count twice if configurations were tried out."""
+    """The kernel adds to its output: trying several configurations would add more than once."""
     kernel = "\n@triton.autotune([triton.Config({'B': 4}), triton.Config({'B': 8})], key=['n'])"
     kernel += "\n@triton.jit\ndef count(y, n, B: tl.constexpr):\n    tl.atomic_add(y, B)\n"
     body = "    y = torch.zeros(1, device='cuda')\n    count[(3,)](y, 1)\n    return y"

@@ -1,4 +1,4 @@
-"""What holds in an interpreter of its own: few imports, and nothing that hangs on hash seeds."""
+"""Test in fresh interpreters: few imports, and no dependence on hash seeds."""
 
 from __future__ import annotations
 

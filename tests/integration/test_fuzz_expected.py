@@ -48,7 +48,7 @@ def fuzzed(
 
 
 def calls(mini: Mini) -> int:
-    """How often the reference was called since the last time."""
+    """Count the calls of the reference since the last count."""
     path: Path = mini.root / "calls"
     count = len(path.read_text()) if path.exists() else 0
     path.unlink(missing_ok=True)

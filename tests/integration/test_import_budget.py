@@ -1,4 +1,5 @@
-"""What each command may import: a start-up budget in modules, which no clock can make flaky."""
+"""Test which modules each command imports: a budget for start-up that does not depend on a
+clock."""
 
 from __future__ import annotations
 

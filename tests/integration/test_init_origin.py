@@ -1,4 +1,5 @@
-"""Where a workflow gets gpuemu-flow from: never from where a runner cannot, never with a secret."""
+"""Test the source from which a generated workflow installs gpuemu-flow: one that a runner can
+reach, and without a secret."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Machine:
         }  # fmt: skip
 
     def run(self, *words: str | Path, cwd: Path, code: int = 0, **env: str) -> str:
-        """What a command printed, standard error last."""
+        """Run a command and return its output, standard error last."""
         done = subprocess.run(
             [str(word) for word in words], cwd=cwd, env={**self.env, **env},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False,

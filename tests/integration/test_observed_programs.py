@@ -223,7 +223,7 @@ def test_a_traced_program_may_stop_and_wait_and_fork(ws: Workspace) -> None:
 
 
 def test_a_daemon_goes_on_after_its_starter(ws: Workspace) -> None:
-    """What a program leaves behind can open files while the worker lives."""
+    """A process that a program leaves behind can open files as long as the worker lives."""
     source = """
     import os, subprocess, time
     def op(x):

@@ -1,4 +1,4 @@
-"""What is published is what was tested: sdist → wheel → a fresh environment, away from here."""
+"""Test what is published: sdist → wheel → a fresh environment, away from the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = ("pyproject.toml", "README.md", "LICENSE")
 
 
 def missing_tools() -> str:
-    """Why nothing can be built here without a network; empty when it can."""
+    """Return the reason why nothing can be built here without a network, or an empty string."""
     if importlib.util.find_spec("build") is None:
         return "`build` is not installed"
     try:

@@ -1,4 +1,5 @@
-"""What ``from gpuemu_flow import …`` gives: the documented snippets run as they stand."""
+"""Test the names that ``from gpuemu_flow import …`` gives: the documented snippets run as they
+stand."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Extension:
         return found
 
     def test_items(self, text: str, ops: list[str]) -> dict[str, bool]:
-        """Whether each test item passes."""
+        """Return for each test item whether it passed."""
         lines = text.splitlines()
         return {
             op: not any(op in line and ("FAIL" in line or "failed" in line) for line in lines)

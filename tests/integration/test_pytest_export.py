@@ -51,7 +51,7 @@ def run_pytest(folder: Path, *names: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Answers:
-    """What all exported tests said before and after the mend."""
+    """Results of all exported tests, before and after the op was mended."""
 
     before: dict[str, str]
     after: dict[str, str]

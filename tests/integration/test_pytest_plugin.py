@@ -65,7 +65,7 @@ def total(x):
 
 @dataclass
 class Ran:
-    """What a pytest process said."""
+    """Exit status and output of a pytest process."""
 
     code: int
     text: str
@@ -529,7 +529,7 @@ def test_a_fixture_without_a_mark(tested: Place) -> None:
             pass
         """
     )
-    assert 'say the op: @pytest.mark.gpuemu("softmax")' in ran.text
+    assert 'name the op: @pytest.mark.gpuemu("softmax")' in ran.text
     assert "pytest-bad-number" in tested.again("--gpuemu-seed=-1").text
 
 

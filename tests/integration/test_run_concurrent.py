@@ -47,7 +47,7 @@ def held(mini: Mini) -> Iterator[tuple[Mini, Path, subprocess.Popen[str]]]:
 
 
 def waits(process: subprocess.Popen[str]) -> bool:
-    """Whether a process stands in the kernel's queue for a lock."""
+    """Tell whether a process stands in the kernel's queue for a lock."""
     lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     return any(f" {process.pid} " in line for line in lines if "->" in line)
 

@@ -1,4 +1,4 @@
-"""Who edits a program while it runs never finds the old text's name on the new text's result."""
+"""Test that a program edited while it runs never has its result stored under the other text."""
 
 from __future__ import annotations
 

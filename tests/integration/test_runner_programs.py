@@ -1,4 +1,4 @@
-"""What the three kinds of program are given, how they are called, and what they may return."""
+"""Test the three kinds of program: what they receive, how they are called, what they may return."""
 
 from __future__ import annotations
 

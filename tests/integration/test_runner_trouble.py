@@ -1,4 +1,5 @@
-"""What is told of trouble, programs that cannot be loaded, limits, and the cases that follow."""
+"""Test the runner's errors: programs that cannot be loaded, limits, and the cases after a failed
+one."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_every_reference_is_found_in_the_file_itself(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """What commands print of a workspace with a wrong op, a crashing one and a kernel."""
+    """Return the output of commands in a workspace with a wrong op, a crashing one and a kernel."""
     mini = make_mini(tmp_path_factory.mktemp("alone") / "workspace")
     mini.edit("scripts/scale.py", "* 3)", "* 3 + (x.size > 8))")
     mini.edit("scripts/relu.py", "x = read()", "x = read()\nassert x.size < 7, 'as planned'")
@@ -105,7 +105,8 @@ SPOILT = {
     "report.schema.json": ("results", 0, "verdict"),
     "gpuemu.schema.json": ("validation", "dtypes", 0),
 }
-"""Where something is put that no document may hold; in the report's by a shared definition."""
+"""Place in each document where an invalid value is put; in the report, its schema is a shared
+definition."""
 
 
 @pytest.mark.parametrize("name", SPOILT)

@@ -1,4 +1,4 @@
-"""What makes a result stale and what does not, one situation at a time."""
+"""Test that a result becomes stale when it must and only then, one situation at a time."""
 
 from __future__ import annotations
 

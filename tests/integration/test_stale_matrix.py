@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever mach
 
 
 def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
-    """Return what a command says of the op, and which tasks it ran.
+    """Return a command's verdict on the op, and the tasks, or number of cases, that it ran.
 
     The verdict is ``refused`` where the configuration names a file that is not there.
     """
@@ -72,7 +72,7 @@ def is_up_to_date(mini: Mini) -> bool:
 
 
 def watching(mini: Mini) -> FileWatch:
-    """Return what ``watch`` follows once it has run."""
+    """Return a watch on the files that ``watch`` follows once it has run."""
     workspace = Workspace(mini.root, environ=mini.environment())
     watch = FileWatch(workspace.root)
     watch.follow(workspace, workspace.graph.tasks)

@@ -425,7 +425,7 @@ def interpreter(mini: Mini, name: str, number: int) -> None:
 
 
 def test_a_link_to_nothing_is_no_reason_to_run_again(tmp_path: Path) -> None:
-    """What the program looked for in vain is a link whose target comes and goes."""
+    """The program looks for a file that is a dangling link; the link's target comes and goes."""
     way = Way("import os\nv = 4 if os.path.exists('to') else 3", lambda _: None)
     mini = workspace(tmp_path.resolve(), {"link": way})
     (mini.root / "to").symlink_to("nothing")

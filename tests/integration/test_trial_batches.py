@@ -129,7 +129,7 @@ def test_an_op_that_changes_its_inputs_does_not_change_the_reference(ws: Workspa
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_reference_that_changes_its_inputs_harms_nobody(ws: Workspace, dtype: str) -> None:
-    """What is said of the op's outputs rests on the inputs as they were."""
+    """The op's outputs are judged on the inputs as they were before the reference changed them."""
     reference = "def reference(x):\n    y = x * x + 1\n    x[...] = 0\n    return y"
     given = [make_case(n, (30, 40), dtype) for n in range(4)]
     with evaluator(ws, "def op(x): return x", reference, dtype=dtype) as opened:

@@ -1,4 +1,4 @@
-"""What Triton kernels compute in the interpreter, where Python or numpy would differ from a GPU."""
+"""Test results of interpreted Triton kernels where Python or numpy would differ from a GPU."""
 
 from __future__ import annotations
 

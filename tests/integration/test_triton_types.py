@@ -115,7 +115,8 @@ def arguments() -> list[Any]:
 
 
 def interpreted(folder: Path, source_text: str) -> list[tuple[int, str, str]]:
-    """What the kernel hands to `seen`: index, type, and the array's type that holds the value."""
+    """List the calls of `seen` in the kernel: index, type, dtype of the array that holds the
+    value."""
     names = ", ".join(f"a{index}" for index in range(len(arguments())))
     host = f"""
 

@@ -15,7 +15,7 @@ EXPRESSIONS = {
     "two": ("x + w", "x * w + x", "x - w * w", "np.maximum(x, w)", "(x * w).sum(-1)", "x @ w.T",
             "x / (1 + w * w)", "np.where(x > w, x, w)"),
 }  # fmt: skip
-"""What an op computes, of one input or of two."""
+"""Formulas of the ops, by the number of inputs."""
 
 VALUE_FAULTS = {
     "none": "",

@@ -223,7 +223,7 @@ def told(result: CheckResult, op: PlantedOp) -> dict[str, str]:
 def differences(
     planted: Planted, left: Results, right: Results, *, but: tuple[str, ...] = ()
 ) -> list[str]:
-    """What two ways of judging say differently, one line for each case and part of a result."""
+    """List the differences between two ways of judging, by case and by part of a result."""
     found = []
     for key in sorted(right):
         op = planted.ops[key[0]]

@@ -232,7 +232,7 @@ class Source:
 
     @property
     def executions(self) -> int:
-        """How many mutations of it are tried."""
+        """Number of mutations of this source that are tried."""
         return -(-EXECUTIONS * self.weight // sum(other.weight for other in SOURCES))
 
 

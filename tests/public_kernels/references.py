@@ -1,4 +1,4 @@
-"""What the public kernels must compute, in plain torch and of our own making."""
+"""References of the public kernels, in plain torch; written here, not copied."""
 
 from __future__ import annotations
 

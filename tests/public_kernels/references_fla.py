@@ -1,4 +1,4 @@
-"""What the kernels of flash-linear-attention must compute: step by step, and of our own making.
+"""References of the kernels of flash-linear-attention, step by step; written here, not copied.
 
 Tensors of attention are laid out as batch, time, head, dim.
 """

@@ -1,4 +1,4 @@
-"""What the kernels of flag-gems must compute, in numpy and torch and of our own making."""
+"""References of the kernels of flag-gems, in numpy and torch; written here, not copied."""
 
 from __future__ import annotations
 

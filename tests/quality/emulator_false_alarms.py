@@ -26,7 +26,7 @@ LARGEST = 400
 
 @dataclass
 class Tally:
-    """What came of the cases so far."""
+    """Counts and false alarms of the cases launched so far."""
 
     cases: Counter[str] = field(default_factory=Counter)
     alarms: list[str] = field(default_factory=list)

@@ -43,7 +43,7 @@ PLAIN = Path(__file__).parent / "plain_ops"
 
 @dataclass
 class Tally:
-    """What came of cases.
+    """Counts of verdicts and the cases that did not pass.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class Part:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What names it in a log."""
+        """The key of this part in a log."""
         return f"{self.name}:{self.subject.subject.dtype}", self.seed, self.cases
 
 
@@ -176,7 +176,7 @@ def judge(pool: Pool, part: Part, over: Callable[[], bool]) -> Tally | None:
 
 
 def read_log(path: Path | None, codes: set[str]) -> dict[tuple[str, int, int], Tally]:
-    """What a log has of code with one of those digests, by part."""
+    """Read from a log the tally of each part whose code has one of these digests."""
     found = {}
     for line in path.read_text().splitlines() if path is not None and path.exists() else ():
         record = json.loads(line)

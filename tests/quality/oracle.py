@@ -53,7 +53,7 @@ class Finding:
 
     @property
     def killed(self) -> bool:
-        """Whether a case failed."""
+        """True if a case failed."""
         return self.evaluated is not None
 
 

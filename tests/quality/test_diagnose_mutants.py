@@ -25,7 +25,7 @@ RUBBISH = np.random.default_rng(0).normal(size=9973)
 
 @dataclass(frozen=True)
 class Expectation:
-    """What has to be said of one mutant, on inputs that are made as `probes` does."""
+    """The finding expected for one mutant, on inputs made as in `probes`."""
 
     mutant: str
     kind: str

@@ -7,7 +7,7 @@ import os
 from emulator_false_alarms import run
 
 CASES = int(os.environ.get("EMULATOR_CASES", "150"))
-"""How many launches; ``EMULATOR_CASES=10000`` is the full count."""
+"""Number of launches; the full count is ``EMULATOR_CASES=10000``."""
 
 
 def test_right_kernels_give_no_alarm() -> None:

@@ -39,7 +39,8 @@ def distance(value: NDArray, exact: NDArray, judged: NDArray) -> NDArray:
 
 
 def differs(got: probes.Tensors, truth: probes.Tensors, own: probes.Tensors) -> bool:
-    """Whether `got` is wrong where the op is right: by dtype, NaN or Inf, or by a clear error."""
+    """Tell whether `got` is wrong where the op is right: in dtype, in NaN or Inf, or by a clear
+    error."""
     for name, exact in truth.items():
         value, good = got[name], own[name]
         if value.dtype != good.dtype or value.shape != good.shape:

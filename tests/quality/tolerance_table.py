@@ -52,7 +52,8 @@ Variant = tuple[str, str, Callable[[Path], object]]
 
 
 def calibrated(folder: Path, op: str) -> dict[str, Any]:
-    """What ``calibrate`` suggests for an op of the workspace, as a ``compare`` configuration."""
+    """Return the ``compare`` configuration that ``calibrate`` suggests for an op of the
+    workspace."""
     workspace = Workspace(folder, environ={"HOME": str(folder)})
     found = tolerances(calibrate_op(workspace, op, cases=CALIBRATION_CASES))
     workspace.cache.close()
@@ -60,7 +61,7 @@ def calibrated(folder: Path, op: str) -> dict[str, Any]:
 
 
 def count(folder: Path, name: str, variants: list[Variant], seed: int) -> int:
-    """How many variants fail under a candidate."""
+    """Count the variants that fail under a candidate."""
     if name != CALIBRATED:
         return sum(
             f.killed for f in search_all(folder, variants, seed=seed, **CANDIDATES[name]).values()

@@ -43,7 +43,7 @@ def verdicts(folder: Path, source: Path) -> dict[str, list[str]]:
 
 
 def kills(folder: Path, source: Path, mutants: tuple[Mutant, ...]) -> dict[str, bool]:
-    """Whether a default run finds the first bug of each op's table."""
+    """Tell for each op whether a default run finds the first bug of its table."""
     first = {m.op: m for m in reversed(mutants)}
     variants = [(m.id, m.op, partial(plant, m)) for m in first.values()]
     return {n: f.killed for n, f in search_all(folder, variants, source=source).items()}

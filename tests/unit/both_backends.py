@@ -16,7 +16,7 @@ HAS_COMPILER = find_compiler(os.environ) is not None
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler on PATH")
 
 WHO: Counter[str] = Counter()
-"""How many launches C ran (``c``), and how many it lacks an instruction for (``numpy``)."""
+"""Number of launches that C ran (``c``), and of those it has no instruction for (``numpy``)."""
 
 
 def launch_both(

@@ -19,10 +19,10 @@ WIDTHS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "pred": 32}
 Answer = Callable[..., int]
 
 ANSWERS: Counter[str] = Counter()
-"""How many answers were compared, by instruction."""
+"""Number of answers compared, by instruction."""
 
 counting = False
-"""Whether `compare` only counts."""
+"""True while `compare` only counts."""
 
 
 def width_of(kind: str) -> int:

@@ -176,7 +176,7 @@ def ops(text: str) -> dict[str, dict[str, object]]:
 
 
 def unchanged_lines(before: str, after: str) -> bool:
-    """Whether every line of `before` is still there, in order."""
+    """Tell whether every line of `before` is still there, in the same order."""
     rest = iter(after.splitlines(keepends=True))
     return all(any(line == other for other in rest) for line in before.splitlines(keepends=True))
 

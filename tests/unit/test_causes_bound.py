@@ -32,5 +32,5 @@ def test_what_was_left_out_or_cut_is_named() -> None:
     assert {p.slug for p in (left_out, cut)} == {"causes-cut-short"}
     assert left_out.warning and cut.warning
     assert left_out.message.endswith("gelu, softmax")
-    assert "run it again" in left_out.hint
+    assert "run again" in left_out.hint
     assert cut.message.endswith("matmul")

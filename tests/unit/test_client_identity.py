@@ -1,4 +1,4 @@
-"""Which files count as the user's own."""
+"""Test which files count as the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What an op's keys mean: defaults, inheritance, tolerances, policies, invariants, schemas."""
+"""Test the meaning of an op's keys: defaults, inheritance, tolerances, policies, invariants,
+schemas."""
 
 from __future__ import annotations
 

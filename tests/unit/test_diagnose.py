@@ -288,7 +288,8 @@ def test_whatever_the_values_nothing_is_raised(
 
 
 def test_a_scale_of_values_that_are_nearly_alike_is_no_move() -> None:
-    """Where neighbours hardly differ, a value near another place's is near its own as well."""
+    """If neighbours hardly differ, an element that is near another's value is near its own as
+    well."""
     rng = np.random.default_rng(4)
     expected = 1.0 + 1e-7 * rng.normal(size=(64, 48))
     found = diagnose((1.0 + 5e-6) * expected, expected, Tolerance(0.0, 1e-6), limit=9)

@@ -1,4 +1,5 @@
-"""What a program was seen to use, as parts of a key: each change shows, nothing else does."""
+"""Test the parts of a key made from what a program used: every change shows, and nothing else
+does."""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from import_graph import ROOT
@@ -15,14 +17,34 @@ HANGING = re.compile(r"; (its|their) (\w+|\w+ and [\w ]+)\.$|; how many\.$")
 
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
+REPOSITORY = ROOT.parent
+BESIDE = ("tests", "scripts", "benchmarks")
+"""Folders of programs beside the package; generated and foreign code is left out of them."""
+
+
+def constant_summaries(body: list[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Yield the line and the first line of every string that stands behind an assignment."""
+    for before, node in itertools.pairwise(body):
+        if isinstance(before, (ast.Assign, ast.AnnAssign)) and isinstance(node, ast.Expr):
+            value = node.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield node.lineno, value.value.partition("\n")[0]
+
 
 def summaries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and the first line of every docstring."""
+    """Yield the line and the first line of every docstring, those of constants included."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, DEFINITIONS):
             first = (ast.get_docstring(node) or "").partition("\n")[0]
             if first:
                 yield getattr(node, "lineno", 1), first
+            yield from constant_summaries(node.body)
+
+
+def sources_beside() -> list[Path]:
+    """List the Python files of tests, scripts and benchmarks that git would not ignore."""
+    found = [path for folder in BESIDE for path in (REPOSITORY / folder).rglob("*.py")]
+    return sorted(path for path in found if not any(p.startswith(".") for p in path.parts))
 
 
 def offending(first: str) -> bool:
@@ -36,6 +58,18 @@ def test_no_first_line_is_a_riddle() -> None:
         for path in sorted(ROOT.rglob("*.py"))
         for line, first in summaries(path.read_text(encoding="utf-8"))
         if offending(first)
+    ]
+    assert found == []
+
+
+def test_no_first_line_beside_the_package_begins_with_a_free_relative() -> None:
+    files = sources_beside()
+    assert files
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{line}: {first}"
+        for path in files
+        for line, first in summaries(path.read_text(encoding="utf-8"))
+        if FREE_RELATIVE.match(first)
     ]
     assert found == []
 
@@ -58,3 +92,8 @@ def test_every_module_says_what_it_is_for() -> None:
 )  # fmt: skip
 def test_riddles_are_seen(first: str) -> None:
     assert offending(first)
+
+
+def test_docstrings_of_constants_are_read() -> None:
+    text = '"""A module."""\nLIMIT = 3\n"""How many there are."""\n'
+    assert list(summaries(text)) == [(1, "A module."), (3, "How many there are.")]

@@ -1,4 +1,5 @@
-"""What cannot be run is refused before anything runs: instruction, line and what to do."""
+"""Test that an unsupported instruction is refused before anything runs, with its line and
+advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a script runs, found without running it."""
+"""Test that the files which a script runs are found without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What failures' inputs take is bounded: newest and minimised stay, no loss is silent."""
+"""Test that the inputs of failures take bounded space: the newest and the minimised stay, and each
+loss is reported."""
 
 from __future__ import annotations
 

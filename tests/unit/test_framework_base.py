@@ -1,4 +1,4 @@
-"""What adapters share, without any framework: calling, comparing, differentiating, arguments."""
+"""Test what all adapters share, without a framework: calls, comparison, gradients, arguments."""
 
 from __future__ import annotations
 

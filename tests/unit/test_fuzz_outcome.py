@@ -1,4 +1,4 @@
-"""What a fuzz run keeps: the same in whatever order cases come, and no more for more of them."""
+"""Test that what a fuzz run keeps is bounded and does not depend on the order of its cases."""
 
 from __future__ import annotations
 

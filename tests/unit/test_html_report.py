@@ -28,7 +28,7 @@ SIZE_LIMIT = 1_000_000
 
 
 class Reader(HTMLParser):
-    """Which elements there are, what they hold, and whether each is closed."""
+    """Parser that collects elements, their contents, and those that are not closed."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""How many answers the tests of instructions know: counted, not run."""
+"""Count the known answers in the tests of instructions, without running them."""
 
 from __future__ import annotations
 

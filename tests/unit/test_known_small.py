@@ -23,7 +23,7 @@ def value(bits: int) -> float:
 
 
 def eight_bits(kind: str, x: float) -> int:
-    """What .rn.satfinite makes of a number."""
+    """Return the byte that a conversion with .rn.satfinite makes of a number."""
     if x != x:
         return 0x7F
     top = float(ml_dtypes.finfo(SMALL[kind]).max)

@@ -80,7 +80,7 @@ BESIDE = {
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
-"""What a package may import of another one on its own floor."""
+"""Modules that a package may import from another package on its own floor."""
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
@@ -112,7 +112,7 @@ def part_of(module: str) -> str:
 
 
 def floor(part: str) -> int:
-    """How far from the top; AssertionError for a part that no layer names."""
+    """Return the number of a part's layer, from the top; AssertionError for a part without one."""
     for number, names in enumerate(LAYERS):
         if part in names:
             return number

@@ -1,4 +1,4 @@
-"""What an editor is told of a command: good news needs something that passed."""
+"""Test the message that an editor shows after a command: success needs something that passed."""
 
 from __future__ import annotations
 

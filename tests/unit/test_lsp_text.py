@@ -1,4 +1,4 @@
-"""What the language server makes of a text, without a server: places, fixes, offers."""
+"""Test the language server's places, fixes and completions for a text, without a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_op_of_a_real_file_is_found_where_it_stands() -> None:
 
 
 def test_ops_are_found_before_and_behind_a_place_where_somebody_types() -> None:
-    """What is being typed is open until it is done."""
+    """A string or list that somebody is still typing does not hide the ops before and behind it."""
     names = {op.name for op in outline(CONFIG).ops}
     for end in range(0, len(CONFIG), 97):
         found = {op.name for op in outline(CONFIG[:end] + '\nx = ["\n' + CONFIG[end:]).ops}

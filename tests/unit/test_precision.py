@@ -1,4 +1,5 @@
-"""What a right op may round on the way, and that no bug hides behind it."""
+"""Test the roundings of intermediate results that are allowed, and that no bug hides behind
+them."""
 
 from __future__ import annotations
 

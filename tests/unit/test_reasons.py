@@ -1,4 +1,4 @@
-"""Why a case did not pass is data, whatever the messages say."""
+"""Test that the reason why a case did not pass is data, whatever the messages say."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_page_is_the_one_that_the_rules_give() -> None:
 
 
 def settings_shown() -> list[str]:
-    """What the page tells people to write into their configuration."""
+    """List the configurations that the page shows."""
     page = reference_page()
     kernel = '[[kernels]]\nname = "k"\nptx = "kernels/k.ptx"\n'
     blocks = [block for _, block in re.findall(r"```(toml)\n(.*?)```", page, re.DOTALL)]

@@ -21,7 +21,7 @@ SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 
 
 def run(processor: str, number: int, *arguments: int, audit: int | None = None) -> int:
-    """Return what the filter says of a call: an error number, or 0 when it is let through."""
+    """Return the filter's answer to a call: an error number, or 0 when it is let through."""
     code = filters.program(processor)
     given = [*arguments, *[0] * (6 - len(arguments))]
     call = struct.pack(

@@ -1,4 +1,4 @@
-"""Which scripts are called as a function and which speak the protocol themselves."""
+"""Test which scripts are called as a function and which speak the protocol themselves."""
 
 from __future__ import annotations
 

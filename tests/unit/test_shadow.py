@@ -11,7 +11,7 @@ HEAD = "import numpy as np\n"
 
 
 def maker(name: str) -> str:
-    """What a shadow calls in place of a function of numpy's."""
+    """Return the expression that a shadow calls in place of a function of numpy's."""
     return f'__import__("gpuemu_flow.numerics.single").numerics.single.MAKERS["{name}"]'
 
 

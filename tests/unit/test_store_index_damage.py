@@ -43,7 +43,7 @@ def page_of(folder: Path, name: str) -> tuple[int, int]:
 
 
 def read_all(folder: Path, aside: Path) -> list[object]:
-    """What a store says of each key; damage is moved to `aside`."""
+    """Return a store's answer for each key; damaged files are moved to `aside`."""
     aside.mkdir()
     names = count()
     store = JsonStore(folder, lambda path, _: shutil.move(path, aside / str(next(names))))

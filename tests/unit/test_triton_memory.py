@@ -1,4 +1,4 @@
-"""Which of a kernel's accesses are let through: against a check of each byte."""
+"""Test which accesses of a kernel are allowed, against a check of each byte."""
 
 from __future__ import annotations
 

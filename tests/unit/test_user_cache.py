@@ -1,4 +1,4 @@
-"""Where the user's own cache lies, and that nothing depends on it."""
+"""Test the place of the user's own cache, and that nothing depends on it."""
 
 from __future__ import annotations
 

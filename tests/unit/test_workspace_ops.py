@@ -53,7 +53,7 @@ def _singles(wide: dict[str, NDArray]) -> dict[str, NDArray]:
 
 
 def _largest_error(in_float32: NDArray, truth: NDArray) -> float:
-    """How far float32 itself is from the formula, in the order that this machine's BLAS adds in.
+    """Measure how far float32 itself is from the formula, with this machine's order of additions.
 
     Scores of 13,000 make the weights of an attention uncertain by a hundredth; one kernel of
     OpenBLAS is nearer to the formula there than another, and no constant fits them all.

@@ -22,7 +22,7 @@ class ControlFlowGraph:
     successors, predecessors : list of list of int
         Block numbers.
     leaves : list of bool
-        Whether a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
+        True where a block may end the thread (``ret``, ``exit``, ``trap``, or the body's end).
     unresolved : list of int
         Instructions that branch to a label which does not exist; such an edge leaves.
     """
@@ -38,7 +38,7 @@ class ControlFlowGraph:
         return len(self.starts)
 
     def block_of(self, instruction: int) -> int:
-        """Return number of the block that holds an instruction."""
+        """Return the number of the block that holds an instruction."""
         return bisect_right(self.starts, instruction) - 1
 
     def blocks_in_loops(self) -> list[bool]:
@@ -49,7 +49,7 @@ class ControlFlowGraph:
         return len(members) > 1 or members[0] in self.successors[members[0]]
 
     def components(self) -> list[list[int]]:
-        """Return strongly connected component of each block (Tarjan 1972, without recursion).
+        """Return the strongly connected component of each block (Tarjan 1972, without recursion).
 
         Blocks of one component share one list object.
         """
@@ -98,7 +98,7 @@ class ControlFlowGraph:
 
 
 def build_cfg(body: Body) -> ControlFlowGraph:
-    """Return blocks and edges of a body. An empty body gives a graph without blocks."""
+    """Build the blocks and edges of a body."""
     instructions = body.instructions
     count = len(instructions)
     graph = ControlFlowGraph()

@@ -50,7 +50,7 @@ class Dataflow:
         return any(symbol in table for table in self._tables)
 
     def mentioned_among(self, symbols: Mapping[str, object]) -> set[str]:
-        """Return those of some symbols that an instruction names, in time of the smaller side."""
+        """Return the symbols that an instruction names, in time linear in the smaller set."""
         return set().union(*(symbols.keys() & table.keys() for table in self._tables))
 
 
@@ -155,7 +155,7 @@ class _ScopeTable(dict[str, int]):
 
 
 def analyse_dataflow(body: Body) -> Dataflow:
-    """Return definitions and uses of every instruction.
+    """Return the definitions and uses of every instruction.
 
     The first operand is the destination where the opcode has one; a guard is a use. Time and
     memory are linear in the body's text.

@@ -31,7 +31,7 @@ _BOUND = re.compile(
 
 
 def parse_registers(statement: str) -> list[RegisterDeclaration]:
-    """Return names of one ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
+    """Parse a ``.reg`` statement without its ``;``: ``a, b, %r<3>``, ``.v4 .f32 v``."""
     type_name, lanes, position = "", 1, 0
     match = _SPECIFIERS.match(statement)
     while match is not None:
@@ -107,7 +107,7 @@ def _size(element: int, dimensions: str) -> int | None:
 
 
 def parse_bounds(header: str) -> LaunchBounds:
-    """Return performance directives between an entry's parameters and its body."""
+    """Return the performance directives between an entry's parameters and its body."""
     values: dict[str, list[int]] = {}
     for name, numbers in _BOUND.findall(header):
         values[name] = [int(n) for n in numbers.split(",")]

@@ -26,7 +26,7 @@ class Instruction(NamedTuple):
     text : str
         Operands as written; `operands` splits them.
     offset : int
-        Where the instruction starts in the file's text.
+        Offset of the instruction in the file's text.
     scope : int
         Index into `Body.scopes`.
     location : int
@@ -42,7 +42,7 @@ class Instruction(NamedTuple):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Return top-level operands, split at commas outside of brackets and braces."""
+        """Return the top-level operands, split at commas outside of brackets and braces."""
         return split_operands(self.text)
 
     @property
@@ -120,7 +120,7 @@ class Body:
         Labels that a ``.branchtargets`` table lists.
     pragmas : list of str
     problems : list of Problem
-        What could not be read, at most `parser.MAX_PROBLEMS`.
+        Parts that could not be read, at most `parser.MAX_PROBLEMS`.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Body:
     problems: list[Problem] = field(default_factory=list)
 
     def resolve_label(self, name: str, scope: int) -> int | None:
-        """Return index of the instruction after the label that `name` means in `scope`, or None."""
+        """Return the index of the instruction after the label `name` in `scope`, or None."""
         while scope >= 0:
             found = self.labels.get((scope, name))
             if found is not None:
@@ -142,7 +142,7 @@ class Body:
         return None
 
     def resolve_branch_targets(self, name: str, scope: int) -> tuple[str, ...] | None:
-        """Return labels of the ``.branchtargets`` table that `name` means in `scope`, or None."""
+        """Return the labels of the ``.branchtargets`` that `name` means in `scope`, or None."""
         while scope >= 0:
             found = self.branch_targets.get((scope, name))
             if found is not None:
@@ -152,7 +152,7 @@ class Body:
 
     @property
     def declared_registers(self) -> int:
-        """Return virtual registers declared, of all types: no measure of what the GPU will use."""
+        """Count the declared virtual registers of all types, which says little of the GPU's."""
         return sum(
             1 if declared.size is None else declared.size
             for scope in self.scopes
@@ -173,7 +173,7 @@ class LaunchBounds:
     max_threads : int
         Product of ``.maxntid`` or ``.reqntid``: threads per block at most.
     required : bool
-        Whether it came from ``.reqntid`` (exactly so many threads).
+        True if it came from ``.reqntid`` (exactly so many threads).
     min_blocks : int
         ``.minnctapersm``.
     max_registers : int
@@ -215,13 +215,13 @@ class Function:
 
     @property
     def line(self) -> int:
-        """Return 1-based line of the header in the file."""
+        """Return the 1-based line of the header in the file."""
         return self.module.source.line_of(self.offset)
 
 
 @dataclass
 class Module:
-    """One PTX module: what follows a ``.version``."""
+    """One PTX module: the part of a file from a ``.version`` to the next."""
 
     source: SourceText
     version: tuple[int, int]
@@ -236,31 +236,31 @@ class Module:
 
     @cached_property
     def static_shared(self) -> dict[str, Variable]:
-        """Return shared variables of the module that are not external, by name."""
+        """Return the module's own shared variables (those not declared extern), by name."""
         return {v.name: v for v in self.variables if v.space == "shared" and not v.external}
 
     def entries(self) -> Iterator[Function]:
-        """Return kernels in file order."""
+        """Yield the kernels in file order."""
         return (f for f in self.functions if f.is_entry)
 
 
 @dataclass
 class PtxFile:
-    """Result of reading one file: its modules, and what was wrong with it."""
+    """Result of reading one file: its modules, and the problems found in it."""
 
     source: SourceText
     modules: list[Module] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     def functions(self) -> Iterator[Function]:
-        """Return all functions with a body, in file order."""
+        """Yield all functions with a body, in file order."""
         return (function for module in self.modules for function in module.functions)
 
     def entries(self) -> Iterator[Function]:
-        """Return all kernels in file order."""
+        """Yield all kernels in file order."""
         return (function for function in self.functions() if function.is_entry)
 
 
 def element_bytes(type_name: str) -> int:
-    """Return bytes of one element of a PTX type; 0 when the type is unknown."""
+    """Return the size in bytes of one element of a PTX type; 0 for an unknown type."""
     return TYPE_BYTES.get(type_name, 0)

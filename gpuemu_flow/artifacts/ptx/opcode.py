@@ -64,7 +64,7 @@ class Opcode:
     segments : tuple of str
         All segments; a qualifier such as ``shared::cta`` is one segment.
     destination : Destination
-        Whether the first operand is written. Source: PTX ISA, the instruction descriptions.
+        Use of the first operand. Source: PTX ISA, the instruction descriptions.
     is_branch, is_terminator : bool
         ``bra``/``brx``; ``ret``/``exit``/``trap``.
     """
@@ -94,12 +94,12 @@ class Opcode:
 
     @property
     def qualifiers(self) -> tuple[str, ...]:
-        """Return segments after the first that are not types."""
+        """Return the segments after the first that are not types."""
         return tuple(s for s in self.segments[1:] if s not in TYPE_BYTES)
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Return segments that name fundamental types, in order (destination first for ``cvt``)."""
+        """Return the segments that name fundamental types (destination first for ``cvt``)."""
         return tuple(s for s in self.segments[1:] if s in TYPE_BYTES)
 
     @property
@@ -109,7 +109,7 @@ class Opcode:
 
     @cached_property
     def space(self) -> str:
-        """Return state space of a memory access without its sub-qualifier; empty when generic."""
+        """Return the state space of a memory access without sub-qualifier; empty when generic."""
         for segment in self.segments[1:]:
             space = segment.partition("::")[0]
             if space in STATE_SPACES:
@@ -118,7 +118,7 @@ class Opcode:
 
     @cached_property
     def vector(self) -> int:
-        """Return elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
+        """Return the elements per access: 2, 4 or 8 with ``.v2``, ``.v4``, ``.v8``, else 1."""
         for segment in self.segments[1:]:
             if segment in VECTOR_WIDTHS:
                 return VECTOR_WIDTHS[segment]
@@ -126,7 +126,7 @@ class Opcode:
 
     @property
     def access_bytes(self) -> int:
-        """Return bytes that a memory access moves per thread: element size times vector width."""
+        """Return the bytes that an access moves per thread: element size times vector width."""
         return TYPE_BYTES.get(self.type, 0) * self.vector
 
 

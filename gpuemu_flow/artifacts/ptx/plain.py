@@ -1,4 +1,4 @@
-"""PTX without what says nothing of what it computes: comments, line information, debug sections."""
+"""PTX reduced to what it computes: without comments, line information and debug sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECTION = re.compile(r"\s*\.section\b[^\n]*\.debug", re.ASCII)
 
 @dataclass(frozen=True)
 class PlainPtx:
-    """PTX that is equal for equal code, whatever lines it comes from.
+    """Reduced PTX, equal for equal code whatever lines of the source it comes from.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class PlainPtx:
     lines: tuple[int, ...]
 
     def number(self, line: int) -> int:
-        """Return the 1-based number here of a line of the file; 0 when it is left out."""
+        """Return the line number in the reduced text of a line of the file; 0 for one left out."""
         low, high = 0, len(self.lines)
         while low < high:
             middle = (low + high) // 2
@@ -37,12 +37,12 @@ class PlainPtx:
         return low + 1 if low < len(self.lines) and self.lines[low] == line else 0
 
     def line(self, number: int) -> int:
-        """Return the line of the file of a number; 0 when there is none."""
+        """Return the line number in the file of a line of the reduced text; 0 if there is none."""
         return self.lines[number - 1] if 1 <= number <= len(self.lines) else 0
 
 
 def plain_ptx(data: bytes) -> PlainPtx:
-    """Take comments, line information and debug sections out of PTX."""
+    """Remove comments, line information and debug sections from PTX."""
     kept, lines = [], []
     inside = False
     for number, line in enumerate(blank_comments(data.decode("latin-1")).split("\n"), 1):

@@ -37,7 +37,7 @@ class SourceText:
         self._newlines: array[int] | None = None
 
     def line_of(self, offset: int) -> int:
-        """Return 1-based line of an offset."""
+        """Return the 1-based line of an offset."""
         if self._newlines is None:
             self._newlines = array("Q", (m.start() for m in _NEWLINE.finditer(self.text)))
         return bisect_left(self._newlines, offset) + 1

@@ -34,7 +34,7 @@ class Rule:
     find : callable or None
         Looks into the PTX once, whatever the policy; its findings are kept in the view.
     unchecked : callable or None
-        Why the rule can say nothing about a view, or an empty string.
+        Reason why the rule can say nothing about a view, or an empty string.
     legacy_kind : str
         Name of the violation in wire protocol v1, for the rules that it knows.
     """
@@ -78,7 +78,7 @@ def violation(
 
 
 def report_findings(rule: str, severity: str) -> Check:
-    """Yield a check that reports each finding of the rule as it is."""
+    """Make a check that reports each finding of the rule as it is."""
 
     def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
         for finding in view.findings.get(rule, ()):
@@ -95,12 +95,12 @@ def report_findings(rule: str, severity: str) -> Check:
 
 
 def needs_ptx(view: KernelView, policy: Policy) -> str:
-    """Return reason for rules that read PTX."""
+    """Return the reason why a rule that reads PTX cannot judge a view; empty when it can."""
     return "" if view.has_ptx else "needs the kernel's PTX"
 
 
 def needs_exact_figures(view: KernelView, policy: Policy) -> str:
-    """Return reason for rules that read the compiler's own figures."""
+    """Return the reason why a rule that reads the compiler's figures cannot judge a view; or ''."""
     return "" if view.metrics.is_exact else "needs a cubin or the output of ptxas -v"
 
 

@@ -22,7 +22,7 @@ def find(analysis: KernelAnalysis) -> Iterator[Finding]:
 
 
 def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
-    """Compare the stack with its limit; PTX alone gives a hint."""
+    """Compare the stack with its limit; with PTX alone, give a hint only."""
     metrics, limit = view.metrics, policy.max_local_memory_bytes
     found = view.findings.get(ID, ())
     place = found[0].place if found else None

@@ -58,7 +58,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Estimates and cubins of old compilers say nothing about spills."""
+    """Say that estimates and cubins of old compilers do not show spills."""
     reason = needs_exact_figures(view, policy)
     if reason:
         return reason

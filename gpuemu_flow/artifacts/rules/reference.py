@@ -40,7 +40,7 @@ A rule that has nothing to look at (no PTX, no cubin) is listed as unchecked, ne
 
 
 def explain(rule: Rule) -> str:
-    """Return one rule as Markdown: what, why, example, instead."""
+    """Return the description of one rule as a section of Markdown."""
     example = "\n".join(f"    {line}" for line in rule.example.splitlines())
     return (
         f"## {rule.id}\n\n"

@@ -32,7 +32,7 @@ def check(view: KernelView, policy: Policy) -> Iterator[Violation]:
 
 
 def unchecked(view: KernelView, policy: Policy) -> str:
-    """Without a figure there is nothing to compare."""
+    """Say that there is no figure to compare with the limit."""
     if policy.max_shared_memory is not None and view.metrics.shared_bytes is None:
         return "shared memory is unknown"
     return ""

@@ -57,7 +57,7 @@ def find_effect(opcode: Opcode) -> Effect | None:
 
 
 def effect_sections() -> dict[str, str]:
-    """Give the section of the PTX ISA of each instruction with effects, by base name."""
+    """Map the base name of each instruction with effects to its section of the PTX ISA."""
     return {name: _EFFECTS[name].section for name in effect_bases()}
 
 

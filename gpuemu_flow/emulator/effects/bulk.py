@@ -37,7 +37,7 @@ def _directions(step: Step) -> tuple[str, str]:
 
 
 def arrival_problem(step: Step) -> str:
-    """Check ``cp.async.mbarrier.arrive``."""
+    """Return the reason why ``cp.async.mbarrier.arrive`` cannot be run, or an empty string."""
     words = step.opcode.segments[3:]
     known = {"arrive", "noinc", "shared", "shared::cta", "b64"}
     if words[:1] != ("arrive",) or not set(words) <= known or len(step.operands) != 1:
@@ -64,7 +64,7 @@ def _reduction(step: Step) -> tuple[str, str]:
 
 
 def bulk_problem(step: Step) -> str:
-    """Check ``cp.async.bulk``, ``cp.reduce.async.bulk`` and groups of copies."""
+    """Return the reason why a bulk copy, reduction or group cannot be run, or an empty string."""
     reduces = step.opcode.segments[1] == "reduce"
     words, operands = step.opcode.segments[3 + reduces :], step.operands
     if words == ("commit_group",):

@@ -1,4 +1,4 @@
-"""Extended-precision arithmetic: what reads and writes the carry of a thread."""
+"""Extended-precision arithmetic: instructions that read or write a thread's carry."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def result_problem(operand: Operand, type_name: str) -> str:
 
 
 def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> str:
-    """Check a step with an optional result and then operands of some types."""
+    """Check the types of a step's operands and of its optional result; return a reason or ''."""
     wanted = len(types) + bool(result)
     if len(step.operands) != wanted:
         return f"it has {len(step.operands)} operands, not {wanted}"
@@ -72,7 +72,7 @@ def operands_problem(step: Step, types: tuple[str, ...], result: str = "") -> st
 
 
 def address_problem(operand: Operand) -> str:
-    """Say why an operand is no address that can be run."""
+    """Return the reason why an operand is no supported address, or an empty string."""
     if not isinstance(operand, Memory):
         return "its address has an unknown form"
     base = operand.base
@@ -82,7 +82,7 @@ def address_problem(operand: Operand) -> str:
 
 
 def tensor_problem(operand: Operand, dimensions: int) -> str:
-    """Say why an operand is no place in a tensor of some dimensions."""
+    """Return the reason why an operand is no place in a tensor of some dimensions, or ''."""
     if not isinstance(operand, TensorPlace) or len(operand.coordinates) != dimensions:
         return f"it needs a tensor map with {dimensions} coordinates"
     problems = (operand_problem(c, "s32") for c in operand.coordinates)
@@ -90,12 +90,12 @@ def tensor_problem(operand: Operand, dimensions: int) -> str:
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
-    """List the elements of a vector operand; a single one is its own."""
+    """Return the elements of a vector operand; a single operand gives itself."""
     return operand.items if isinstance(operand, Group) else (operand,)
 
 
 def constant_of(operand: Operand) -> int | None:
-    """Take the value of an integer constant."""
+    """Return the value of an integer constant; None for another operand."""
     if isinstance(operand, Immediate) and operand.kind == "int":
         value = operand.value
         return value - (1 << 64) if value >> 63 else value

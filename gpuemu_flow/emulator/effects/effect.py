@@ -1,4 +1,4 @@
-"""The two questions about an instruction with effects: can it be run, and how is it written."""
+"""One family of instructions with effects: whether it can be run, and its generated code."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _WORDS = frozenset(
 
 
 def space_of(step: Step, address: Memory) -> str:
-    """Choose which space's functions an access uses."""
+    """Choose the space whose functions an access uses."""
     space = step.opcode.space or "generic"
     base = address.base
     if isinstance(base, Symbol) and space in ("param", "generic", "const", "global"):

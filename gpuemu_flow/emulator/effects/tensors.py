@@ -40,12 +40,12 @@ def is_into_shared(step: Step) -> bool:
 
 
 def operation_of(step: Step) -> str:
-    """Give the reduction that a copy of a box makes; an empty string for a plain copy."""
+    """Return the reduction that a copy of a box makes; empty for a plain copy."""
     return next((w for w in step.opcode.segments if w in REDUCTIONS), "")
 
 
 def tensor_copy_problem(step: Step) -> str:
-    """Check ``cp.async.bulk.tensor`` and ``cp.reduce.async.bulk.tensor``."""
+    """Return the reason why a tensor copy or reduction cannot be run, or an empty string."""
     words, operands, count = set(step.opcode.segments[4:]), list(step.operands), _dimensions(step)
     reduces = step.opcode.segments[1] == "reduce"
     words -= {"tensor", f"{count}d"}
@@ -95,7 +95,7 @@ def emit_tensor_copy(emitter: Emitter, step: Step, index: int) -> None:
 
 
 def prefetch_problem(step: Step) -> str:
-    """Check ``cp.async.bulk.prefetch``, of a box or of bytes."""
+    """Return the reason why a prefetch, of a box or of bytes, cannot be run, or an empty string."""
     words, operands = step.opcode.segments[4:], step.operands
     if words[:1] == ("tensor",):
         if len(operands) not in (1, 2) or not set(words[2:]) <= {
@@ -109,7 +109,7 @@ def prefetch_problem(step: Step) -> str:
 
 
 def emit_prefetch(emitter: Emitter, step: Step, index: int) -> None:
-    """Write a prefetch: nothing but a look at its map."""
+    """Write a prefetch, which only checks its map."""
     place = step.operands[0]
     if isinstance(place, TensorPlace):
         where = emitter.address(place.map)

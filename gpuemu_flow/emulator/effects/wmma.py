@@ -33,8 +33,10 @@ _SUMS: dict[str, frozenset[str]] = {
 
 
 def fragment_form(role: str, shape: tuple[int, int, int], kind: str) -> FragmentForm:
-    """Give a fragment's extent and how many registers it has (PTX ISA, "Matrix Fragments for
-    WMMA")."""
+    """Return the extent and the number of registers of a fragment.
+
+    Source: PTX ISA, "Matrix Fragments for WMMA".
+    """
     m, n, k = shape
     rows, columns = {"a": (m, k), "b": (k, n)}.get(role, (m, n))
     if role in "ab" and kind == "f16":

@@ -33,13 +33,13 @@ _ORDER_FREE = frozenset({"add", "min", "max", "and", "or", "xor"})
 
 @dataclass(frozen=True)
 class Choice:
-    """Tell whether C runs a launch.
+    """The choice whether C runs a launch.
 
     Attributes
     ----------
     compiled : bool
     note : str
-        Why not, where C was asked for or would have paid; empty otherwise.
+        Reason why C does not run a launch that asked for it or is large; else empty.
     """
 
     compiled: bool
@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass
 class Native:
-    """The compiled form of one kernel, made when it is first wanted."""
+    """The compiled form of one kernel, made on first use."""
 
     program: Program
     blocks: Blocks
@@ -57,13 +57,13 @@ class Native:
     _work: int = -1
 
     def choose(self, backend: str, threads: int, blocks: int, checks: Collection[str]) -> Choice:
-        """Decide who runs a launch.
+        """Choose the back end of a launch.
 
         Parameters
         ----------
         backend : str
-            One of `BACKENDS`. ``auto`` asks that the launch is large, and that the kernel's
-            results do not depend on the order of blocks, so that the choice shows in no bit.
+            One of `BACKENDS`. ``auto`` chooses C if the launch is large and the kernel's results
+            do not depend on the order of blocks, so that both back ends give the same bits.
         threads, blocks : int
             Of a block, and of the grid.
         checks : collection of str

@@ -1,4 +1,4 @@
-"""``mbarrier`` and ``cp.async.bulk`` as C, as `Mbarriers` and `Bulk` have them."""
+"""``mbarrier`` and ``cp.async.bulk`` as C, equal to `Mbarriers` and `Bulk`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C types of PTX types, and the small expressions that go from one to another."""
+"""C types of PTX types, and conversions between them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 
 
 def c_type(type_name: str) -> str:
-    """Give the C type that an instruction of a PTX type computes in."""
+    """Return the C type that an instruction of a PTX type computes in."""
     return _C[DTYPES[type_name]]
 
 
 def bits_type(size: int) -> str:
-    """Give the unsigned C type of some bytes."""
+    """Return the unsigned C type of a size in bytes."""
     return f"uint{8 * size}_t"
 
 
 def as_bits(expression: str, type_name: str) -> str:
-    """Give a value's bits as an unsigned integer of its own size."""
+    """Write the expression for a value's bits as an unsigned integer of its own size."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"fau({expression})"
@@ -38,7 +38,7 @@ def as_bits(expression: str, type_name: str) -> str:
 
 
 def from_bits(expression: str, type_name: str) -> str:
-    """Read bits of the type's own size as a value of it."""
+    """Write the expression that reads bits of the type's own size as a value of it."""
     code = DTYPES[type_name]
     if code == "f4":
         return f"asf({expression})"
@@ -48,10 +48,10 @@ def from_bits(expression: str, type_name: str) -> str:
 
 
 def width(type_name: str) -> int:
-    """Give the bits of an integer type."""
+    """Return the number of bits of an integer type."""
     return 8 * SIZES[type_name]
 
 
 def arithmetic_type(type_name: str) -> str:
-    """Give the unsigned C type in which sums of a type wrap as they should."""
+    """Return the unsigned C type in which sums of a type wrap correctly."""
     return "uint64_t" if SIZES[type_name] == 8 else "uint32_t"

@@ -247,7 +247,7 @@ class Collective:
 
 
 def write_collective(program: Program, step: Step) -> Collective:
-    """Write one step of a warp.
+    """Write the C of one step that a warp executes together.
 
     Raises
     ------

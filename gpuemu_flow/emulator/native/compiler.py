@@ -32,18 +32,18 @@ _OVERRIDE = "GPUEMU_CC"
 
 
 class CompileError(Exception):
-    """A kernel could not be compiled or loaded; the text says why."""
+    """Error of a kernel that could not be compiled or loaded; the text says why."""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler that was found.
+    """A C compiler on this machine.
 
     Attributes
     ----------
     path : str
     version : str
-        What it says about itself.
+        Its own statement of its version.
     flags : tuple of str
     """
 
@@ -52,13 +52,13 @@ class Compiler:
     flags: tuple[str, ...]
 
     def key(self, source: str) -> str:
-        """Name the library of a source: by the source, the compiler, its version and flags."""
+        """Return the name of a source's library: a digest of source, compiler and flags."""
         parts = (self.path, self.version, *self.flags, platform.machine(), source)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def find_compiler(environ: Mapping[str, str]) -> Compiler | None:
-    """Find a C compiler on PATH; `GPUEMU_CC` names another one, or with no text none.
+    """Find a C compiler on PATH; `GPUEMU_CC` names another one, or, if empty, none.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def _machine_flags() -> tuple[str, ...]:
 
 
 def load_library(source: str, compiler: Compiler, folder: Path) -> ctypes.CDLL:
-    """Give the library of a source: from the cache, or compiled now.
+    """Return the library of a source, from the cache or compiled now.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Running a compiled kernel: the launch's memory handed to C, one batch of blocks at a time."""
+"""Run a compiled kernel: pass the launch's memory to C, one batch of blocks at a time."""
 
 from __future__ import annotations
 

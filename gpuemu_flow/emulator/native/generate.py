@@ -44,7 +44,7 @@ class _Segment:
 
 
 def is_shared_step(step: Step) -> bool:
-    """Tell whether other threads can see in which order a step's lanes execute it."""
+    """Tell whether other threads can observe in which order a step's lanes execute it."""
     opcode = step.opcode
     if is_collective(step) or opcode.base in ("atom", "red", "mbarrier"):
         return True
@@ -60,7 +60,7 @@ def generate(program: Program, *, races: bool = False) -> str:
     ----------
     program : Program
     races : bool
-        Whether accesses are watched for races.
+        True if accesses are watched for races.
 
     Returns
     -------

@@ -36,7 +36,7 @@ _WORDS: dict[str, frozenset[str]] = {
 
 
 def lane_wise(opcode: Opcode, arguments: Arguments) -> str | None:
-    """Write what a lane-wise opcode computes.
+    """Write a lane-wise opcode as a C expression.
 
     Parameters
     ----------

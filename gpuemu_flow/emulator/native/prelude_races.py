@@ -1,14 +1,15 @@
-"""C that watches for races and for threads that are missing: it only says that there may be one.
+"""C that detects possible races and missing threads; numpy decides whether they are real.
 
-What it finds suspicious sets ``err``, and numpy makes the launch again with `SharedRaces` and
-`GlobalRaces`, which know more ways in which accesses are ordered and word the findings. So this
-may suspect too much and never too little.
+A suspicious access sets ``err``, and the launch is repeated with `SharedRaces` and `GlobalRaces`,
+which know more ways in which accesses are ordered, and report the findings. So this code may
+suspect too much but never too little.
 
-A cell whose reading can tell nothing new is ``quiet`` for a warp, or for all, until a barrier.
+A cell is ``quiet`` for a warp, or for all, while another read before the next barrier cannot
+change the result.
 
 Shared memory: clocks of warps as in `SharedRaces`; the last writer and the readers of each cell
 since the last barrier of the whole block (``epoch``). Threads run one after another here, so a
-store of what is there already counts as a read: in another order it might have changed something.
+store of the value already there counts as a read: in another order it might change something.
 Global memory: which block accessed a cell, and whether several did.
 """
 

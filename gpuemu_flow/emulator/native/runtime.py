@@ -1,12 +1,12 @@
-"""C that runs blocks of threads: groups by segment, the lowest first, as numpy's machine does."""
+"""C that runs blocks of threads in groups by segment, the lowest first, as numpy's machine does."""
 
 from __future__ import annotations
 
 FALLS, JUMPS, BRANCHES, ENDS, MAY_END, TRAPS, TABLE, BARRIER = range(8)
-"""How a segment ends; the numbers that stand in generated C."""
+"""Ways in which a segment of code ends; generated C holds these numbers."""
 
 DONE, AGAIN, SPENT, NO_MEMORY = range(4)
-"""What ``run`` returns: fine, repeat with numpy, budget spent, no memory."""
+"""Return values of the C function ``run``: done, repeat with numpy, budget spent, no memory."""
 
 RUNTIME = r"""
 static void leave(St *s, uint32_t t) { s->pc[t] = INT32_MAX; }

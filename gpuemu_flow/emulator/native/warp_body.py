@@ -1,4 +1,4 @@
-"""A step that the threads of a warp execute together, as C: read by lane, computed, written."""
+"""C for a step that a warp executes together: read by lane, compute, write by lane."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 @dataclass
 class WarpBody:
-    """Write a collective as C: read by lane, computed by warp, written by lane."""
+    """Writer of a collective as C: read by lane, computed by warp, written by lane."""
 
     program: Program
     reader: Writer = field(init=False)
@@ -32,7 +32,7 @@ class WarpBody:
         self.reader, self.writer = Writer(self.program), Writer(self.program)
 
     def take(self, operand: Operand, type_name: str) -> str:
-        """Read an operand of every lane; returns the array's name."""
+        """Read an operand of every lane; return the name of the array."""
         name = f"x{len(self.arrays)}"
         self.arrays.append(f"{c_type(type_name)} {name}[32]")
         self.reader.do(f"{name}[l] = {self.reader.read(operand, type_name)};")
@@ -64,7 +64,7 @@ class WarpBody:
                 self.writer.write(item, name, type_name)
 
     def check_members(self, given: str = "") -> None:
-        """Look whether the threads come that a member mask names; all of the warp without one."""
+        """Check that all threads of a member mask arrive; without a mask, all of the warp."""
         if not given:
             self.work.append("uint32_t everyone[32]; memset(everyone, 255, sizeof everyone);")
         self.work.append(f"members(s, {given or 'everyone'}, mask, alive);")

@@ -1,4 +1,4 @@
-"""Writing the steps of one segment as C: operands read as a type, results written under a guard.
+"""Write the steps of one segment as C: read operands as a type, write results under a guard.
 
 A segment is a piece of a basic block that one thread may execute from end to end before the next
 thread begins. Registers that other segments see lie in arrays by thread (``f->r7[t]``); inside of
@@ -61,7 +61,7 @@ _SPECIALS = {
 
 
 class LackingError(Exception):
-    """The back end lacks something; the text names it."""
+    """Raised for something that the back end lacks; the text names it."""
 
 
 class Writer:
@@ -81,14 +81,14 @@ class Writer:
         self.lines.append(line)
 
     def temporary(self, kind: str, expression: str) -> str:
-        """Keep a value under a new name."""
+        """Store a value in a new C variable; return its name."""
         name = f"v{self._temporaries}"
         self._temporaries += 1
         self.do(f"{kind} {name} = {expression};")
         return name
 
     def register(self, number: int) -> str:
-        """Name a register that is read."""
+        """Return the C expression for a register that is read."""
         if number not in self._sure:
             self.read_first.add(number)
         return f"r{number}"

@@ -71,7 +71,7 @@ def wide(x: Array) -> Array:
 
 
 def add(mode: str, dtype: str) -> Lanes:
-    """Make ``add`` in a rounding mode (PTX ISA, "add")."""
+    """Return ``add`` in a rounding mode as a function of arrays (PTX ISA, "add")."""
     if mode == "rn":
         return np.add
     if dtype == "f8":
@@ -124,7 +124,7 @@ def _adjust(value: Array, error: Array, mode: str) -> Array:
 
 
 def subtract(mode: str, dtype: str) -> Lanes:
-    """Make ``sub`` in a rounding mode (PTX ISA, "sub")."""
+    """Return ``sub`` in a rounding mode as a function of arrays (PTX ISA, "sub")."""
     if mode == "rn":
         return np.subtract
     plus = add(mode, dtype)
@@ -132,7 +132,7 @@ def subtract(mode: str, dtype: str) -> Lanes:
 
 
 def multiply(mode: str, dtype: str) -> Lanes:
-    """Make ``mul`` in a rounding mode (PTX ISA, "mul")."""
+    """Return ``mul`` in a rounding mode as a function of arrays (PTX ISA, "mul")."""
     if mode == "rn":
         return np.multiply
     if dtype == "f8":
@@ -186,8 +186,10 @@ def fma16(a: Array, b: Array, c: Array) -> Array:
 
 
 def fma64(mode: str) -> Lanes:
-    """Make ``fma.f64``: error-free product and sums, the last rounding after one to odd.
+    """Return ``fma.f64`` in a rounding mode as a function of arrays (PTX ISA, "fma").
 
+    The product and the sums are computed with their errors, the result rounded to odd, then in the
+    mode.
     Lanes whose exponents are extreme, where such transformations under- or overflow, are computed
     one by one in rational arithmetic.
     """

@@ -15,7 +15,7 @@ _S32 = np.uint64(32)
 
 
 def double_width(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """Give the integer type of twice the width and the same signedness."""
+    """Return the integer type of twice the width and the same signedness."""
     return np.dtype(f"{dtype.kind}{2 * dtype.itemsize}")
 
 
@@ -47,7 +47,7 @@ def mad(multiply: Lanes) -> Lanes:
 
 
 def mad_high_saturating(a: Array, b: Array, c: Array) -> Array:
-    """Compute ``mad.hi.sat.s32``."""
+    """Compute ``mad.hi.sat.s32`` (PTX ISA, "mad")."""
     total = (multiply_high(a, b).astype(np.int64)) + c
     return _clamp(total, a.dtype)
 

@@ -25,17 +25,17 @@ Turn = Callable[[Array, Array, Array], Array]
 
 
 def pending(word: Array) -> Array:
-    """Take the arrivals that the current phase still waits for."""
+    """Return the number of arrivals that the current phase still waits for."""
     return word & _COUNT
 
 
 def phase(word: Array) -> Array:
-    """Take the number of the current phase, modulo 8."""
+    """Return the number of the current phase, modulo 8."""
     return word >> _PHASE_AT
 
 
 def fresh(count: Array) -> Array:
-    """Make the object that ``mbarrier.init`` makes."""
+    """Return the 64-bit object that ``mbarrier.init`` makes for a count of arrivals."""
     wide = count.astype(np.uint64) & _COUNT
     return wide | wide << _EXPECTED_AT | np.uint64(1 << 20) << _BYTES_AT
 
@@ -76,5 +76,5 @@ MBARRIER_TURNS: dict[str, Turn] = {
     "mbarrier.arrive_drop": _drop,
     "mbarrier.increment": _more,
 }
-"""What a thread's turn does, from the object, a count of arrivals, and bytes awaited (or, when
-negative, come)."""
+"""Functions that give the barrier object after one thread's turn, from the object, a count of
+arrivals, and the bytes awaited (negative: bytes that have come)."""

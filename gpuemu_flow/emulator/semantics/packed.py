@@ -14,12 +14,12 @@ Lanes = Callable[..., Array]
 
 
 def low(x: Array) -> Array:
-    """Take the lower 16 bits."""
+    """Return the lower 16 bits."""
     return (x & np.uint32(0xFFFF)).astype(np.uint16)
 
 
 def high(x: Array) -> Array:
-    """Take the upper 16 bits."""
+    """Return the upper 16 bits."""
     return (x >> np.uint32(16)).astype(np.uint16)
 
 

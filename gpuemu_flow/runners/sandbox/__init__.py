@@ -1,1 +1,1 @@
-"""The wall round an op: what the kernel (Linux) keeps its processes from."""
+"""The sandbox of an op, which the kernel (Linux) enforces on its processes."""

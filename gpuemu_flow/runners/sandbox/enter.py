@@ -1,4 +1,4 @@
-"""Put a wall into force, in a process that has just been forked and runs nothing yet."""
+"""Enforce a sandbox in a process that was just forked and runs no program yet."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _HIGHEST_CAPABILITY = 63
 
 
 class SandboxError(Exception):
-    """The wall cannot be put into force."""
+    """Raised if the sandbox cannot be enforced."""
 
 
 def make_scratch() -> str:
-    """Make a worker's own folder; OSError when that is impossible."""
+    """Make a worker's own folder; raise OSError if that is impossible."""
     return os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
 
 
 def enter(sandbox: Sandbox, scratch: str) -> None:
-    """Keep this process, and all that it will start, from what is not its own; for good.
+    """Restrict this process, and all that it will start, to its own files; irreversible.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From the configuration to the wall round each op, and to what keys hold of it."""
+"""Sandboxes of a workspace's ops, from the configuration, and their part of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuemu_flow.types import Json
 
 
 class Fence:
-    """Makes the walls of one workspace.
+    """Makes the sandboxes of one workspace.
 
     Parameters
     ----------
@@ -40,14 +40,14 @@ class Fence:
         return level_for(self._mode)
 
     def key(self) -> dict[str, Json]:
-        """Return the part of it that an op's action key holds."""
+        """Return the part of the sandbox that belongs to an op's action key."""
         if self.level == OFF:
             return {"level": OFF}
         inside = self._root.rstrip("/") + "/"
         return {"level": self.level, "writable": [p.removeprefix(inside) for p in self._writable]}
 
     def around(self, kept_from: OffLimits, path: str, *, emulated: bool) -> Sandbox | None:
-        """Return the wall round an op; None where there is none.
+        """Return the sandbox of an op; None if there is none.
 
         Parameters
         ----------

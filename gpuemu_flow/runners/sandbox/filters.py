@@ -1,4 +1,4 @@
-"""A filter of system calls (seccomp): those that no kernel needs, and by which a wall is climbed.
+"""A filter of system calls (seccomp): refuses those that no kernel needs and that break out.
 
 The program for the kernel's little machine is written by hand. It looks at numbers only: what a
 pointer leads to cannot be trusted there.
@@ -91,7 +91,7 @@ def _on_argument(number: int, position: int, code: _Code) -> _Code:
 
 
 def program(processor: str) -> bytes:
-    """Return the filter for a processor.
+    """Return the filter program for a processor.
 
     Sockets are refused altogether, pairs of them aside: a Unix socket with a name leads to whoever
     listens, and starts programs for those who ask, outside of every wall.
@@ -125,7 +125,7 @@ def program(processor: str) -> bytes:
 
 
 def available() -> bool:
-    """Tell whether the system takes such a filter."""
+    """Tell whether the system accepts such a filter."""
     number = syscalls.seccomp_number()
     if not number:
         return False
@@ -138,7 +138,7 @@ def available() -> bool:
 
 
 def enforce(libc: Any) -> None:
-    """Put the filter into force for this process and what it starts; for good.
+    """Enforce the filter on this process and all that it starts; irreversible.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Landlock: an allow-list of files, kept by the kernel, for a process and all that it starts."""
+"""Landlock: a list of allowed files, which the kernel enforces on a process and its children."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 
 
 def version() -> int:
-    """Return the version that the system has; 0 without."""
+    """Return the version of Landlock that the system has; 0 without."""
     if not syscalls.seccomp_number():  # numbers of calls are known for these processors
         return 0
     try:
@@ -45,7 +45,7 @@ def version() -> int:
 
 
 class Ruleset:
-    """An allow-list that is being made; what it does not name is denied.
+    """A list of allowed files under construction; everything else is denied.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Ruleset:
         )
 
     def allow(self, paths: Iterable[str], rights: int) -> None:
-        """Add what lies at or below each path; one that is not there, or is a link, is left out."""
+        """Allow everything at or below each path; skip paths that do not exist or are links."""
         for path in paths:
             try:
                 fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -91,7 +91,7 @@ class Ruleset:
                 os.close(fd)
 
     def enforce(self) -> None:
-        """Put it into force for this thread and what it starts; ``NO_NEW_PRIVS`` comes before.
+        """Enforce the list on this thread and what it starts; ``NO_NEW_PRIVS`` must be set before.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The parts of the wall that this system has."""
+"""The parts of the sandbox that this system has."""
 
 from __future__ import annotations
 

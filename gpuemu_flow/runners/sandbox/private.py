@@ -1,6 +1,7 @@
-"""Paths that no op has any business with: credentials, histories, other people's files, sources.
+"""Private paths that no op needs: credentials, histories, other people's files.
 
-Beside the files that a workspace names. The list is of names, and so cannot be complete.
+They are hidden in addition to the files that a workspace names. The list is of names, and so
+cannot be complete.
 """
 
 from __future__ import annotations

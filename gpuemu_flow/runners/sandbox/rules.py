@@ -1,4 +1,4 @@
-"""From "all but these" to a list of what is allowed, which is all that Landlock takes.
+"""Convert "all but these" to a list of allowed paths, the only form that Landlock takes.
 
 Along the way from the root to each path that is left out, every folder's other entries are named;
 what is made in such a folder later is therefore left out, too.
@@ -23,7 +23,7 @@ _MOST_LOOKED = 200_000
 
 @dataclass(frozen=True)
 class Rules:
-    """Rights of a program, by place.
+    """Rights of a program, by path.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Rules:
 
 
 def rules_for(sandbox: Sandbox, scratch: str, home: str) -> Rules:
-    """List the rights of a program as files lie now.
+    """List the rights of a program for the files that exist now.
 
     Parameters
     ----------

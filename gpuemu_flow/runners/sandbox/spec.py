@@ -1,4 +1,4 @@
-"""The limits of a worker, as plain data that travels to where it is put into force."""
+"""The sandbox of a worker, as plain data that travels to the process that enforces it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LISTS = ("hidden", "shown", "kept", "writable")
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The wall round one program's workers.
+    """The sandbox of one program's workers.
 
     Attributes
     ----------
     level : str
-        What is to be put into force, all of it or nothing runs; see `level.system_level`.
+        Parts to be enforced, all or nothing runs; see `level.system_level`.
     root : str
         The workspace, absolute.
     hidden : tuple of str
@@ -67,7 +67,7 @@ def landlock_version(level: str) -> int:
 
 
 def has_seccomp(level: str) -> bool:
-    """Tell whether a level holds the filter of system calls."""
+    """Tell whether a level includes the filter of system calls."""
     return _SECCOMP in level.split(", ")
 
 
@@ -79,7 +79,7 @@ def level_of(landlock: int, *, seccomp: bool) -> str:
 
 
 def lacks(level: str) -> tuple[str, ...]:
-    """Name what a level is without."""
+    """Name the parts that a level lacks."""
     if level == OFF:
         return ()
     found = () if landlock_version(level) else (_LANDLOCK,)
@@ -87,13 +87,13 @@ def lacks(level: str) -> tuple[str, ...]:
 
 
 def missing_problem(level: str) -> Problem:
-    """Say that the system lacks what the configuration requires."""
+    """Return the problem that the system lacks what the configuration requires."""
     text = f'[sandbox] mode = "require", and the system has {shown_level(level)}'
     hint = 'run it on Linux 5.13 or later with Landlock, or set mode = "auto"'
     return Problem("sandbox-missing", text, hint)
 
 
 def shown_level(level: str) -> str:
-    """Return the words of a report on a level, such as ``landlock 7, seccomp``."""
+    """Return the words for a level in a report, such as ``landlock 7, seccomp``."""
     missing = ", ".join(f"no {name}" for name in lacks(level))
     return f"{level}; {missing}" if missing else level

@@ -1,4 +1,4 @@
-"""System calls that Python has no function for, by number; nothing here has an effect by itself."""
+"""System calls that Python has no function for, by number; importing this has no effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 
 
 def library() -> Any:
-    """Return the C library; OSError or AttributeError where there is none of ours."""
+    """Load the C library; raise OSError or AttributeError if it lacks a needed function."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     return libc

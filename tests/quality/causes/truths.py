@@ -1,4 +1,4 @@
-"""What really is the cause of each planted bug, written before any cause was looked at.
+"""True cause of each planted bug, written down before any diagnosed cause was looked at.
 
 What relations of masks (`relations_masks`) say of four bugs was added when these came to be; it is
 what the bugs' own lines do.

@@ -1,4 +1,4 @@
-"""What really is the cause of each planted mask that is off by one, and of each lost edge."""
+"""True causes of the planted masks that are off by one and of the planted lost edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What softmax.cu must compute."""
+"""Reference of softmax.cu."""
 
 import numpy as np
 

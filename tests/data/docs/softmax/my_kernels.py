@@ -1,4 +1,4 @@
-"""What the reader of a snippet is taken to have: kernels, and a tensor to try them on."""
+"""Kernels and a tensor that the snippets of the documentation assume."""
 
 import numpy as np
 
