@@ -21,6 +21,7 @@ from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.variants import Variants
+from gpuemu_flow.fuzz.claiming import Arrays, Claimant
 from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.types import Case
 
@@ -52,7 +53,7 @@ PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
 
 
-Try = Callable[[Case], Tried]
+Try = Callable[[Case, Arrays | None], Tried]
 
 
 class Budget:
@@ -107,7 +108,7 @@ class Experiment:
     ----------
     variants : Variants
     run : callable
-        Judges a case.
+        Judges a case, on inputs of its own or on given ones.
     relater : Relater
         Tests relations between the outputs.
     budget : Budget
@@ -133,6 +134,8 @@ class Experiment:
         self._facts: list[CaseFacts] = []
         self._fails: list[bool] = []
         self._tested = 0
+        self._run_already: set[int] = set()
+        self._claimant = Claimant(relater, self._try_on)
         for case, failed in ((c, f) for cs, f in ((failing, True), (passing, False)) for c in cs):
             self._learn(facts_of(case), failed)
 
@@ -144,8 +147,9 @@ class Experiment:
         if not self._budget.take():
             return None
         begin = time.monotonic()
-        tried = self._run(case)
+        tried = self._run(case, None)
         self._budget.took(time.monotonic() - begin)
+        self._run_already.add(case.seed)
         if tried.failed is not None:
             self._learn(facts or facts_of(case), tried.failed)
             if tried.failed:
@@ -153,8 +157,32 @@ class Experiment:
         return tried
 
     def cause(self) -> Cause | None:
-        """A cause that new cases confirm: a relation, else a condition; None when none does."""
-        return self._relation() or self._condition()
+        """Return a cause that new cases confirm; None when none does.
+
+        What the outputs are comes first, then which of their elements are wrong, then what the
+        failing cases have in common.
+        """
+        return self._relation() or self._claim() or self._condition()
+
+    # Claims
+
+    def _claim(self) -> Cause | None:
+        """Return a claim on the wrong elements of all failing cases."""
+        failing, passing = (
+            [case for case in cases if case.seed not in self._run_already]
+            for cases in (self._failing, self._passing)
+        )
+        return self._claimant.cause(failing, passing, self._variants.like(self._failing[:8]))
+
+    def _try_on(self, case: Case, inputs: Arrays | None) -> Tried | None:
+        if inputs is None:
+            return self._try(case)
+        if not self._budget.take():
+            return None
+        begin = time.monotonic()
+        tried = self._run(case, inputs)
+        self._budget.took(time.monotonic() - begin)
+        return tried
 
     # Relations
 
@@ -165,6 +193,7 @@ class Experiment:
             tried = self._try(case)
             if tried is None:
                 return None
+            self._claimant.observe(tried)
             if tried.failed:
                 self._relater.observe(tried)
         self._relater.weigh(self._passing)
@@ -192,6 +221,7 @@ class Experiment:
                 break
             if tried.failed is None:
                 continue
+            self._claimant.observe(tried)
             fits = self._relater.observe(tried)
             if tried.failed and fits is None:
                 continue

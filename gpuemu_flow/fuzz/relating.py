@@ -112,7 +112,7 @@ class Relater:
         bool or None
             Whether one fits the case; None where none says anything of it.
         """
-        seen = self._observation(tried)
+        seen = self.observation(tried)
         if seen is None:
             return bool(self.left)
         if not self.left:
@@ -188,7 +188,8 @@ class Relater:
         ]
         return best if len(alike) == 1 else None
 
-    def _observation(self, tried: Tried) -> Observation | None:
+    def observation(self, tried: Tried) -> Observation | None:
+        """Return a case's tensors as floats; None where they cannot be compared."""
         actual = _floats(tried.actual)
         expected = _floats(tried.expected)
         if actual is None or expected is None or actual.keys() != expected.keys():

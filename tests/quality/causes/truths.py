@@ -90,6 +90,8 @@ class Planted:
     """All of these have to be named where a condition is (a bug that needs two things)."""
     module: str = "bugs"
     """The script that it is in."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """The dtypes that the op is run in."""
 
 
 LARGE = ("wide", "offset", "extremes", "negative", "special")
