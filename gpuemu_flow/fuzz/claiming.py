@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.fuzz.relating import Relater, Tried
 from gpuemu_flow.numerics.claim_words import formula_of, sentence_of
-from gpuemu_flow.numerics.claims import Claim, claims, is_sharp
+from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_sharp, reaches
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
 from gpuemu_flow.numerics.elements import ELEMENT, Sighting, sighting
 from gpuemu_flow.numerics.rng import SeededRng
@@ -29,13 +29,16 @@ ENOUGH, MOST_MISSED = 6, 1
 """New failing cases that a claim has to foretell, and new cases that may contradict it."""
 
 MOST_TRIED = 24
-SWEEPS = 4
+SWEEPS = 5
 """Cases whose values are chosen next to a claim's border."""
 
 PATIENCE = 20
 """New cases among which one that is large enough is looked for."""
 
 MOST_CLAIMS = 3
+WIDE = 1024
+"""Elements that a case needs for values of all sizes to be tried in it."""
+
 MOST_SIGHTINGS = 40
 MOST_ELEMENTS = 1 << 16
 
@@ -55,9 +58,10 @@ class Claimant:
     relater: Relater
     run: Run
     _seen: list[Sighting] = field(default_factory=list)
+    _known: list[Tried] = field(default_factory=list)
     _failed: list[Tried] = field(default_factory=list)
 
-    def observe(self, tried: Tried) -> Sighting | None:
+    def observe(self, tried: Tried, *, chosen: bool = False) -> Sighting | None:
         """Learn of a case; None where its elements tell nothing."""
         if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
             return None
@@ -67,9 +71,10 @@ class Claimant:
         if observed is None:
             return None
         integers = frozenset(n for n, a in tried.inputs.items() if a.dtype.kind in "iu")
-        seen = sighting(observed, integers)
+        seen = sighting(observed, integers, chosen=chosen)
         if seen is not None:
             self._seen.append(seen)
+            self._known.append(tried)
             if tried.failed:
                 self._failed.append(tried)
         return seen
@@ -108,8 +113,36 @@ class Claimant:
         for claim in {each.feature: each for each in reversed(rivals[:MOST_CLAIMS])}.values():
             self._sweep(claim)
 
-    def _confirmed(self, claim: Claim, new: Iterator[Case]) -> Cause | None:
-        foretold = failed = passed = missed = 0
+    def _confirmed(self, found: Claim, new: Iterator[Case]) -> Cause | None:
+        claim = self._sharpened(found)
+        if claim is None:
+            return None
+        counts, missed = Counts(), 0
+        for case in self._telling(claim, new):
+            tried = self.run(case, None)
+            if tried is None:
+                break
+            seen = self.observe(tried)
+            told = None if seen is None else claim.agrees(seen)
+            if told is None:
+                continue
+            counts = _counted(counts, failed=bool(tried.failed), told=told)
+            missed += not told
+            learned = self._relearned(claim)
+            if missed > MOST_MISSED or learned is None or has_moved(claim, learned):
+                return None
+            claim = learned
+            if counts.inside_failed >= ENOUGH:
+                break
+        if counts.inside_failed < ENOUGH or not is_sharp(claim):
+            return None
+        kind = "element-place" if claim.feature.of_place else "element-value"
+        subject = "" if claim.feature.kind == "flat" else claim.feature.subject
+        named = RelationName(kind, subject, formula_of(claim))
+        return Cause(True, sentence_of(claim), relation=named, counts=counts)
+
+    def _sharpened(self, claim: Claim) -> Claim | None:
+        """Choose values next to a claim's border until it is known; None where it does not hold."""
         for _ in range(0 if claim.feature.of_place else SWEEPS):
             if is_sharp(claim):
                 break
@@ -120,45 +153,16 @@ class Claimant:
             if learned is None:
                 return None
             claim = learned
-        for case in self._telling(new):
-            if foretold >= ENOUGH:
-                break
-            tried = self.run(case, None)
-            if tried is None:
-                break
-            seen = self.observe(tried)
-            told = None if seen is None else claim.agrees(seen)
-            if told is None or seen is None:
-                continue
-            if seen.passed:
-                passed += 1
-            else:
-                failed, foretold = failed + 1, foretold + told
-            missed += not told
-            if missed > MOST_MISSED:
-                return None
-            learned = self._relearned(claim)
-            if learned is None:
-                return None
-            claim = learned
-        if foretold < ENOUGH or not is_sharp(claim):
-            return None
-        kind = "element-place" if claim.feature.of_place else "element-value"
-        subject = "" if claim.feature.kind == "flat" else claim.feature.subject
-        named = RelationName(kind, subject, formula_of(claim))
-        return Cause(
-            True,
-            sentence_of(claim),
-            relation=named,
-            counts=Counts(foretold, failed, 0, passed),
-        )
+        return claim
 
-    def _telling(self, new: Iterator[Case]) -> Iterator[Case]:
-        """Select new cases: two of three as large as one that failed, so that it can show."""
+    def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
+        """Select new cases: three of four so large that the claim's place is in their output."""
         least = min((tried.case.numel for tried in self._failed), default=0)
         for number in range(MOST_TRIED):
             for case in itertools.islice(new, PATIENCE):
-                if number % 3 == 0 or case.numel >= least:
+                shape = self.relater.output_shape(case)
+                fits = case.numel >= least if shape is None else reaches(claim, shape)
+                if number % 4 == 0 or fits:
                     yield case
                     break
 
@@ -167,14 +171,11 @@ class Claimant:
         return next((each for each in claims(self._seen) if each.about == claim.about), None)
 
     def _sweep(self, claim: Claim) -> Tried | None:
-        """Run a failing case again, its input filled with values about the claim's border."""
+        """Run a known case again, its input filled with values about the claim's border."""
         name, ends = claim.feature.subject, claim.low or claim.high
         if len(ends) != 2 or not self._failed:
             return None
-        fitting = [t for t in self._failed if np.issubdtype(t.inputs[name].dtype, np.floating)]
-        if not fitting:
-            return None
-        tried = max(fitting, key=lambda t: min(t.inputs[name].size, 4096))
+        tried = max(self._known, key=lambda t: (min(t.inputs[name].size, WIDE), _is_plain(t)))
         array = tried.inputs[name]
         limits = FLOAT_LIMITS.get(dtype_name(array.dtype) or "")
         if limits is None:
@@ -192,8 +193,19 @@ class Claimant:
         values[...] = flat.astype(values.dtype)
         again = self.run(tried.case, {**tried.inputs, name: values})
         if again is not None:
-            self.observe(again)
+            self.observe(again, chosen=True)
         return again
+
+
+def _is_plain(tried: Tried) -> bool:
+    return Relater.is_plain(tried.case)
+
+
+def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:
+    if not failed:
+        return replace(counts, outside=counts.outside + 1)
+    foretold = counts.inside_failed + told
+    return replace(counts, inside_failed=foretold, inside=counts.inside + 1)
 
 
 def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.float64]:

@@ -14,7 +14,6 @@ from gpuemu_flow.cases.beliefs import (
     beliefs,
     chance_of,
     fisher,
-    holds,
     most_divided,
 )
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
@@ -22,7 +21,8 @@ from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.variants import Variants
 from gpuemu_flow.fuzz.claiming import Arrays, Claimant
-from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.fuzz.quadrants import Waiting
+from gpuemu_flow.fuzz.relating import CONTRADICTED, Relater, Tried
 from gpuemu_flow.types import Case
 
 POOL = 48
@@ -49,6 +49,9 @@ MOST_SECONDS = 3 * SECONDS
 """Time after which an experiment ends, whatever its cases wait for."""
 
 FEWEST_CASES = 4
+QUADRANT = 2
+"""New cases that each of two conditions needs where the other one does not hold."""
+
 PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
 
@@ -197,6 +200,12 @@ class Experiment:
             if tried.failed:
                 self._relater.observe(tried)
         self._relater.weigh(self._passing)
+        for case in self._relater.candidates(self._passing)[:CONTRADICTED]:
+            tried = self._try(case) if self._relater.left else None
+            if tried is None:
+                break
+            self._claimant.observe(tried)
+            self._relater.spared(tried)
         if not self._relater.left:
             return None
         counts = self._confirm_relation(chosen)
@@ -278,14 +287,18 @@ class Experiment:
         return None
 
     def _confirm(self, belief: Belief) -> Counts | None:
-        """Run new cases inside and outside in turn; None as soon as they speak against it."""
+        """Run new cases inside and outside in turn; None as soon as they speak against it.
+
+        Of two conditions each quadrant is tried: where the first holds alone, the second alone, and
+        neither.
+        """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
         most = self._budget.left // 2
         side = True
-        waiting: dict[bool, list[tuple[Case, CaseFacts]]] = {True: [], False: []}
+        waiting = Waiting(belief.predicates)
         for _ in range(2 * most):
-            picked = self._inside(belief, side, waiting)
+            picked = self._inside(side, waiting)
             if picked is None:
                 break
             tried = self._try(*picked)
@@ -294,6 +307,7 @@ class Experiment:
             if tried.failed is not None:
                 number[side] += 1
                 failed[side] += tried.failed
+                waiting.count(picked[1])
             if failed[False] or failed[True] < INSIDE_FAILED * number[True] - 1.5:
                 return None
             side = not side
@@ -301,17 +315,17 @@ class Experiment:
         fresh = fisher(failed[True], number[True], 0, number[False]) * self._tested
         overall = chance_of(belief.predicates, self._facts, self._fails, belief.tried)
         enough = min(number.values()) >= FEWEST and max(fresh, overall) <= MOST_CHANCE
+        enough = enough and waiting.each_tried(QUADRANT)
         return counts if enough and failed[True] >= INSIDE_FAILED * number[True] else None
 
-    def _inside(
-        self, belief: Belief, side: bool, waiting: dict[bool, list[tuple[Case, CaseFacts]]]
-    ) -> tuple[Case, CaseFacts] | None:
+    def _inside(self, side: bool, waiting: Waiting) -> tuple[Case, CaseFacts] | None:
         for _ in range(PATIENCE):
-            if waiting[side]:
-                return waiting[side].pop(0)
+            picked = waiting.take(side)
+            if picked is not None:
+                return picked
             for case, facts in self._pool():
-                waiting[holds(belief.predicates, facts)].append((case, facts))
-        return None
+                waiting.add(case, facts)
+        return waiting.take(side, any_of=True)
 
     def seen_with(self, most: int = 3) -> list[Cause]:
         """List features that failing cases have more often, strongest first, one per subject."""

@@ -31,7 +31,7 @@ def formula_of(claim: Claim) -> str:
         "magnitude-row": "largest magnitude is",
     }[claim.feature.kind + ("-row" if _is_row_magnitude(claim) else "")]
     if claim.kind == "equal":
-        return f"{subject} = {claim.low[0]:.6g}"
+        return f"{subject} = {claim.low[0] + 0.0:.6g}"
     if claim.kind in ("odd", "even"):
         return f"{subject} {claim.kind}"
     return _stretch(subject, claim)

@@ -38,8 +38,8 @@ SECOND_END_COSTS = 0.08
 """What lies beyond a second end has to be so much of what is inside, for the end to be named."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-VAGUE_COSTS = 0.3
-"""What a place costs whose ends are not known."""
+VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
+"""What a claim costs whose ends are not known yet; of places more cases hardly tell more."""
 
 CLOSE = 1.2
 """Ratio of a border's two ends up to which one number between them is named."""
@@ -190,7 +190,7 @@ def claims(seen: Sequence[Sighting]) -> list[Claim]:
 
 def _cost(claim: Claim) -> float:
     place = claim.feature.of_place
-    vague = VAGUE_COSTS * (place and not is_sharp(claim))
+    vague = 0.0 if is_sharp(claim) else VAGUE_PLACE_COSTS if place else VAGUE_COSTS
     return PLACE_COSTS * place + SECOND_END_COSTS * (claim.kind == "between") + vague
 
 
@@ -200,6 +200,35 @@ def is_sharp(claim: Claim) -> bool:
         return True
     sharp = is_adjacent if claim.feature.of_place else is_close
     return all(sharp(*ends) for ends in (claim.low, claim.high) if ends)
+
+
+def has_moved(before: Claim, after: Claim) -> bool:
+    """Tell whether a border that was known turned out to be elsewhere: there is none, then."""
+    if before.kind not in STRETCHES or not is_sharp(before):
+        return False
+    pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
+    for old, new in pairs:
+        if before.feature.of_place:
+            moved = not is_adjacent(old[1], new[1])
+        else:
+            moved = not is_close(old[1], new[1]) and not is_close(old[0], new[1])
+        if moved:
+            return True
+    return False
+
+
+def reaches(claim: Claim, shape: tuple[int, ...]) -> bool:
+    """Tell whether an output of a shape has elements at a claim's place."""
+    feature = claim.feature
+    if not feature.of_place:
+        return True
+    if feature.kind == "axis":
+        axis = int(feature.subject)
+        size = shape[axis] if axis < len(shape) else 0
+    else:
+        size = math.prod(shape)
+    least = claim.low[1] if claim.low and claim.kind in STRETCHES else 0.0
+    return size > least and (claim.also is None or reaches(claim.also, shape))
 
 
 def is_adjacent(right: float, wrong: float) -> bool:
@@ -218,10 +247,10 @@ def is_close(right: float, wrong: float) -> bool:
 
 
 def density(claim: Claim, seen: Sequence[Sighting]) -> float:
-    """Return the share of the units inside that are wrong, of all cases that fail."""
+    """Return the share of the units inside that are wrong, of the cases that fail as drawn."""
     wrong = count = 0
     for each in seen:
-        if not each.passed:
+        if not each.passed and not each.chosen:
             inside, _ = claim.inside(each)
             bad = int(np.count_nonzero(each.wrong[claim.feature.level] & inside))
             wrong += bad

@@ -23,6 +23,9 @@ ELEMENT, ROW = "element", "row"
 CLEARLY = 5.0
 """Times the error up to which an element is right, above which it is wrong; between, neither."""
 
+DOUBTFUL = 1e-2
+"""Relative error above which an element is not right, however small it is."""
+
 
 class Feature(NamedTuple):
     """Something that each unit of a case has a number of.
@@ -63,6 +66,8 @@ class Sighting:
         The number of indices, of places.
     integers : frozenset of str
         Inputs of an integer dtype.
+    chosen : bool
+        The values of an input were chosen, next to a border: how many lie where tells nothing.
     """
 
     passed: bool
@@ -72,9 +77,12 @@ class Sighting:
     values: Mapping[Feature, Float64Array]
     sizes: Mapping[Feature, int]
     integers: frozenset[str] = frozenset()
+    chosen: bool = False
 
 
-def sighting(seen: Observation, integers: frozenset[str] = frozenset()) -> Sighting | None:
+def sighting(
+    seen: Observation, integers: frozenset[str] = frozenset(), *, chosen: bool = False
+) -> Sighting | None:
     """Look at a case's elements; None where the output is not one tensor, or empty."""
     if len(seen.actual) != 1:
         return None
@@ -128,6 +136,7 @@ def sighting(seen: Observation, integers: frozenset[str] = frozenset()) -> Sight
         values,
         sizes,
         integers,
+        chosen,
     )
 
 
@@ -147,6 +156,8 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
             # Of numbers that are not normal rounding takes any share.
             tiny = np.abs(actual - expected) <= FLOAT_LIMITS[dtype].smallest_normal
             right, wrong = right | tiny, wrong & ~tiny
+            # What is small beside the others may be wrong by all of itself: that is in doubt.
+            right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
     mixed = np.isfinite(actual) != np.isfinite(expected)
     return wrong | mixed, right & ~mixed
 

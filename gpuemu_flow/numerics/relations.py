@@ -12,6 +12,7 @@ kind                actual is
 ``power``           a root, square, reciprocal, logarithm of expected
 ``clamped``         expected with negative (or positive) elements as 0
 ``transposed``      expected with two axes swapped
+``reshaped``        the elements of expected in the order that they have with axes exchanged
 ``shifted``         the expected element one place before or behind
 ``reversed``        expected from the other end of an axis
 ``repeated``        the first tile of expected, over and over
@@ -44,6 +45,9 @@ MOSTLY = 0.9
 
 ABOUT = 1e-2
 """Relative error of a prediction at the most, however much of the error it explains."""
+
+DIGITS = {"float16": 3, "bfloat16": 2}
+"""Digits of a factor that narrow formats let be known; five else."""
 
 PASSED = 50.0
 """Times the error up to which an element is right that a prediction may miss in a passing case."""
@@ -241,7 +245,7 @@ def _factors(
     if usable.any():
         ratio = float(np.median(actual[usable] / expected[usable]))
         if np.isfinite(ratio) and ratio != 0.0:
-            shown = f"{ratio:.5g}"
+            shown = f"{ratio:.{DIGITS.get(seen.dtypes[name], 5)}g}"
             sentence = f"actual is {shown} × expected"
             yield Relation("factor", "", shown, sentence), float(shown) * expected
         difference = float(np.median(actual[usable] - expected[usable]))
@@ -268,6 +272,14 @@ def _moves(expected: Float64Array) -> Iterator[tuple[Relation, Float64Array]]:
             axes = f"{i}, {j}"
             sentence = f"actual is expected with axes {i} and {j} swapped"
             yield Relation("transposed", "", axes, sentence), np.swapaxes(expected, i, j)
+    for order in itertools.permutations(range(len(shape))) if 1 < len(shape) < 4 else ():
+        moved = np.transpose(expected, order)
+        if order != tuple(range(len(shape))):
+            axes = ", ".join(map(str, order))
+            sentence = (
+                f"actual holds expected in the order of axes {axes}: reshaped, not transposed"
+            )
+            yield Relation("reshaped", "", axes, sentence), moved.reshape(shape)
     for axis, size in enumerate(shape):
         if size < 2:
             continue
