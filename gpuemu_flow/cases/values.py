@@ -32,7 +32,6 @@ MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
 OVERFLOWS_SQUARED = 2.0**64  # in float32, which all but float64 ops compute in
 QUANTA = 127  # steps of a symmetric int8 quantiser on either side
-HALVES = 0.75  # share of `wide` tensors whose values are halves of such steps
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
 
 
@@ -141,24 +140,23 @@ def _small(rows: Rows, form: _Format) -> Array:
 def _wide(rows: Rows, form: _Format) -> Array:
     bound = min(1e3, form.limits.max)
     values = _uniform(rows, form, -bound, bound)
-    if rows.rng.derive("halves").gen_bool(HALVES):
-        step = 2.0 ** math.floor(math.log2(bound / QUANTA))
-        return _on_halves(rows, values * form.work(QUANTA * step / bound), step)
+    _onto_halves(values, rows, bound)
     return values
 
 
-def _on_halves(rows: Rows, values: Array, step: float) -> Array:
-    """Move values to halves of the steps that an int8 quantiser makes of their row.
+def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
+    """Move half of the rows to halves of the steps that an int8 quantiser makes of each row.
 
-    The largest of each row is 127 steps, so that its scale is a power of two and a half is exact:
+    The largest of such a row is 127 steps, so that its scale is a power of two and a half is exact:
     which way it is rounded shows.
     """
-    halves = np.clip(np.floor(values / step), -QUANTA, QUANTA - 1) + 0.5
-    columns = rows.random_columns()
-    every = np.arange(rows.number)
-    halves[every, columns] = np.copysign(QUANTA, halves[every, columns])
-    moved: Array = (halves * step).astype(values.dtype)
-    return moved
+    step = 2.0 ** math.floor(math.log2(bound / QUANTA))
+    chosen = np.flatnonzero(rows.every(2))
+    halves = np.floor(values[chosen] * (QUANTA / bound))
+    halves = np.clip(halves, -QUANTA, QUANTA - 1) + 0.5
+    places = np.arange(chosen.size), rows.random_columns()[chosen]
+    halves[places] = np.copysign(QUANTA, halves[places])
+    values[chosen] = halves * step
 
 
 def _negative(rows: Rows, form: _Format) -> Array:

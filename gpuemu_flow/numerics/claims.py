@@ -38,6 +38,7 @@ SECOND_END_COSTS = 0.08
 """What lies beyond a second end has to be so much of what is inside, for the end to be named."""
 
 TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+WIDE_COSTS = 0.1
 VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
 """What a claim costs whose ends are not known yet; of places more cases hardly tell more."""
 
@@ -191,7 +192,9 @@ def claims(seen: Sequence[Sighting]) -> list[Claim]:
 def _cost(claim: Claim) -> float:
     place = claim.feature.of_place
     vague = 0.0 if is_sharp(claim) else VAGUE_PLACE_COSTS if place else VAGUE_COSTS
-    return PLACE_COSTS * place + SECOND_END_COSTS * (claim.kind == "between") + vague
+    # A magnitude says less than the side that it is on: it holds wherever that does.
+    wide = WIDE_COSTS * (claim.feature.kind == "magnitude")
+    return PLACE_COSTS * place + SECOND_END_COSTS * (claim.kind == "between") + vague + wide
 
 
 def is_sharp(claim: Claim) -> bool:
@@ -259,7 +262,7 @@ def density(claim: Claim, seen: Sequence[Sighting]) -> float:
     return wrong / count if count else 0.0
 
 
-_KINDS = ("value", "magnitude", "top", "low", "flat", "axis")
+_KINDS = ("value", "top", "low", "magnitude", "flat", "axis")
 
 
 def _likely(feature: Feature) -> tuple[bool, int, str]:
@@ -269,6 +272,10 @@ def _likely(feature: Feature) -> tuple[bool, int, str]:
 def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
     """Tell whether a claim agrees with the cases it was learned from, and says something."""
     told = [claim.agrees(each) for each in seen]
+    if any(
+        fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
+    ):
+        return False  # what was chosen to fail does not
     showing = sum(_shows(claim, each) for each in seen)
     if 2 * told.count(True) < showing or told.count(False) > max(1, len(told) // 8):
         return False
@@ -277,12 +284,12 @@ def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
         if each.passed:
             continue
         inside, free = claim.inside(each)
-        right = each.right[claim.feature.level]
+        level = claim.feature.level
+        right = each.right[level] & ~each.dull[level]
         outside += int(np.count_nonzero(right & ~inside & ~free))
         number += right.size
-    return outside >= max(FEWEST_OUTSIDE, SHARE_OUTSIDE * number) or (
-        claim.feature.level == ROW and outside >= FEWEST_OUTSIDE // 3
-    )
+    fewest = FEWEST_OUTSIDE // 3 if claim.feature.level == ROW else FEWEST_OUTSIDE
+    return outside >= max(fewest, SHARE_OUTSIDE * number)
 
 
 def _shows(claim: Claim, seen: Sighting) -> bool:

@@ -23,6 +23,7 @@ ELEMENT, ROW = "element", "row"
 CLEARLY = 5.0
 """Times the error up to which an element is right, above which it is wrong; between, neither."""
 
+ROW_ROUNDING = 0.5
 DOUBTFUL = 1e-2
 """Relative error above which an element is not right, however small it is."""
 
@@ -90,6 +91,8 @@ def sighting(
     if not actual.size or not actual.ndim:
         return None
     wrong, right = _marks(seen, name)
+    if not chosen:
+        wrong &= _beyond_rounding(seen, name)
     if seen.passed:
         wrong, right = np.zeros_like(wrong), np.ones_like(right)
     expected = seen.expected[name]
@@ -160,6 +163,18 @@ def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
             right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
     mixed = np.isfinite(actual) != np.isfinite(expected)
     return wrong | mixed, right & ~mixed
+
+
+def _beyond_rounding(seen: Observation, name: str) -> BoolArray:
+    """Tell which errors are no rounding of the largest element of a row, as sums have them."""
+    actual, expected = seen.actual[name], seen.expected[name]
+    sizes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
+    largest = sizes.max(axis=-1, keepdims=True)
+    relative = ROW_ROUNDING * WRONG.get(seen.dtypes[name], 0.0)
+    with np.errstate(all="ignore"):
+        beyond: BoolArray = ~(np.abs(actual - expected) <= relative * largest)
+    beyond |= np.isfinite(actual) != np.isfinite(expected)
+    return beyond
 
 
 def _places(shape: tuple[int, ...]) -> Iterator[tuple[Feature, int, Float64Array]]:
