@@ -8,6 +8,9 @@ from dataclasses import dataclass
 ANY = ""
 """Stands for the inputs together: what any of them holds."""
 
+ELEMENTS = "the number of elements"
+"""Stands among the sizes for the elements of the largest input."""
+
 Key = tuple[str, str]
 """An input (or `ANY`) and a measure or mark."""
 
@@ -19,7 +22,7 @@ class CaseFacts:
     Attributes
     ----------
     sizes : mapping of str to int
-        Of the dims.
+        Of the dims, and `ELEMENTS` where there are several.
     layouts, strategies : mapping of str to str
         Of each input.
     marks : frozenset of (str, str)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.cases.conditions import sizes_of
-from gpuemu_flow.cases.facts import ANY, CaseFacts, Key
+from gpuemu_flow.cases.facts import ANY, ELEMENTS, CaseFacts, Key
 from gpuemu_flow.cases.generate import input_values
 from gpuemu_flow.numerics.dtypes import dtype_name, to_float64
 from gpuemu_flow.numerics.layouts import lay_out
@@ -42,8 +43,11 @@ def facts_of(case: Case) -> CaseFacts:
             each = [v for (of, what), v in measures.items() if what == name and of in floats]
             if each:
                 measures[ANY, name] = min(each) if name == "lowest" else max(each)
+    sizes = sizes_of(case)
+    if len(sizes) > 1:
+        sizes[ELEMENTS] = max((math.prod(spec.shape) for spec in case.inputs), default=0)
     return CaseFacts(
-        sizes_of(case),
+        sizes,
         {spec.name: spec.layout for spec in case.inputs},
         {spec.name: spec.strategy for spec in case.inputs},
         frozenset(marks),

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuemu_flow.cases.facts import ANY, CaseFacts
+from gpuemu_flow.cases.facts import ANY, ELEMENTS, CaseFacts
 from gpuemu_flow.types import Json
 
 STEPS = (2, 4, 8, 16, 32, 64, 128)
@@ -163,6 +163,8 @@ def prior(predicate: Predicate) -> float:
         found -= 0.5 * (len(predicate.value) - 1)
     if predicate.kind == "not_multiple" and predicate.value == 2:
         found -= 0.5
+    if predicate.subject == ELEMENTS:
+        found -= 0.5
     if predicate.subject == ANY and predicate.kind not in _OF_SIZES:
         found -= 0.5
     return found
@@ -199,7 +201,7 @@ def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Pr
     sizes = sorted({name for each in facts for name in each.sizes})
     for name in sizes:
         yield from _of_one_dim(name, {each.sizes.get(name, 0) for each in facts})
-    for first, second in itertools.combinations(sizes, 2):
+    for first, second in itertools.combinations([s for s in sizes if s != ELEMENTS], 2):
         yield Predicate("equal", first, second)
         yield Predicate("different", first, second)
         yield Predicate("larger", first, second)
@@ -214,11 +216,12 @@ def candidates(facts: Sequence[CaseFacts], fails: Sequence[bool]) -> Iterator[Pr
 
 def _of_one_dim(name: str, seen: Iterable[int]) -> Iterator[Predicate]:
     largest = max(seen, default=0)
-    for step in STEPS:
+    for step in STEPS if name != ELEMENTS else ():
         yield Predicate("not_multiple", name, step)
         yield Predicate("multiple", name, step)
-    yield Predicate("power_of_two", name)
-    yield Predicate("not_power_of_two", name)
+    if name != ELEMENTS:
+        yield Predicate("power_of_two", name)
+        yield Predicate("not_power_of_two", name)
     bounds = {1 << power for power in range(LARGEST_POWER + 1)}
     bounds |= {3 << power for power in range(LARGEST_POWER)}
     for bound in sorted(bounds):

@@ -31,6 +31,7 @@ TIES = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 MEANS = (30.0, 30.0, -30.0, 100.0, 7.0)
 SPREADS = (1.0, 0.1, 0.01, 0.0)
 OVERFLOWS_SQUARED = 2.0**64  # in float32, which all but float64 ops compute in
+QUANTA = 127  # steps of a symmetric int8 quantiser on either side
 WIDEST_FOLD = 1e150  # into a wider range values are clipped, not reflected: no sum can overflow
 
 
@@ -144,7 +145,24 @@ def _small(rows: Rows, form: _Format) -> Array:
 
 def _wide(rows: Rows, form: _Format) -> Array:
     bound = min(1e3, form.limits.max)
-    return _uniform(rows, form, -bound, bound)
+    values = _uniform(rows, form, -bound, bound)
+    _onto_halves(values, rows, bound)
+    return values
+
+
+def _onto_halves(values: Array, rows: Rows, bound: float) -> None:
+    """Move half of the rows to halves of the steps that an int8 quantiser makes of each row.
+
+    The largest of such a row is 127 steps, so that its scale is a power of two and a half is exact:
+    which way it is rounded shows.
+    """
+    step = 2.0 ** math.floor(math.log2(bound / QUANTA))
+    chosen = np.flatnonzero(rows.every(2))
+    halves = np.floor(values[chosen] * (QUANTA / bound))
+    halves = np.clip(halves, -QUANTA, QUANTA - 1) + 0.5
+    places = np.arange(chosen.size), rows.random_columns()[chosen]
+    halves[places] = np.copysign(QUANTA, halves[places])
+    values[chosen] = halves * step
 
 
 def _negative(rows: Rows, form: _Format) -> Array:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuemu_flow.fuzz.subjects import OpSubject
     from gpuemu_flow.judging.case_evaluator import CaseEvaluator
 
-VERSION = 2
+VERSION = 3
 WRONG_VALUES = (FailureKind.TOLERANCE, FailureKind.NAN, FailureKind.INF, FailureKind.INVARIANT)
 RERUNS = 12
 """Evaluations of the reference on other inputs for each case of the budget."""
@@ -300,11 +300,15 @@ class _Judge:
         self._kind = kind
         self._checks = FULL_CHECKS if watched else PLAIN
 
-    def run(self, case: Case) -> Tried:
-        """Judge one case."""
+    def run(self, case: Case, inputs: Mapping[str, NDArray[Any]] | None = None) -> Tried:
+        """Judge one case, on inputs of its own or on given ones."""
         from gpuemu_flow.fuzz.relating import Tried  # noqa: PLC0415
 
-        evaluated = self._evaluator.judge(case, self._checks)
+        evaluated = (
+            self._evaluator.judge(case, self._checks)
+            if inputs is None
+            else self._evaluator.judge_arrays(case, inputs, self._checks)
+        )
         verdict = evaluated.result.verdict
         failed: bool | None = None
         if verdict is Verdict.PASSED:

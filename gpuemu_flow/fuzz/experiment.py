@@ -14,14 +14,15 @@ from gpuemu_flow.cases.beliefs import (
     beliefs,
     chance_of,
     fisher,
-    holds,
     most_divided,
 )
 from gpuemu_flow.cases.cause import Cause, Counts, RelationName
 from gpuemu_flow.cases.facts import CaseFacts
 from gpuemu_flow.cases.measured import facts_of
 from gpuemu_flow.cases.variants import Variants
-from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.fuzz.claiming import Arrays, Claimant
+from gpuemu_flow.fuzz.quadrants import Waiting
+from gpuemu_flow.fuzz.relating import CONTRADICTED, Relater, Tried
 from gpuemu_flow.types import Case
 
 POOL = 48
@@ -48,11 +49,14 @@ MOST_SECONDS = 3 * SECONDS
 """Time after which an experiment ends, whatever its cases wait for."""
 
 FEWEST_CASES = 4
+QUADRANT = 2
+"""New cases that each of two conditions needs where the other one does not hold."""
+
 PATIENCE = 12
 """Pools that are drawn in search of a case inside, or outside, of a condition."""
 
 
-Try = Callable[[Case], Tried]
+Try = Callable[[Case, Arrays | None], Tried]
 
 
 class Budget:
@@ -110,7 +114,7 @@ class Experiment:
     ----------
     variants : Variants
     run : callable
-        Judges a case.
+        Judges a case, on inputs of its own or on given ones.
     relater : Relater
         Tests relations between the outputs.
     budget : Budget
@@ -136,6 +140,8 @@ class Experiment:
         self._facts: list[CaseFacts] = []
         self._fails: list[bool] = []
         self._tested = 0
+        self._run_already: set[int] = set()
+        self._claimant = Claimant(relater, self._try_on)
         for case, failed in ((c, f) for cs, f in ((failing, True), (passing, False)) for c in cs):
             self._learn(facts_of(case), failed)
 
@@ -147,8 +153,9 @@ class Experiment:
         if not self._budget.take():
             return None
         begin = time.monotonic()
-        tried = self._run(case)
+        tried = self._run(case, None)
         self._budget.took(time.monotonic() - begin)
+        self._run_already.add(case.seed)
         if tried.failed is not None:
             self._learn(facts or facts_of(case), tried.failed)
             if tried.failed:
@@ -156,8 +163,32 @@ class Experiment:
         return tried
 
     def cause(self) -> Cause | None:
-        """Find a cause that new cases confirm, a relation or else a condition; None without one."""
-        return self._relation() or self._condition()
+        """Return a cause that new cases confirm; None when none does.
+
+        What the outputs are comes first, then which of their elements are wrong, then what the
+        failing cases have in common.
+        """
+        return self._relation() or self._claim() or self._condition()
+
+    # Claims
+
+    def _claim(self) -> Cause | None:
+        """Return a claim on the wrong elements of all failing cases."""
+        failing, passing = (
+            [case for case in cases if case.seed not in self._run_already]
+            for cases in (self._failing, self._passing)
+        )
+        return self._claimant.cause(failing, passing, self._variants.like(self._failing[:8]))
+
+    def _try_on(self, case: Case, inputs: Arrays | None) -> Tried | None:
+        if inputs is None:
+            return self._try(case)
+        if not self._budget.take():
+            return None
+        begin = time.monotonic()
+        tried = self._run(case, inputs)
+        self._budget.took(time.monotonic() - begin)
+        return tried
 
     # Relations
 
@@ -168,9 +199,16 @@ class Experiment:
             tried = self._try(case)
             if tried is None:
                 return None
+            self._claimant.observe(tried)
             if tried.failed:
                 self._relater.observe(tried)
         self._relater.weigh(self._passing)
+        for case in self._relater.candidates(self._passing)[:CONTRADICTED]:
+            tried = self._try(case) if self._relater.left else None
+            if tried is None:
+                break
+            self._claimant.observe(tried)
+            self._relater.spared(tried)
         if not self._relater.left:
             return None
         counts = self._confirm_relation(chosen)
@@ -195,6 +233,7 @@ class Experiment:
                 break
             if tried.failed is None:
                 continue
+            self._claimant.observe(tried)
             fits = self._relater.observe(tried)
             if tried.failed and fits is None:
                 continue
@@ -251,14 +290,18 @@ class Experiment:
         return None
 
     def _confirm(self, belief: Belief) -> Counts | None:
-        """Run new cases inside and outside in turn; None as soon as they speak against it."""
+        """Run new cases inside and outside in turn; None as soon as they speak against it.
+
+        Of two conditions each quadrant is tried: where the first holds alone, the second alone, and
+        neither.
+        """
         number = {True: 0, False: 0}
         failed = {True: 0, False: 0}
         most = self._budget.left // 2
         side = True
-        waiting: dict[bool, list[tuple[Case, CaseFacts]]] = {True: [], False: []}
+        waiting = Waiting(belief.predicates)
         for _ in range(2 * most):
-            picked = self._inside(belief, side, waiting)
+            picked = self._inside(side, waiting)
             if picked is None:
                 break
             tried = self._try(*picked)
@@ -267,6 +310,7 @@ class Experiment:
             if tried.failed is not None:
                 number[side] += 1
                 failed[side] += tried.failed
+                waiting.count(picked[1])
             if failed[False] or failed[True] < INSIDE_FAILED * number[True] - 1.5:
                 return None
             side = not side
@@ -274,17 +318,17 @@ class Experiment:
         fresh = fisher(failed[True], number[True], 0, number[False]) * self._tested
         overall = chance_of(belief.predicates, self._facts, self._fails, belief.tried)
         enough = min(number.values()) >= FEWEST and max(fresh, overall) <= MOST_CHANCE
+        enough = enough and waiting.each_tried(QUADRANT)
         return counts if enough and failed[True] >= INSIDE_FAILED * number[True] else None
 
-    def _inside(
-        self, belief: Belief, side: bool, waiting: dict[bool, list[tuple[Case, CaseFacts]]]
-    ) -> tuple[Case, CaseFacts] | None:
+    def _inside(self, side: bool, waiting: Waiting) -> tuple[Case, CaseFacts] | None:
         for _ in range(PATIENCE):
-            if waiting[side]:
-                return waiting[side].pop(0)
+            picked = waiting.take(side)
+            if picked is not None:
+                return picked
             for case, facts in self._pool():
-                waiting[holds(belief.predicates, facts)].append((case, facts))
-        return None
+                waiting.add(case, facts)
+        return waiting.take(side, any_of=True)
 
     def seen_with(self, most: int = 3) -> list[Cause]:
         """List features more frequent among failing cases, strongest first, one per subject."""

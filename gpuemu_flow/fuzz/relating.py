@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ OF_TILES = ("padded", "cut", "repeated", "unwritten-tiles", "masked-tiles", "til
 
 OF_ENDS = ("unwritten", "place")
 CONTRADICTED = 2
-"""Cases known to pass that speak against a relation of an end: one may hold nothing but zeros."""
+"""Cases known to pass that speak against a relation: one may hold nothing but zeros."""
 
 FORGIVEN = 8
 """One case in so many may contradict a relation: rounding can be larger than the error."""
@@ -40,7 +41,8 @@ LEAST, MOST = 12, 1 << 15
 """Elements that the inputs of such a case have together."""
 
 PREFERRED = (
-    "factor", "transposed", "reversed", "offset", "power", "row-term", "unwritten", "ignored",
+    "factor", "transposed", "reshaped", "reversed", "offset", "power", "row-term", "unwritten",
+    "ignored",
     "scaled-input", "swapped-inputs", "off-by-one", "shifted", "rolled", "reversed-input",
     "swapped-input", "cut", "short", "masked", "masked-tiles", "padded", "overread", "tile-edge",
     "wrong-axis", "mask-shift", "repeated", "repeated-input", "unwritten-tiles", "clamped", "eps",
@@ -87,6 +89,7 @@ class Relater:
         self._seen = 0
         self._begun = 0
         self._misses: dict[Relation, int] = {}
+        self._spared: Counter[Relation] = Counter()
 
     @staticmethod
     def is_plain(case: Case) -> bool:
@@ -112,7 +115,7 @@ class Relater:
         bool or None
             True if one fits the case; None where none says anything of it.
         """
-        seen = self._observation(tried)
+        seen = self.observation(tried)
         if seen is None:
             return bool(self.left)
         if not self.left:
@@ -175,6 +178,15 @@ class Relater:
             r for r in self.left or () if r.kind not in OF_ENDS or spared(r) < CONTRADICTED
         }
 
+    def spared(self, tried: Tried) -> None:
+        """Count the relations that a case which passes contradicts, and drop those of two."""
+        seen = self.observation(tried)
+        if seen is None or tried.failed is not False:
+            return
+        for relation in self.left or ():
+            self._spared[relation] += self._fits(relation, seen, tried) is False
+        self.left = {r for r in self.left or () if self._spared[r] < CONTRADICTED}
+
     def best(self) -> Relation | None:
         """Return the plainest of the remaining relations; None while tile sizes still differ."""
         best = min(self.left or (), key=lambda r: (self._misses[r], _rank(r)), default=None)
@@ -188,7 +200,16 @@ class Relater:
         ]
         return best if len(alike) == 1 else None
 
-    def _observation(self, tried: Tried) -> Observation | None:
+    def output_shape(self, case: Case) -> tuple[int, ...] | None:
+        """Return the shape of the only output of a case, before it is run."""
+        sizes = dict(case.dims)
+        if len(self._schema.outputs) != 1 or not sizes:
+            return None
+        axes = self._schema.outputs[0].dims
+        return tuple(sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in axes)
+
+    def observation(self, tried: Tried) -> Observation | None:
+        """Return a case's tensors as floats; None where they cannot be compared."""
         actual = _floats(tried.actual)
         expected = _floats(tried.expected)
         if actual is None or expected is None or actual.keys() != expected.keys():
@@ -221,8 +242,8 @@ def _is_of_outputs(relation: Relation) -> bool:
 
 
 _OF_OUTPUTS = (
-    "factor", "offset", "power", "clamped", "transposed", "shifted", "reversed", "repeated",
-    "row-term", "half",
+    "factor", "offset", "power", "clamped", "transposed", "reshaped", "shifted", "reversed",
+    "repeated", "row-term", "half",
 )  # fmt: skip
 
 

@@ -26,6 +26,10 @@ from gpuemu_flow.numerics.perturb import Arrays, as_float32, widen
 from gpuemu_flow.numerics.rng import SeededRng
 from gpuemu_flow.numerics.ulp import Float64Array
 
+FINE, COARSE = 2.0**-20, 2.0**-10
+"""How far roundings are moved to see whether they show: in floats, and in integers, of which only
+those beside a step change."""
+
 
 def quick_bound(expected64: NDArray[Any], dtype: str, longest_dim: int) -> Float64Array:
     """Return a lower bound of the envelope per element: ``8 g u |r| + 2 ulp(r)`` and its floor.
@@ -232,7 +236,8 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
     bool
         False when there is no sample, or an evaluation fails.
     """
-    seen = False
+    seen = decides = False
+    samples = list(samples)
     for inputs in samples:
         outputs = Evaluations(evaluate, inputs).outputs(widen(inputs))
         if outputs is None:
@@ -240,6 +245,7 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         for array in outputs.values():
             seen = True
             if dtype_name(array.dtype) not in FLOAT_LIMITS:
+                decides = True
                 continue
             if array.dtype != np.float64:
                 return False  # it rounds to a narrower type itself, whatever it computed before
@@ -247,7 +253,13 @@ def is_exact_op(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
             values = values[np.isfinite(values)]
             if not np.array_equal(values, _round32(values)):
                 return False
-    return seen
+    # Integers may be rounded quotients; then what is rounded before shows in them.
+    return seen and not (decides and any(_rounding_decides(evaluate, each) for each in samples))
+
+
+def _rounding_decides(evaluate: Evaluate, inputs: Arrays) -> bool:
+    """Tell whether moving the roundings on the way changes an integer that comes out."""
+    return _rounds_in_sight(Evaluations(evaluate, inputs), inputs, COARSE)
 
 
 def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
@@ -267,7 +279,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         As for `is_exact_op`; not meant for exact ops.
     """
     samples = list(samples)
-    differs = False
+    differs, unit = False, COARSE
     for inputs in samples:
         evaluations = Evaluations(evaluate, inputs)
         inputs64 = widen(inputs)
@@ -278,6 +290,7 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         for name, array in plain.items():
             if dtype_name(array.dtype) not in FLOAT_LIMITS:
                 continue
+            unit = FINE
             values, rounded = to_float64(shadow[name]), _round32(to_float64(array))
             if values.shape != rounded.shape:
                 return False
@@ -290,14 +303,14 @@ def shadow_is_faithful(evaluate: Evaluate, samples: Iterable[Arrays]) -> bool:
         differs = differs or not evaluations.takes_float64
     if differs or is_exact_op(evaluate, [_small_integers(inputs) for inputs in samples]):
         return True
-    return any(_rounds_in_sight(Evaluations(evaluate, inputs), inputs) for inputs in samples)
+    return any(_rounds_in_sight(Evaluations(evaluate, each), each, unit) for each in samples)
 
 
-def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays) -> bool:
+def _rounds_in_sight(evaluations: Evaluations, inputs: Arrays, unit: float = FINE) -> bool:
     """Tell whether the shadow's own arithmetic on float32 arrays decides what comes out."""
     copies = as_float32(widen(inputs))
     plain = evaluations.outputs(copies, shadow=True)
-    moved = evaluations.outputs(noisy(copies, SeededRng(0), 2.0**-20), shadow=True)
+    moved = evaluations.outputs(noisy(copies, SeededRng(0), unit), shadow=True)
     if plain is None or moved is None:
         return False
     return any(not np.array_equal(moved[name], plain[name], equal_nan=True) for name in plain)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gpuemu_flow.numerics.bounds import ElementBound, unit
 from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, FloatLimits, dtype_name
 from gpuemu_flow.numerics.evaluations import Evaluations
-from gpuemu_flow.numerics.noise import flushing, noisy
+from gpuemu_flow.numerics.noise import doubting, flushing, noisy
 from gpuemu_flow.numerics.operand import Rounding
 from gpuemu_flow.numerics.perturb import (
     Arrays,
@@ -40,6 +40,9 @@ AGAIN = 100
 SECOND_LOOK_SAFETY = 1.5
 """Factor on the measured error before a case is failed: the largest of some twenty draws still lies
 below the worst case. Without it a correct attention came to 0.92 of the second look."""
+
+SETTLING = 12
+"""Draws that all have to leave an integer as it is for it to get its verdict back."""
 
 ROUNDED = 5
 """Number of draws in which intermediate results are rounded at random."""
@@ -128,6 +131,8 @@ def measure(
         weak = in_float64 or weak or not session.shadow_draws()
         if thorough and not weak:
             session.more_shadow_draws()
+        if not weak:
+            session.settle_integers()
         if rounding is not None and not in_float64:
             session.rounded_draws(rounding, shadow=not weak, thorough=thorough)
         if weak and not in_float64:
@@ -282,6 +287,24 @@ class _Session:
         for name, values in (at_headroom or {}).items():
             self._outputs[name].exclude_overflow(values)
         return True
+
+    def settle_integers(self) -> None:
+        """Give integers their verdict back that exact arithmetic made, as of a half in a quotient.
+
+        Moved inputs change them, but an input is what it is; moved roundings do not.
+        """
+        if not any(s.fmt is None and s.unstable.any() for s in self._outputs.values()):
+            return
+        drawn = []
+        for draw in range(SETTLING):
+            rng = self._rng.derive(f"auto/settling/{draw}")
+            copies = doubting(as_float32(self._inputs64), rng, 8.0 * self._unit)
+            values = self._evaluate(copies, shadow=True)
+            if values is None:
+                return
+            drawn.append(values)
+        for name, output in self._outputs.items():
+            output.settle([values[name].reshape(-1) for values in drawn])
 
     def exclude_all(self) -> None:
         """No verdict on anything: the reference could not be evaluated."""

@@ -71,6 +71,36 @@ def noisy(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]
     }
 
 
+class _Doubting(_Noisy):
+    """Moves a quotient, too, that multiplying by the reciprocal would not give."""
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        result = super().__array_ufunc__(ufunc, method, *inputs, out=out, **options)
+        quotient = ufunc is np.true_divide and method == "__call__" and not out and not options
+        if not quotient or getattr(result, "dtype", None) != np.float32:
+            return result
+        above, below = (
+            np.asarray(bare(value), np.float32)
+            for value in operands_in_float32(ufunc, method, inputs)
+        )
+        plain = np.asarray(bare(result))
+        return self._again(self._moved(plain, above * (np.float32(1.0) / below)))
+
+
+def doubting(inputs: Arrays, rng: SeededRng, unit: float) -> dict[str, NDArray[Any]]:
+    """Return float32 arrays as `noisy` does; what stays where it is, no usual way can move.
+
+    A half that a rounded scale makes is moved, and one that exact numbers make is not.
+    """
+    made = type("Doubting", (_Doubting,), {"rng": rng, "unit": unit})
+    return {
+        name: array.view(made) if array.dtype == np.float32 else array
+        for name, array in inputs.items()
+    }
+
+
 class _Flushing(_Noisy):
     """A float32 array; what numpy computes from it in float32 is 0 where it would be subnormal."""
 

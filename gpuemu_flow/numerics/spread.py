@@ -108,6 +108,12 @@ class Spread:
         if self.fmt is None:
             self.unstable |= values != self._raw
 
+    def settle(self, drawn: list[NDArray[Any]]) -> None:
+        """Give integers a verdict that no moved rounding changes: exact numbers made them."""
+        if self.fmt is None and drawn:
+            same = np.logical_and.reduce([values == self._raw for values in drawn])
+            self.unstable &= ~same
+
     def add_noise(self, values: NDArray[Any]) -> None:
         """Add an evaluation under noise that a result must withstand to have a verdict."""
         if self.fmt is None:

@@ -35,9 +35,9 @@ class Bench:
         self.op = op
         self.calls = 0
 
-    def run(self, case: Case) -> Tried:
+    def run(self, case: Case, inputs: Mapping[str, Array] | None = None) -> Tried:
         self.calls += 1
-        inputs = materialise(case)
+        inputs = materialise(case) if inputs is None else inputs
         with np.errstate(all="ignore"):
             wide = [array.astype(np.float64) for array in inputs.values()]
             actual, expected = self.op(*wide), right(*wide)

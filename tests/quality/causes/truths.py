@@ -76,7 +76,53 @@ class Relation:
     words: tuple[str, ...] = ()
 
 
-Truth = Dim | Dims | Value | Layout | Relation
+@dataclass(frozen=True)
+class Element:
+    """It fails at elements for which an input's value is so.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Any of them may be named.
+    kinds : tuple of str
+        ``above``, ``below``, ``magnitude_above``, ``magnitude_below``, ``equal``, ``odd``,
+        ``infinite``; any may be named.
+    value : float
+        The true threshold; one that is stated may be off by a fifth of it.
+    """
+
+    inputs: tuple[str, ...]
+    kinds: tuple[str, ...]
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """It fails at elements whose index is so.
+
+    Attributes
+    ----------
+    where : str
+        ``flat`` (the index among all elements of the output), or ``axis 1``.
+    kind : str
+        ``from``, ``first``, ``residue``, ``range``, ``tail`` (the last, partial tile).
+    numbers : tuple of int
+        The index; modulus and remainder; first and end of a range; size of a tile.
+    """
+
+    where: str
+    kind: str
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dtype:
+    """It fails in this dtype only."""
+
+    name: str
+
+
+Truth = Dim | Dims | Value | Layout | Relation | Element | Place | Dtype
 
 
 @dataclass(frozen=True)
@@ -90,6 +136,8 @@ class Planted:
     """All of these have to be named where a condition is (a bug that needs two things)."""
     module: str = "bugs"
     """The script that it is in."""
+    dtypes: tuple[str, ...] = ("float32",)
+    """The dtypes that the op is run in."""
 
 
 LARGE = ("wide", "offset", "extremes", "negative", "special")

@@ -76,6 +76,21 @@ SCHEMAS: dict[str, tuple[str, str, str]] = {
         '["S", 64]',
     ),
     "bias_relu": (f"{_M}, {_N}", 'x = ["M", "N"], b = ["N"]', '["M", "N"]'),
+    "silu3": (
+        "B = { min = 1, max = 6 }, R = { min = 1, max = 40 }, C = { min = 1, max = 200 }",
+        'x = ["B", "R", "C"]',
+        '["B", "R", "C"]',
+    ),
+    "scale": ("N = { min = 1, max = 5000 }", 'x = ["N"]', '["N"]'),
+    "threshold": (*_ROWS, '["M", "N"]'),
+    "floor_eighth": (*_ROWS, '["M", "N"]'),
+    "leaky": (*_ROWS, '["M", "N"]'),
+    "bmm": (
+        "B = { min = 1, max = 6 }, M = { min = 1, max = 40 }, K = { min = 1, max = 40 }, "
+        "N = { min = 1, max = 40 }",
+        'a = ["B", "M", "K"], b = ["B", "K", "N"]',
+        '["B", "M", "N"]',
+    ),
 }
 SCHEMAS["rope"] = ("S = { min = 1, max = 140 }", *SCHEMAS["rope"][1:])
 
@@ -93,6 +108,7 @@ def write(folder: Path, bugs: Sequence[Planted]) -> None:
         lines.append(
             f'[[ops]]\nname = "{bug}"\nop = "scripts/{planted.module}.py:{bug}"\n'
             f'reference = "scripts/ref.py:{op}"\ninput_names = {names}\n'
+            f"dtypes = {json.dumps(planted.dtypes)}\n"
             f"[ops.schema]\ndims = {{ {dims} }}\ninputs = {{ {inputs} }}\noutput = {output}\n"
         )
     (folder / "gpuemu.toml").write_text("\n".join(lines), encoding="utf-8")

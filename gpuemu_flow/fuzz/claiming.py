@@ -1,0 +1,248 @@
+"""Claims on wrong elements, put to the proof: new cases, and inputs filled with chosen values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.cases.cause import Cause, Counts, RelationName
+from gpuemu_flow.fuzz.relating import Relater, Tried
+from gpuemu_flow.numerics.claim_words import formula_of, sentence_of
+from gpuemu_flow.numerics.claims import Claim, claims, has_moved, is_sharp, reaches
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, dtype_name, to_float64
+from gpuemu_flow.numerics.elements import ELEMENT, Sighting, sighting
+from gpuemu_flow.numerics.rng import SeededRng
+from gpuemu_flow.types import Case
+
+Arrays = Mapping[str, NDArray[Any]]
+Run = Callable[[Case, "Arrays | None"], "Tried | None"]
+
+FAILING, PASSING = 5, 2
+"""Known cases that are run again, of those that were not run yet."""
+
+ENOUGH, MOST_MISSED = 6, 1
+"""New failing cases that a claim has to foretell, and new cases that may contradict it."""
+
+MOST_TRIED = 24
+SWEEPS = 5
+"""Cases whose values are chosen next to a claim's border."""
+
+PATIENCE = 20
+"""New cases among which one that is large enough is looked for."""
+
+MOST_CLAIMS = 3
+WIDE = 1024
+"""Elements that a case needs for values of all sizes to be tried in it."""
+
+MOST_SIGHTINGS = 40
+MOST_ELEMENTS = 1 << 16
+
+
+@dataclass
+class Claimant:
+    """Looks for a claim that explains which elements of an op's output are wrong.
+
+    Attributes
+    ----------
+    relater : Relater
+        Gives the names of axes.
+    run : callable
+        Judges a case, on inputs of its own or on given ones; None when the budget is spent.
+    """
+
+    relater: Relater
+    run: Run
+    _seen: list[Sighting] = field(default_factory=list)
+    _known: list[Tried] = field(default_factory=list)
+    _failed: list[Tried] = field(default_factory=list)
+
+    def observe(self, tried: Tried, *, chosen: bool = False) -> Sighting | None:
+        """Learn of a case; None where its elements tell nothing."""
+        if tried.failed is None or not tried.actual or len(self._seen) >= MOST_SIGHTINGS:
+            return None
+        if any(array.size > MOST_ELEMENTS for array in tried.actual.values()):
+            return None
+        observed = self.relater.observation(tried)
+        if observed is None:
+            return None
+        integers = frozenset(n for n, a in tried.inputs.items() if a.dtype.kind in "iu")
+        seen = sighting(observed, integers, chosen=chosen)
+        if seen is not None:
+            self._seen.append(seen)
+            self._known.append(tried)
+            if tried.failed:
+                self._failed.append(tried)
+        return seen
+
+    def cause(
+        self, failing: Sequence[Case], passing: Sequence[Case], new: Iterator[Case]
+    ) -> Cause | None:
+        """Return a claim that new cases confirm, as a cause.
+
+        Parameters
+        ----------
+        failing, passing : sequence of Case
+            Known ones, not run yet.
+        new : iterator of Case
+        """
+        for case in (*_diverse(failing, FAILING), *_diverse(passing, PASSING)):
+            tried = self.run(case, None)
+            if tried is None:
+                return None
+            self.observe(tried)
+        self._tell_apart()
+        dropped: set[object] = set()
+        for _ in range(MOST_CLAIMS):
+            found = [claim for claim in claims(self._seen) if claim.about not in dropped]
+            if not found:
+                return None
+            cause = self._confirmed(found[0], new)
+            if cause is not None:
+                return cause
+            dropped.add(found[0].about)
+        return None
+
+    def _tell_apart(self) -> None:
+        """Choose values for the inputs that claims are about: the wrong claims will not hold."""
+        rivals = [claim for claim in claims(self._seen) if not claim.feature.of_place]
+        for claim in {each.feature: each for each in reversed(rivals[:MOST_CLAIMS])}.values():
+            self._sweep(claim)
+
+    def _confirmed(self, found: Claim, new: Iterator[Case]) -> Cause | None:
+        claim = self._sharpened(found)
+        if claim is None:
+            return None
+        counts, missed = Counts(), 0
+        for case in self._telling(claim, new):
+            tried = self.run(case, None)
+            if tried is None:
+                break
+            seen = self.observe(tried)
+            told = None if seen is None else claim.agrees(seen)
+            if told is None:
+                continue
+            counts = _counted(counts, failed=bool(tried.failed), told=told)
+            missed += not told
+            learned = self._relearned(claim)
+            if missed > MOST_MISSED or learned is None or has_moved(claim, learned):
+                return None
+            claim = learned
+            if counts.inside_failed >= ENOUGH:
+                break
+        if counts.inside_failed < ENOUGH or not is_sharp(claim):
+            return None
+        kind = "element-place" if claim.feature.of_place else "element-value"
+        subject = "" if claim.feature.kind == "flat" else claim.feature.subject
+        named = RelationName(kind, subject, formula_of(claim))
+        return Cause(True, sentence_of(claim), relation=named, counts=counts)
+
+    def _sharpened(self, claim: Claim) -> Claim | None:
+        """Choose values next to a claim's border until it is known; None where it does not hold."""
+        for _ in range(0 if claim.feature.of_place else SWEEPS):
+            if is_sharp(claim):
+                break
+            tried = self._sweep(claim)
+            if tried is None or tried.failed is None:
+                break
+            learned = self._relearned(claim)
+            if learned is None:
+                return None
+            claim = learned
+        return claim
+
+    def _telling(self, claim: Claim, new: Iterator[Case]) -> Iterator[Case]:
+        """Select new cases: three of four so large that the claim's place is in their output."""
+        least = min((tried.case.numel for tried in self._failed), default=0)
+        for number in range(MOST_TRIED):
+            for case in itertools.islice(new, PATIENCE):
+                shape = self.relater.output_shape(case)
+                fits = case.numel >= least if shape is None else reaches(claim, shape)
+                if number % 4 == 0 or fits:
+                    yield case
+                    break
+
+    def _relearned(self, claim: Claim) -> Claim | None:
+        """Return the claim as all cases together have it; None where they contradict it."""
+        return next((each for each in claims(self._seen) if each.about == claim.about), None)
+
+    def _sweep(self, claim: Claim) -> Tried | None:
+        """Run a known case again, its input filled with values about the claim's border."""
+        name, ends = claim.feature.subject, claim.low or claim.high
+        if len(ends) != 2 or not self._failed:
+            return None
+        tried = max(self._known, key=lambda t: (min(t.inputs[name].size, WIDE), _is_plain(t)))
+        array = tried.inputs[name]
+        limits = FLOAT_LIMITS.get(dtype_name(array.dtype) or "")
+        if limits is None:
+            return None
+        chosen = _between(ends, array.size if claim.feature.level == ELEMENT else 64, limits.max)
+        rng = SeededRng(tried.case.seed).derive(f"sweep_{len(self._seen)}")
+        order = np.asarray(rng.ranges(array.size, 0, chosen.size))
+        values = np.array(array)
+        flat = chosen[order].reshape(array.shape)
+        if claim.feature.kind == "magnitude":
+            signs = np.where(np.signbit(to_float64(values)), -1.0, 1.0)
+            flat = flat * signs
+        if claim.feature.level != ELEMENT:
+            flat = _rows(to_float64(values), flat, claim.feature.kind)
+        values[...] = flat.astype(values.dtype)
+        again = self.run(tried.case, {**tried.inputs, name: values})
+        if again is not None:
+            self.observe(again, chosen=True)
+        return again
+
+
+def _is_plain(tried: Tried) -> bool:
+    return Relater.is_plain(tried.case)
+
+
+def _counted(counts: Counts, *, failed: bool, told: bool) -> Counts:
+    if not failed:
+        return replace(counts, outside=counts.outside + 1)
+    foretold = counts.inside_failed + told
+    return replace(counts, inside_failed=foretold, inside=counts.inside + 1)
+
+
+def _between(ends: tuple[float, ...], count: int, largest: float) -> NDArray[np.float64]:
+    """Return values from one end of a border to the other, close together near 0."""
+    low, high = np.clip(sorted(ends), -largest, largest)
+    count = min(max(count, 2), 4096)
+    if low * high > 0 and max(low / high, high / low) > 2.0:
+        spaced = np.geomspace(abs(low), abs(high), count)
+        return spaced if low > 0 else -spaced
+    evenly: NDArray[np.float64] = np.linspace(low, high, count)
+    return evenly
+
+
+def _rows(
+    values: NDArray[np.float64], chosen: NDArray[np.float64], kind: str
+) -> NDArray[np.float64]:
+    """Return rows whose largest (or least) element is the first of the chosen ones."""
+    target = chosen[..., :1]
+    if kind == "top":
+        limited = np.minimum(values, target)
+    elif kind == "low":
+        limited = np.maximum(values, target)
+    else:
+        limited = np.clip(values, -np.abs(target), np.abs(target))
+    limited[..., :1] = target
+    return limited
+
+
+def _diverse(cases: Sequence[Case], most: int) -> list[Case]:
+    """Select cases of different strategies first, small ones of each, but not the smallest."""
+    by_strategy: dict[tuple[str, ...], list[Case]] = {}
+    for case in cases:
+        if 0 < case.numel <= MOST_ELEMENTS:
+            by_strategy.setdefault(tuple(s.strategy for s in case.inputs), []).append(case)
+    for members in by_strategy.values():
+        members.sort(key=lambda case: (case.numel < 256, case.numel))
+    chosen: list[Case] = []
+    while len(chosen) < most and any(by_strategy.values()):
+        chosen += [members.pop(0) for members in by_strategy.values() if members]
+    return chosen[:most]

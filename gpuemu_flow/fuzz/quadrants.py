@@ -1,0 +1,63 @@
+"""New cases that wait to be run, by which parts of a condition hold in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuemu_flow.cases.facts import CaseFacts
+from gpuemu_flow.cases.predicates import Predicate
+from gpuemu_flow.types import Case
+
+Quadrant = tuple[bool, ...]
+
+
+class Waiting:
+    """Cases by quadrant: of two conditions both hold, the first, the second, or neither.
+
+    Parameters
+    ----------
+    predicates : sequence of Predicate
+        The condition's parts.
+    """
+
+    def __init__(self, predicates: Sequence[Predicate]) -> None:
+        self._predicates = tuple(predicates)
+        self._cases: dict[Quadrant, list[tuple[Case, CaseFacts]]] = {}
+        self._tried: dict[Quadrant, int] = {}
+
+    def _of(self, facts: CaseFacts) -> Quadrant:
+        return tuple(predicate.holds(facts) for predicate in self._predicates)
+
+    def add(self, case: Case, facts: CaseFacts) -> None:
+        """Let a case wait."""
+        self._cases.setdefault(self._of(facts), []).append((case, facts))
+
+    def take(self, inside: bool, *, any_of: bool = False) -> tuple[Case, CaseFacts] | None:
+        """Return a case inside of the condition, or of the quadrant outside that was tried least.
+
+        None where none waits there; with `any_of` any other quadrant outside will do.
+        """
+        if inside:
+            wanted: list[Quadrant] = [tuple(True for _ in self._predicates)]
+        else:
+            wanted = sorted(self._outer(), key=lambda each: (self._tried.get(each, 0), each))
+            wanted = wanted if any_of else wanted[:1]
+        for quadrant in wanted:
+            if self._cases.get(quadrant):
+                return self._cases[quadrant].pop(0)
+        return None
+
+    def count(self, facts: CaseFacts) -> None:
+        """Learn that a case of a quadrant was judged."""
+        quadrant = self._of(facts)
+        self._tried[quadrant] = self._tried.get(quadrant, 0) + 1
+
+    def each_tried(self, least: int) -> bool:
+        """Tell whether each of two conditions was tried so often where the other does not hold."""
+        alone = [quadrant for quadrant in self._outer() if any(quadrant)]
+        return all(self._tried.get(quadrant, 0) >= least for quadrant in alone)
+
+    def _outer(self) -> list[Quadrant]:
+        if len(self._predicates) == 1:
+            return [(False,)]
+        return [(True, False), (False, True), (False, False)]

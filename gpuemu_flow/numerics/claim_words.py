@@ -1,0 +1,100 @@
+"""Claims on wrong elements, said for people: ``only elements with x ≥ 100 are wrong``."""
+
+from __future__ import annotations
+
+import math
+
+from gpuemu_flow.numerics.claims import Claim, is_close
+from gpuemu_flow.numerics.elements import ROW
+
+
+def sentence_of(claim: Claim) -> str:
+    """Say a claim as a whole sentence."""
+    if claim.feature.of_place:
+        return f"only {formula_of(claim)} are wrong"
+    if claim.feature.level == ROW:
+        return f"only rows of {claim.feature.subject} whose {formula_of(claim)} go wrong"
+    return f"only elements with {formula_of(claim)} are wrong"
+
+
+def formula_of(claim: Claim) -> str:
+    """Say what is so of the wrong elements: ``x ≥ 100``, ``elements from flat index 512 on``."""
+    if claim.feature.of_place:
+        where = _place(claim)
+        return where if claim.also is None else f"{where} and {_place(claim.also, plain=True)}"
+    name = claim.feature.subject
+    subject = {
+        "value": name,
+        "magnitude": f"|{name}|",
+        "top": "largest element is",
+        "low": "least element is",
+        "magnitude-row": "largest magnitude is",
+    }[claim.feature.kind + ("-row" if _is_row_magnitude(claim) else "")]
+    if claim.kind == "equal":
+        return f"{subject} = {claim.low[0] + 0.0:.6g}"
+    if claim.kind in ("odd", "even"):
+        return f"{subject} {claim.kind}"
+    return _stretch(subject, claim)
+
+
+def _is_row_magnitude(claim: Claim) -> bool:
+    return claim.feature.level == ROW and claim.feature.kind == "magnitude"
+
+
+def _stretch(subject: str, claim: Claim) -> str:
+    if claim.low and claim.high:
+        low, high = _border(claim.low), _border(claim.high)
+        return f"{subject} between {low} and {high}"
+    right, wrong = claim.low or claim.high
+    if math.isinf(wrong):
+        return f"{subject} = {'Inf' if wrong > 0 else '-Inf'}"
+    if claim.kind == "above":
+        return f"{subject} ≥ {_border(claim.low)}"
+    zero = right >= 0.0 > wrong and is_close(right, wrong)
+    return f"{subject} < 0" if zero else f"{subject} ≤ {_border(claim.high)}"
+
+
+def _border(ends: tuple[float, ...]) -> str:
+    """Return the shortest number between the last right and the first wrong value."""
+    right, wrong = ends
+    if not is_close(right, wrong):
+        return f"a number between {min(ends):.4g} and {max(ends):.4g}"
+    if right * wrong < 0:
+        return "0"
+    middle = (right + wrong) / 2
+    low, high = min(ends), max(ends)
+    for digits in range(1, 17):
+        for tried in (middle, wrong, right):
+            short = float(f"{tried:.{digits}g}")
+            if low < short < high or short == wrong:
+                return f"{short:.{digits}g}" if abs(short) >= 1e6 else f"{short:g}"
+    return f"{wrong:.6g}"
+
+
+def _place(claim: Claim, *, plain: bool = False) -> str:
+    axis = claim.feature.subject
+    flat = claim.feature.kind == "flat"
+    along = "" if flat else f" along axis {axis}"
+    index = "flat index" if flat else "index"
+    head = "" if plain else "elements "
+    if claim.kind == "residue":
+        rest, modulus = claim.low
+        return f"{head}whose {index}{along} is {rest:g} modulo {modulus:g}"
+    if claim.kind == "tail":
+        tile = f"the last, partial tile of {claim.low[0]:g}"
+        return f"{head}in {tile} {'in memory order' if flat else along.strip()}"
+    if claim.low and claim.high:
+        last = _round(claim.high[1] + 1, claim.high[0]) - 1
+        return f"{head}from {index} {_round(claim.low[0] + 1, claim.low[1])} to {last}{along}"
+    if claim.low:
+        return f"{head}from {index} {_round(claim.low[0] + 1, claim.low[1])} on{along}"
+    return f"{head}up to {index} {_round(claim.high[1] + 1, claim.high[0]) - 1}{along}"
+
+
+def _round(least: float, most: float) -> int:
+    """Return the roundest integer from `least` to `most`: the widest tile's multiple."""
+    for tile in (1 << power for power in range(20, 0, -1)):
+        found = int(most) // tile * tile
+        if found >= max(least, 1.0):
+            return found
+    return int(most)

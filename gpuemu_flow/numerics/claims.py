@@ -1,0 +1,370 @@
+"""Claims on which elements of an output are wrong: by an input's value first, then by place.
+
+A claim is learned from all cases seen so far, and predicts the next: no element outside of it is
+wrong, and of those inside (of a threshold those next to it) many are. Values between the last right
+and the first wrong element are *free*: of these nothing is known yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuemu_flow.numerics.elements import ELEMENT, ROW, Feature, Sighting
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.ulp import Float64Array
+
+STRAY = 0.005
+"""Share of the wrong elements that may lie outside: rounding can be larger than the error."""
+
+DENSE = 0.3
+"""Share of the elements inside that have to be wrong; the rest hides behind other operands."""
+
+DENSE_ROWS = 0.8
+"""The same of rows: one with a wrong element is wrong, so that little hides."""
+
+NEXT_TO = 48
+"""Elements of a case next to a threshold that are looked at."""
+
+FEWEST_OUTSIDE, FEWEST_INSIDE = 24, 3
+SHARE_OUTSIDE = 0.02
+PLACE_COSTS = 0.1
+"""A place has to hold so much more of wrong elements than a value does, to be claimed before it."""
+
+SECOND_END_COSTS = 0.08
+"""What lies beyond a second end has to be so much of what is inside, for the end to be named."""
+
+TILES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+WIDE_COSTS = 0.1
+VAGUE_COSTS, VAGUE_PLACE_COSTS = 0.05, 0.3
+"""What a claim costs whose ends are not known yet; of places more cases hardly tell more."""
+
+CLOSE = 1.2
+"""Ratio of a border's two ends up to which one number between them is named."""
+
+NEAR_ZERO = 0.05
+LARGEST = 3e38
+
+INDEX_SLACK = 0.02
+"""Share of an index that may be unknown of it; the roundest number of these is named."""
+
+STRETCHES = ("above", "below", "between")
+MODULI = (128, 64, 32, 16, 8, 4, 3, 2)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The wrong units are those whose feature is so.
+
+    Attributes
+    ----------
+    feature : Feature
+    kind : str
+        ``above``, ``below``, ``between``, ``equal``, ``odd``, ``even``, ``residue`` or ``tail``.
+    low, high : tuple of float
+        The last right and the first wrong value at the lower, and at the upper end, if any: what
+        lies between is free. Of ``equal`` the value, of ``residue`` remainder and modulus, of
+        ``tail`` the tile.
+    also : Claim or None
+        It has to hold, too: of another axis.
+    """
+
+    feature: Feature
+    kind: str
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    also: Claim | None = None
+
+    @property
+    def about(self) -> tuple[object, ...]:
+        """Tell which claims are the same one, learned from more cases or fewer."""
+        exact = self.low if self.kind in ("equal", "residue", "tail") else ()
+        return self.feature, self.kind, exact, self.also.about if self.also else None
+
+    def inside(self, seen: Sighting) -> tuple[BoolArray, BoolArray]:
+        """Mark the units inside, and those of which nothing is known."""
+        values = seen.values[self.feature]
+        with np.errstate(invalid="ignore"):
+            inside, free = _inside(self, values, seen.sizes.get(self.feature, 0))
+        if self.also is not None:
+            other, unknown = self.also.inside(seen)
+            inside, free = inside & other, (free & (other | unknown)) | (unknown & (inside | free))
+        return inside, free
+
+    def agrees(self, seen: Sighting) -> bool | None:
+        """Tell whether a case is as it predicts; None where it says nothing of it."""
+        if self.feature not in seen.values or self.feature.level not in seen.wrong:
+            return None
+        level = self.feature.level
+        wrong, telling = seen.wrong[level], seen.right[level] & ~seen.dull[level]
+        inside, free = self.inside(seen)
+        number = int(np.count_nonzero(wrong))
+        if np.count_nonzero(wrong & ~inside & ~free) > STRAY * number:
+            return False
+        near = inside & (wrong | telling)
+        if self.kind in ("above", "below") and self.also is None:
+            near = _nearest(self, seen.values[self.feature], near)
+        count, bad = int(np.count_nonzero(near)), int(np.count_nonzero(wrong & near))
+        if seen.passed:
+            return False if count >= FEWEST_INSIDE else None
+        # A failing case of which few elements show it may hide the others, by their size.
+        return True if bad and bad >= _dense(self) * count else None
+
+
+def _dense(claim: Claim) -> float:
+    return DENSE_ROWS if claim.feature.level == ROW else DENSE
+
+
+def _inside(claim: Claim, values: Float64Array, size: int) -> tuple[BoolArray, BoolArray]:
+    none = np.zeros(values.shape, bool)
+    if claim.kind == "equal":
+        return values == claim.low[0], none
+    if claim.kind in ("odd", "even"):
+        return (values % 2 == 1) == (claim.kind == "odd"), none
+    if claim.kind == "residue":
+        return values % claim.low[1] == claim.low[0], none
+    if claim.kind == "tail":
+        return values >= size // claim.low[0] * claim.low[0], none
+    # What is not finite goes ways of its own, unless the claim is about it.
+    known = ~np.isnan(values) if _of_infinite(claim) else np.isfinite(values)
+    inside, free = known.copy(), ~known
+    if claim.low:
+        inside &= values >= claim.low[1]
+        free |= known & (values > claim.low[0]) & (values < claim.low[1])
+    if claim.high:
+        inside &= values <= claim.high[1]
+        free |= known & (values < claim.high[0]) & (values > claim.high[1])
+    return inside, free & ~inside
+
+
+def _of_infinite(claim: Claim) -> bool:
+    return any(bool(np.isinf(ends[1])) for ends in (claim.low, claim.high) if ends)
+
+
+def _nearest(claim: Claim, values: Float64Array, near: BoolArray) -> BoolArray:
+    where = np.flatnonzero(near)
+    if where.size <= NEXT_TO:
+        return near
+    order = np.argsort(values[where] * (1.0 if claim.low else -1.0), kind="stable")
+    chosen = np.zeros_like(near)
+    chosen[where[order[:NEXT_TO]]] = True
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """One feature of all units seen: those that are wrong, and those that are right."""
+
+    wrong: Float64Array
+    right: Float64Array
+
+
+def claims(seen: Sequence[Sighting]) -> list[Claim]:
+    """List the claims that agree with the cases seen, likeliest first.
+
+    Parameters
+    ----------
+    seen : sequence of Sighting
+        At least one of them is of a failing case.
+    """
+    failing = [each for each in seen if not each.passed]
+    if not failing:
+        return []
+    common = set(failing[0].values).intersection(*(each.values for each in seen))
+    features = sorted(common, key=_likely)
+    found: list[Claim] = []
+    for feature in features:
+        pool = _Pool(
+            np.concatenate([s.values[feature][s.wrong[feature.level]] for s in seen]),
+            np.concatenate([s.values[feature][s.right[feature.level]] for s in seen]),
+        )
+        learned = _of_place if feature.of_place else _of_value
+        found += learned(feature, pool, seen)
+    found += _both([feature for feature in features if feature.kind == "axis"], seen)
+    weighed = [(density(claim, seen), claim) for claim in found if _holds(claim, seen)]
+    weighed.sort(key=lambda each: _cost(each[1]) - each[0])
+    return [claim for dense, claim in weighed if dense >= _dense(claim)]
+
+
+def _cost(claim: Claim) -> float:
+    place = claim.feature.of_place
+    vague = 0.0 if is_sharp(claim) else VAGUE_PLACE_COSTS if place else VAGUE_COSTS
+    # A magnitude says less than the side that it is on: it holds wherever that does.
+    wide = WIDE_COSTS * (claim.feature.kind == "magnitude")
+    return PLACE_COSTS * place + SECOND_END_COSTS * (claim.kind == "between") + vague + wide
+
+
+def is_sharp(claim: Claim) -> bool:
+    """Tell whether each border is known well enough for one number to stand for it."""
+    if claim.kind not in STRETCHES:
+        return True
+    sharp = is_adjacent if claim.feature.of_place else is_close
+    return all(sharp(*ends) for ends in (claim.low, claim.high) if ends)
+
+
+def has_moved(before: Claim, after: Claim) -> bool:
+    """Tell whether a border that was known turned out to be elsewhere: there is none, then."""
+    if before.kind not in STRETCHES or not is_sharp(before):
+        return False
+    pairs = [(old, new) for old, new in ((before.low, after.low), (before.high, after.high)) if old]
+    for old, new in pairs:
+        if before.feature.of_place:
+            moved = not is_adjacent(old[1], new[1])
+        else:
+            moved = not is_close(old[1], new[1]) and not is_close(old[0], new[1])
+        if moved:
+            return True
+    return False
+
+
+def reaches(claim: Claim, shape: tuple[int, ...]) -> bool:
+    """Tell whether an output of a shape has elements at a claim's place."""
+    feature = claim.feature
+    if not feature.of_place:
+        return True
+    if feature.kind == "axis":
+        axis = int(feature.subject)
+        size = shape[axis] if axis < len(shape) else 0
+    else:
+        size = math.prod(shape)
+    least = claim.low[1] if claim.low and claim.kind in STRETCHES else 0.0
+    return size > least and (claim.also is None or reaches(claim.also, shape))
+
+
+def is_adjacent(right: float, wrong: float) -> bool:
+    """Tell whether two indices are next to each other, or nearly so."""
+    return abs(right - wrong) <= max(1.0, INDEX_SLACK * wrong)
+
+
+def is_close(right: float, wrong: float) -> bool:
+    """Tell whether the last right and the first wrong value are nearly the same."""
+    if math.isinf(right) or math.isinf(wrong):
+        return abs(right if math.isinf(wrong) else wrong) > LARGEST
+    if right * wrong <= 0.0:
+        return max(abs(right), abs(wrong)) <= NEAR_ZERO
+    ratio = abs(right / wrong)
+    return max(ratio, 1.0 / ratio) <= CLOSE
+
+
+def density(claim: Claim, seen: Sequence[Sighting]) -> float:
+    """Return the share of the units inside that are wrong, of the cases that fail as drawn."""
+    wrong = count = 0
+    for each in seen:
+        if not each.passed and not each.chosen:
+            inside, _ = claim.inside(each)
+            bad = int(np.count_nonzero(each.wrong[claim.feature.level] & inside))
+            wrong += bad
+            telling = each.right[claim.feature.level] & ~each.dull[claim.feature.level]
+            count += bad + int(np.count_nonzero(telling & inside))
+    return wrong / count if count else 0.0
+
+
+_KINDS = ("value", "top", "low", "magnitude", "flat", "axis")
+
+
+def _likely(feature: Feature) -> tuple[bool, int, str]:
+    return feature.level == ROW, _KINDS.index(feature.kind), feature.subject
+
+
+def _holds(claim: Claim, seen: Sequence[Sighting]) -> bool:
+    """Tell whether a claim agrees with the cases it was learned from, and says something."""
+    told = [claim.agrees(each) for each in seen]
+    if any(
+        fits is False and each.chosen and each.passed for fits, each in zip(told, seen, strict=True)
+    ):
+        return False  # what was chosen to fail does not
+    showing = sum(_shows(claim, each) for each in seen)
+    if 2 * told.count(True) < showing or told.count(False) > max(1, len(told) // 8):
+        return False
+    outside = number = 0
+    for each in seen:
+        if each.passed:
+            continue
+        inside, free = claim.inside(each)
+        level = claim.feature.level
+        right = each.right[level] & ~each.dull[level]
+        outside += int(np.count_nonzero(right & ~inside & ~free))
+        number += right.size
+    fewest = FEWEST_OUTSIDE // 3 if claim.feature.level == ROW else FEWEST_OUTSIDE
+    return outside >= max(fewest, SHARE_OUTSIDE * number)
+
+
+def _shows(claim: Claim, seen: Sighting) -> bool:
+    """Tell whether a case has wrong units of which the claim says something."""
+    _, free = claim.inside(seen)
+    return bool((seen.wrong[claim.feature.level] & ~free).any())
+
+
+def _of_value(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterator[Claim]:
+    wrong, right = pool.wrong[~np.isnan(pool.wrong)], pool.right[~np.isnan(pool.right)]
+    if wrong.size < 1 or right.size < 1 or np.count_nonzero(np.isnan(pool.wrong)):
+        return
+    low, high = float(wrong.min()), float(wrong.max())
+    if feature.level == ELEMENT and feature.kind == "value":
+        if low == high:
+            yield Claim(feature, "equal", (low,))
+        if feature.subject in seen[0].integers and low != high:
+            for kind, rest in (("odd", 1), ("even", 0)):
+                if np.count_nonzero(wrong % 2 != rest) <= STRAY * wrong.size:
+                    yield Claim(feature, kind)
+    yield from _stretches(feature, right, low, high)
+    few = int(STRAY * wrong.size / 2)
+    if few:
+        ordered = np.sort(wrong)
+        nearly_low, nearly_high = float(ordered[few]), float(ordered[-1 - few])
+        if nearly_low == nearly_high and low != high and feature.kind == "value":
+            yield Claim(feature, "equal", (nearly_low,))
+        yield from _stretches(feature, right, nearly_low, nearly_high)
+
+
+def _stretches(feature: Feature, right: Float64Array, low: float, high: float) -> Iterator[Claim]:
+    finite = right if np.isinf([low, high]).any() else right[np.isfinite(right)]
+    below, beyond = finite[finite < low], finite[finite > high]
+    lower = (float(below.max()), low) if below.size else ()
+    upper = (float(beyond.min()), high) if beyond.size else ()
+    if lower:
+        yield Claim(feature, "above", low=lower)
+    if upper:
+        yield Claim(feature, "below", high=upper)
+    if lower and upper and low != high:
+        yield Claim(feature, "between", lower, upper)
+
+
+def _of_place(feature: Feature, pool: _Pool, seen: Sequence[Sighting]) -> Iterator[Claim]:
+    wrong, right = pool.wrong, pool.right
+    if not wrong.size or not right.size:
+        return
+    low, high = float(wrong.min()), float(wrong.max())
+    for modulus in MODULI:
+        rest = float(np.median(wrong % modulus))
+        if np.count_nonzero(wrong % modulus != rest) <= STRAY * wrong.size:
+            yield Claim(feature, "residue", (rest, float(modulus)))
+            break
+    if low != high:
+        yield from _stretches(feature, right, low, high)
+    for tile in TILES:
+        claim = Claim(feature, "tail", (float(tile),))
+        if all(claim.agrees(each) is not False for each in seen):
+            yield claim
+            break
+
+
+def _both(axes: Sequence[Feature], seen: Sequence[Sighting]) -> Iterator[Claim]:
+    """Yield corners: from an index on along one axis, and from another on along a second."""
+    for place, first in enumerate(axes):
+        for second in axes[place + 1 :]:
+            ends = [_corner(each, seen) for each in (first, second)]
+            if all(low > 0 for low in ends):
+                one, two = (
+                    Claim(feature, "above", low=(low - 1.0, low))
+                    for feature, low in zip((first, second), ends, strict=True)
+                )
+                yield Claim(first, "above", one.low, also=two)
+
+
+def _corner(feature: Feature, seen: Sequence[Sighting]) -> float:
+    wrong = np.concatenate([s.values[feature][s.wrong[ELEMENT]] for s in seen])
+    return float(wrong.min()) if wrong.size else 0.0

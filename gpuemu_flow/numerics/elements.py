@@ -1,0 +1,210 @@
+"""Elements of an output as units that went wrong or right, with what may tell them apart.
+
+A unit is an element of the output, or a row of an input that the output has a row (or an element)
+for. What may tell units apart are values of the inputs at the same place, statistics of the row,
+and the unit's place: never the outputs, which are what the bug did and not what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.dtypes import FLOAT_LIMITS, numpy_dtype, to_float64
+from gpuemu_flow.numerics.judge import BoolArray
+from gpuemu_flow.numerics.relations import WRONG, Observation, is_near
+from gpuemu_flow.numerics.ulp import Float64Array
+
+ELEMENT, ROW = "element", "row"
+CLEARLY = 5.0
+"""Times the error up to which an element is right, above which it is wrong; between, neither."""
+
+ROW_ROUNDING = 0.5
+DOUBTFUL = 1e-2
+"""Relative error above which an element is not right, however small it is."""
+
+
+class Feature(NamedTuple):
+    """Something that each unit of a case has a number of.
+
+    Attributes
+    ----------
+    level : str
+        `ELEMENT` or `ROW`.
+    kind : str
+        ``value``, ``magnitude``, ``top``, ``low`` (of an input, or of its row), ``flat`` or
+        ``axis`` (the unit's place).
+    subject : str
+        The input, or the number of the axis; empty for the flat index.
+    """
+
+    level: str
+    kind: str
+    subject: str
+
+    @property
+    def of_place(self) -> bool:
+        """Tell whether it is the unit's place."""
+        return self.kind in ("flat", "axis")
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """The units of one case.
+
+    Attributes
+    ----------
+    passed : bool
+    wrong, right, dull : mapping of str to ndarray of bool
+        By level; what is neither wrong nor right is in doubt. Dull is what is right and would
+        hardly show an error: zeros, as of a clamp, NaN and Inf.
+    values : mapping of Feature to ndarray
+    sizes : mapping of Feature to int
+        The number of indices, of places.
+    integers : frozenset of str
+        Inputs of an integer dtype.
+    chosen : bool
+        The values of an input were chosen, next to a border: how many lie where tells nothing.
+    """
+
+    passed: bool
+    wrong: Mapping[str, BoolArray]
+    right: Mapping[str, BoolArray]
+    dull: Mapping[str, BoolArray]
+    values: Mapping[Feature, Float64Array]
+    sizes: Mapping[Feature, int]
+    integers: frozenset[str] = frozenset()
+    chosen: bool = False
+
+
+def sighting(
+    seen: Observation, integers: frozenset[str] = frozenset(), *, chosen: bool = False
+) -> Sighting | None:
+    """Look at a case's elements; None where the output is not one tensor, or empty."""
+    if len(seen.actual) != 1:
+        return None
+    ((name, actual),) = seen.actual.items()
+    if not actual.size or not actual.ndim:
+        return None
+    wrong, right = _marks(seen, name)
+    if not chosen:
+        wrong &= _beyond_rounding(seen, name)
+    if seen.passed:
+        wrong, right = np.zeros_like(wrong), np.ones_like(right)
+    expected = seen.expected[name]
+    dull = right & ((expected == 0.0) | ~np.isfinite(expected))
+    values: dict[Feature, Float64Array] = {}
+    sizes: dict[Feature, int] = {}
+    for feature, size, index in _places(actual.shape):
+        values[feature], sizes[feature] = index, size
+    rows: tuple[BoolArray, ...] = ()
+    for given, array in seen.inputs.items():
+        aligned = _aligned(seen, given, name)
+        if aligned is not None:
+            values[Feature(ELEMENT, "value", given)] = aligned.reshape(-1)
+            values[Feature(ELEMENT, "magnitude", given)] = np.abs(aligned).reshape(-1)
+        leading = array.shape[:-1]
+        if array.ndim < 2 or not array.shape[-1] or actual.shape[: len(leading)] != leading:
+            continue
+        count = int(np.prod(leading))
+        if rows and rows[0].size != count:
+            continue
+        rows = (
+            np.logical_or.reduce(wrong.reshape(count, -1), axis=1),
+            np.logical_and.reduce(right.reshape(count, -1), axis=1),
+            np.logical_and.reduce(dull.reshape(count, -1), axis=1),
+        )
+        flat = array.reshape(count, -1)
+        with np.errstate(all="ignore"):
+            values[Feature(ROW, "top", given)] = flat.max(axis=1)
+            values[Feature(ROW, "low", given)] = flat.min(axis=1)
+            values[Feature(ROW, "magnitude", given)] = np.abs(flat).max(axis=1)
+    marks: dict[str, tuple[BoolArray, ...]] = {
+        ELEMENT: (wrong.reshape(-1), right.reshape(-1), dull.reshape(-1))
+    }
+    if rows:
+        marks[ROW] = rows
+    wrong_at, right_at, dull_at = (
+        {level: each[kind] for level, each in marks.items()} for kind in range(3)
+    )
+    return Sighting(
+        seen.passed,
+        wrong_at,
+        right_at,
+        dull_at,
+        values,
+        sizes,
+        integers,
+        chosen,
+    )
+
+
+def _marks(seen: Observation, name: str) -> tuple[BoolArray, BoolArray]:
+    """Mark the elements that are clearly wrong, and those that are right."""
+    dtype = seen.dtypes[name]
+    actual, expected = seen.actual[name], seen.expected[name]
+    if dtype in FLOAT_LIMITS and dtype != "float64":
+        with np.errstate(all="ignore"):
+            # What is beyond the dtype's range is Inf in any right output.
+            expected = to_float64(expected.astype(numpy_dtype(dtype)))
+    relative = WRONG.get(dtype, 0.0)
+    with np.errstate(all="ignore"):
+        right = is_near(actual, expected, relative)
+        wrong = ~is_near(actual, expected, CLEARLY * relative)
+        if dtype in FLOAT_LIMITS:
+            # Of numbers that are not normal rounding takes any share.
+            tiny = np.abs(actual - expected) <= FLOAT_LIMITS[dtype].smallest_normal
+            right, wrong = right | tiny, wrong & ~tiny
+            # What is small beside the others may be wrong by all of itself: that is in doubt.
+            right &= tiny | ~(np.abs(actual - expected) > DOUBTFUL * np.abs(expected))
+    mixed = np.isfinite(actual) != np.isfinite(expected)
+    return wrong | mixed, right & ~mixed
+
+
+def _beyond_rounding(seen: Observation, name: str) -> BoolArray:
+    """Tell which errors are no rounding of the largest element of a row, as sums have them."""
+    actual, expected = seen.actual[name], seen.expected[name]
+    sizes = np.where(np.isfinite(expected), np.abs(expected), 0.0)
+    largest = sizes.max(axis=-1, keepdims=True)
+    relative = ROW_ROUNDING * WRONG.get(seen.dtypes[name], 0.0)
+    with np.errstate(all="ignore"):
+        beyond: BoolArray = ~(np.abs(actual - expected) <= relative * largest)
+    beyond |= np.isfinite(actual) != np.isfinite(expected)
+    return beyond
+
+
+def _places(shape: tuple[int, ...]) -> Iterator[tuple[Feature, int, Float64Array]]:
+    total = int(np.prod(shape))
+    if len(shape) > 1:
+        for axis, size in enumerate(shape):
+            sizes = [1] * len(shape)
+            sizes[axis] = -1
+            index = np.broadcast_to(np.arange(size, dtype=np.float64).reshape(sizes), shape)
+            yield Feature(ELEMENT, "axis", str(axis)), size, index.reshape(-1)
+    yield Feature(ELEMENT, "flat", ""), total, np.arange(total, dtype=np.float64)
+
+
+def _aligned(seen: Observation, given: str, name: str) -> NDArray[np.float64] | None:
+    """Return an input's value for each element of the output; None where there is no such one.
+
+    They are of one shape, or each dim of the input is a dim of the output.
+    """
+    array, shape = seen.inputs[given], seen.actual[name].shape
+    if array.shape == shape and seen.axes.get(given) == seen.axes.get(name):
+        return array
+    own, others = seen.axes.get(given, ()), seen.axes.get(name, ())
+    if not own or len(own) != array.ndim or len(others) != len(shape):
+        return None
+    if any(not isinstance(dim, str) or others.count(dim) != 1 for dim in own):
+        return None
+    places = [others.index(dim) for dim in own]
+    if sorted(places) != places:
+        return None
+    sizes = [1] * len(shape)
+    for axis, size in zip(places, array.shape, strict=True):
+        sizes[axis] = size
+    return np.broadcast_to(array.reshape(sizes), shape)

@@ -1,0 +1,129 @@
+"""Claims name the value or the place of wrong elements, and nothing that the cases contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gpuemu_flow.numerics.claim_words import sentence_of
+from gpuemu_flow.numerics.claims import claims, has_moved, is_sharp, reaches
+from gpuemu_flow.numerics.elements import Sighting, sighting
+from gpuemu_flow.numerics.relations import Observation
+
+Array = NDArray[Any]
+SHAPES = ((7, 200), (40, 33), (64, 129), (9, 77), (130, 65), (31, 300))
+
+
+def seen(op: Callable[[Array], Array], right: Callable[[Array], Array]) -> list[Sighting]:
+    """Look at an op on a few shapes, with values to ±20."""
+    found = []
+    for number, shape in enumerate(SHAPES):
+        x = np.random.default_rng(number).uniform(-20, 20, shape)
+        actual, expected = op(x.copy()), right(x)
+        observation = Observation(
+            dict(zip("MN", shape, strict=True)),
+            {"x": ("M", "N"), "out": ("M", "N")[: expected.ndim]},
+            {"out": "float32"},
+            {"x": x},
+            {"out": actual},
+            {"out": expected},
+            bool(np.allclose(actual, expected)),
+        )
+        each = sighting(observation)
+        assert each is not None
+        found.append(each)
+    return found
+
+
+def tripled(x: Array) -> Array:
+    return np.asarray(3.0 * x)
+
+
+def changed(index: Any) -> Callable[[Array], Array]:
+    def op(x: Array) -> Array:
+        y = tripled(x)
+        y[index] += 1.0
+        return y
+
+    return op
+
+
+def changed_flat(index: slice) -> Callable[[Array], Array]:
+    def op(x: Array) -> Array:
+        y = tripled(x)
+        y.reshape(-1)[index] += 1.0
+        return y
+
+    return op
+
+
+def tail_of_256(x: Array) -> Array:
+    y = tripled(x)
+    y.reshape(-1)[y.size // 256 * 256 :] = 0.5
+    return y
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        (lambda x: 3.0 * np.minimum(x, 12.0), "only elements with x ≥ 12"),
+        (lambda x: 3.0 * np.clip(x, -12.0, 12.0), "only elements with |x| ≥ 12"),
+        (lambda x: np.where(x < 0, 0.5, 3.0) * x, "only elements with x < 0 are wrong"),
+        (changed_flat(slice(512, None)), "only elements from flat index 512 on are wrong"),
+        (changed_flat(slice(1, None, 2)), "only elements whose flat index is 1 modulo 2 are wrong"),
+        (changed_flat(slice(3, None, 4)), "only elements whose flat index is 3 modulo 4 are wrong"),
+        (tail_of_256, "only elements in the last, partial tile of 256 in memory order are wrong"),
+        (changed(np.s_[:, 64:128]), "only elements from index 64 to 127 along axis 1 are wrong"),
+        (changed(np.s_[32:]), "only elements from index 32 on along axis 0 are wrong"),
+        (
+            changed(np.s_[32:, 64:]),
+            "only elements from index 32 on along axis 0 and from index 64 on along axis 1 are",
+        ),
+    ],
+)
+def test_the_likeliest_claim_is_the_true_one(op: Callable[[Array], Array], said: str) -> None:
+    found = claims(seen(op, tripled))
+    assert sentence_of(found[0]).startswith(said)
+    assert is_sharp(found[0])
+
+
+def test_rows_are_told_by_their_largest_element() -> None:
+    def op(x: Array) -> Array:
+        return np.asarray(np.minimum(x.max(-1), 19.0))
+
+    found = claims(seen(op, lambda x: np.asarray(x.max(-1))))
+    assert sentence_of(found[0]).startswith("only rows of x whose largest element is ≥ 19")
+
+
+def test_nothing_is_claimed_where_all_is_wrong_or_wrong_at_random() -> None:
+    assert claims(seen(lambda x: 3.0 * x + 1.0, tripled)) == []
+
+    def scattered(x: Array) -> Array:
+        return np.asarray(3.0 * x + (np.random.default_rng(x.size).random(x.shape) < 0.3))
+
+    assert claims(seen(scattered, tripled)) == []
+
+
+def test_what_an_op_gives_is_never_claimed_to_be_the_cause() -> None:
+    # Only outputs of 30 and more are wrong, and so they are for inputs of 10 and more.
+    found = claims(seen(lambda x: np.minimum(3.0 * x, 30.0), tripled))
+    assert [claim.feature.subject for claim in found[:1]] == ["x"]
+    assert all(claim.feature.kind != "expected" for claim in found)
+
+
+def test_a_border_that_was_known_and_moves_is_none() -> None:
+    before = claims(seen(lambda x: 3.0 * np.minimum(x, 12.0), tripled))[0]
+    after = claims(seen(lambda x: 3.0 * np.minimum(x, 5.0), tripled))[0]
+    assert has_moved(before, after)
+    assert not has_moved(before, before)
+
+
+def test_a_place_is_reached_by_outputs_that_are_large_enough() -> None:
+    claim = claims(seen(changed(np.s_[32:, 64:]), tripled))[0]
+    assert reaches(claim, (33, 65))
+    assert not reaches(claim, (33, 64))
+    assert not reaches(claim, (32, 65))
