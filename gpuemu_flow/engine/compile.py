@@ -366,6 +366,7 @@ class Compiler:
             output_names=tuple(tensor.name for tensor in op.schema.outputs),
             kwargs=dict(op.kwargs),
             env=dict(op.env),
+            env_names=op.env_names,
             timeout=op.timeout,
             timeout_grows=op.timeout_grows,
             memory_limit=op.memory_limit,

@@ -235,7 +235,7 @@ class CaseEvaluator:
         self._setup.facts = judge_request.facts
         if self._expected_cache is None:
             return
-        self._expected_cache.learn(self._reference.observed(), self.subject.reference.env)
+        self._expected_cache.learn(self._reference.observed(), self.subject.reference.given)
         if news:
             self._expected_cache.remember("facts", judge_request.facts)
         about = judge_request.about

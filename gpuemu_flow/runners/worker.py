@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from gpuemu_flow.let_through import keep_user_cache
 from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
 from gpuemu_flow.runners.api import (
     EMULATED,
@@ -438,8 +439,9 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Entry of a fresh interpreter: descriptor numbers and the parent's id as arguments."""
+    """Entry of a fresh interpreter, whose arguments `forkserver` gives."""
     *numbers, parent = (int(text) for text in sys.argv[1:7])
+    keep_user_cache(sys.argv[7])
     np.random.seed(0)  # numpy loads this module lazily; not in a program's time
     become_worker(Descriptors(*numbers), parent=parent)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
@@ -93,8 +93,8 @@ class Discovered:
 class Lookup(Protocol):
     """A lookup of the present states of the inputs that a set names."""
 
-    def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
-        """Return the set of an observation; `given` variables belong to the configuration."""
+    def discover(self, seen: Observation, given: Given) -> Discovered:
+        """Return the set of an observation; `given` says what the configuration says."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
         """Return the state of each input by a name such as ``file lib/table.npy``."""
@@ -204,7 +204,7 @@ class SeenInputs:
                 return found
         return None
 
-    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+    def learn(self, who: str, seen: Observation, given: Given) -> None:
         """Add what one program was seen to use so far; nothing is done when that is not new."""
         with self._lock:
             if self._last.get(who) is seen:

@@ -68,6 +68,8 @@ class ProgramParams(_Plain):
         Kind, path, module, function and arguments.
     input_names, output_names : list of str
     kwargs, env : JSON
+    env_names : list of str
+        Variables that are let through besides those that reach every program.
     python : str or None
         Another interpreter than ours.
     """
@@ -77,6 +79,7 @@ class ProgramParams(_Plain):
     output_names: list[str]
     kwargs: Json
     env: dict[str, str]
+    env_names: list[str]
     python: str | None = None
 
 
