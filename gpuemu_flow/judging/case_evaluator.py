@@ -197,7 +197,7 @@ class CaseEvaluator:
         call = self._op.done
         if outcome.error is not None:
             judge_request.method, judge_request.bring = "expected", False
-        elif call is not None and call.arena is judge_request.about.peer:
+        elif call is not None and call.arena is not None and call.arena is judge_request.about.peer:
             judge_request.places = [call.slots]
         judge_request.actual = actual
         attempt = self._reference.finish_work(judge_request)

@@ -107,6 +107,11 @@ class WorkerClient:
             self.arena.close()
             self.arena = None
 
+    @property
+    def program(self) -> Program:
+        """Return the program that it talks about."""
+        return self._program
+
     def shared(self) -> Arena:
         """Return the shared memory of both processes, made now if there is none yet."""
         if self.arena is None:
