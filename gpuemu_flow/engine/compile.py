@@ -155,7 +155,7 @@ class Compiler:
             return None
         from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
 
-        return kernel_tasks(self._config, self._cache, self.sources, self._version)
+        return kernel_tasks(self._config, self._cache, self.sources, self._version, self.fence)
 
     def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis

@@ -137,6 +137,8 @@ class BuildParams(_Plain):
     triton : JSON
         What a Triton kernel is compiled for; None for others.
     triton_version : str or None
+    sandbox : JSON
+        The level that the compiler runs at; None for what is not compiled by ours.
     """
 
     STAGE = stages.BUILD
@@ -151,6 +153,7 @@ class BuildParams(_Plain):
     command: list[str] | None = None
     triton: Json = None
     triton_version: str | None = None
+    sandbox: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
