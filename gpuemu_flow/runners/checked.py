@@ -193,7 +193,10 @@ class CheckedCase:
         except ValueError:  # they lie outside the shared memory
             return _Call(self._client.broken(index), {})
         # Copied at once: a thread that the program left could change them while they are compared.
-        return _Call(attempt, {name: views[name].copy() for name in sorted(views)})
+        outputs = {name: views[name].copy() for name in sorted(views)}
+        for array in outputs.values():
+            array.flags.writeable = False
+        return _Call(attempt, outputs)
 
 
 class _Laid:
