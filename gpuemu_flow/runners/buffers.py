@@ -120,6 +120,10 @@ class InputBuffers:
         """Return the arrays to pass to the program."""
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
+    def pristine(self) -> dict[str, np.ndarray]:
+        """Return the arrays as `remember` copied them."""
+        return {name: buffer.elements(buffer.before) for name, buffer in self._buffers.items()}
+
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Put other values of the same forms into the same memory, so that addresses stay."""
         for name, array in arrays.items():

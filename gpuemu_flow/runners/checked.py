@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuemu_flow.cases.generate import decoy_case
+from gpuemu_flow.numerics.contract import Mask
+from gpuemu_flow.numerics.contract_views import mask_of
 from gpuemu_flow.runners import decoys, malloc
 from gpuemu_flow.runners.answers import read_slots
 from gpuemu_flow.runners.api import EMULATED, Checks, OutputInfo, Program
@@ -69,7 +71,7 @@ class CheckedInputs:
         """Make the inputs of the call before it."""
         assert self.case is not None  # noqa: S101 - else there are no decoys
         made = make_inputs(decoy_case(self.case), self.input_dtype, guards=guards)
-        decoys.resemble(made, judged, self.seed)
+        decoys.resemble(made, judged, self.case)
         return made
 
 
@@ -97,28 +99,38 @@ class CheckedCase:
         self._inputs = inputs
         self._checks = checks
         self._laid: _Laid | None = None
+        self._posted = False
+        remembers = inputs.case is not None and _keeps_state(self._program)
+        self._decoys = checks.decoy and remembers
+        self._again = checks.repeat and decoys.comes_again(inputs.seed, worker_client.cases)
+        self._judged: dict[str, np.ndarray] = {}
 
-    def run(self) -> tuple[Attempt, dict[str, np.ndarray]]:
+    def begin(self) -> Attempt | None:
+        """Ask for the first call and return at once; an attempt that has failed already."""
+        inputs, guards = self._inputs, self._checks.guards
+        self._judged = inputs.judged(guards=guards)
+        self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
+        fill = FIRST_FILL if self._decoys or self._checks.repeat else malloc.NO_FILL
+        self._posted = True
+        return self._post(inputs.seed, fill)
+
+    def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
         """Return the attempt, whose outcome holds all violations, and the judged outputs.
 
         Raises
         ------
         CancelledRunError
         """
-        inputs, checks = self._inputs, self._checks
-        judged = inputs.judged(guards=checks.guards)
-        if not (checks.decoy and inputs.case is not None and _keeps_state(self._program)):
-            self._lay(judged)
+        inputs, checks, judged = self._inputs, self._checks, self._judged
+        if not self._decoys:
             return self._judge()
-        again = checks.repeat and decoys.comes_again(inputs.seed, self._client.cases)
-        self._lay(inputs.decoy(judged, guards=checks.guards))
         before = self._call(inputs.seed, FIRST_FILL)
         if before.attempt.ended:
             return before.attempt, {}
         self._restore()
         self._lay(judged)
         attempt, outputs = self._judge()
-        if not before.attempt.outcome.ok or not again or not attempt.outcome.ok:
+        if not before.attempt.outcome.ok or not self._again or not attempt.outcome.ok:
             return attempt, outputs
         if attempt.outcome.violations:
             return attempt, outputs
@@ -127,9 +139,7 @@ class CheckedCase:
         after = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL)
         if after.attempt.ended:
             return after.attempt, {}
-        found = compare_calls(
-            before.outputs, after.outputs, deterministic=self._program.deterministic
-        )
+        found = self._compare(before.outputs, after.outputs)
         return _with_violations(attempt, decoys.told(found)), outputs
 
     def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
@@ -150,12 +160,22 @@ class CheckedCase:
             second = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL)
             if not second.attempt.outcome.ok:
                 return second.attempt, {}
-            found += compare_calls(
-                first.outputs, second.outputs, deterministic=self._program.deterministic
-            )
+            found += self._compare(first.outputs, second.outputs)
         own = list(first.attempt.outcome.violations)
         attempt = replace(first.attempt, outcome=replace(first.attempt.outcome, violations=()))
         return _with_violations(attempt, [*found, *own]), first.outputs
+
+    def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
+        """Report what differs between equal calls, in elements that count."""
+        assert self._laid is not None  # noqa: S101 - laid out before
+        inputs = self._laid.buffers.pristine()
+        counting = {}
+        for name, mask in self._program.masks.items():
+            if name in first and mask["input"] in inputs:
+                test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+                counting[name] = mask_of(test, inputs, first[name].shape)
+        deterministic = self._program.deterministic
+        return compare_calls(first, second, deterministic=deterministic, counting=counting)
 
     def _lay(self, arrays: Arrays) -> None:
         """Put inputs where the worker has them, in the same places as those before."""
@@ -168,7 +188,7 @@ class CheckedCase:
         if self._laid is not None:
             self._laid.buffers.restore()
 
-    def _call(self, seed: int, fill: int) -> _Call:
+    def _post(self, seed: int, fill: int) -> Attempt | None:
         laid = self._laid
         assert laid is not None  # noqa: S101 - laid out before
         message: dict[str, Json] = {
@@ -182,9 +202,14 @@ class CheckedCase:
             "reserved": laid.end,
         }
         index = self._inputs.index
-        failed = self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
+        return self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
+
+    def _call(self, seed: int, fill: int) -> _Call:
+        failed = None if self._posted else self._post(seed, fill)
+        self._posted = False
         if failed is not None:
             return _Call(failed, {})
+        index = self._inputs.index
         attempt, answer = self._client.collect(index)
         if not attempt.outcome.ok:
             return _Call(attempt, {})
@@ -216,6 +241,35 @@ class _Laid:
         if fits:
             self.buffers.overwrite(arrays)
         return fits
+
+
+class CheckedWork:
+    """A checked case in the two steps of `work.Work`, with one worker or, anew, with another.
+
+    Parameters
+    ----------
+    inputs : CheckedInputs
+    checks : Checks
+    """
+
+    def __init__(self, inputs: CheckedInputs, checks: Checks) -> None:
+        self._inputs = inputs
+        self._checks = checks
+        self._begun: tuple[WorkerClient, CheckedCase] | None = None
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Ask for the first call, or return the attempt that has failed already."""
+        case = CheckedCase(worker_client, self._inputs, self._checks)
+        failed = case.begin()
+        self._begun = None if failed is not None else (worker_client, case)
+        return failed
+
+    def finish(self, worker_client: WorkerClient) -> tuple[Attempt, dict[str, np.ndarray]]:
+        """Make the other calls; see `CheckedCase.finish`."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] is not worker_client:
+            raise RuntimeError("no case was begun with this worker")
+        return begun[1].finish()
 
 
 def _keeps_state(program: Program) -> bool:

@@ -16,7 +16,7 @@ from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
-from gpuemu_flow.runners.checked import CheckedCase, CheckedInputs, infos_of, watches
+from gpuemu_flow.runners.checked import CheckedInputs, CheckedWork, infos_of, watches
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
@@ -48,12 +48,15 @@ class CaseToFile:
         self._request = request
         self._checks = checks
         self._staged = staged
+        case = request.case
+        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+        self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
-        if watches(self._checks):
-            return None  # several calls, one after the other: `finish` makes them
         case = self._request.case
+        if watches(self._checks):
+            return self._checked.begin(worker_client)
         message = {
             "type": "case",
             "case": case.to_json(),
@@ -69,7 +72,7 @@ class CaseToFile:
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`; RunnerError ``staging-failed`` when the file cannot be written."""
         if watches(self._checks):
-            return self._checked(worker_client)
+            return self._finish_checked(worker_client)
         index = self._request.case.index
         attempt, answer = worker_client.collect(index)
         if "staging" in answer:
@@ -79,11 +82,9 @@ class CaseToFile:
             return worker_client.broken(index)
         return attempt
 
-    def _checked(self, worker_client: WorkerClient) -> Attempt:
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
         """Have it checked, and write the outputs here: they passed through no file of the op's."""
-        case = self._request.case
-        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=self._request.input_dtype)
-        attempt, outputs = CheckedCase(worker_client, inputs, self._checks).run()
+        attempt, outputs = self._checked.finish(worker_client)
         if not attempt.outcome.ok:
             return attempt
         with os.fdopen(self._open(), "wb", buffering=0) as stream:
@@ -155,6 +156,7 @@ class CallInMemory:
         self._case = inputs if isinstance(inputs, Case) else case
         self._seed = inputs.seed if isinstance(inputs, Case) else seed
         self._dtype = dtype
+        self._checked: CheckedWork | None = None
         self._arrays: Arrays = {}
         self._shared: SharedInputs | None = None
         self._message: dict[str, Json] = {
@@ -176,7 +178,7 @@ class CallInMemory:
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
         if watches(self._checks):
-            return None  # several calls, one after the other: `finish` makes them
+            return self._begin_checked(worker_client)
         message, index, checks = self._message, self._index, self._checks
         shared = self._shared
         if shared is None:
@@ -188,7 +190,7 @@ class CallInMemory:
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
         if watches(self._checks):
-            return self._checked(worker_client)
+            return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
         if attempt.outcome.ok and worker_client.arena is not None:
             try:
@@ -198,7 +200,7 @@ class CallInMemory:
                 return worker_client.broken(self._index)
         return attempt
 
-    def _checked(self, worker_client: WorkerClient) -> Attempt:
+    def _begin_checked(self, worker_client: WorkerClient) -> Attempt | None:
         shared = self._shared
         values: Arrays | None = self._arrays if shared is None else shared.again()
         follow = self._case is not None and not self._arrays and shared is None
@@ -210,7 +212,13 @@ class CallInMemory:
             self._dtype,
             self._message["input_dtype"],
         )
-        attempt, self.outputs = CheckedCase(worker_client, inputs, self._checks).run()
+        self._checked = CheckedWork(inputs, self._checks)
+        return self._checked.begin(worker_client)
+
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+        if self._checked is None:
+            raise RuntimeError("no case was begun")
+        attempt, self.outputs = self._checked.finish(worker_client)
         if not attempt.outcome.ok:
             return attempt
         return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
