@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from gpuemu_flow.types import Json
 
 ALL_VARIABLES = "*"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A configuration's part in a program's environment.
+
+    Attributes
+    ----------
+    values : mapping of str to str
+        Variables that it sets.
+    names : tuple of str
+        Those that it lets through, besides those that reach every program; see `let_through`.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,12 +65,12 @@ class Observation:
 
     def __or__(self, other: Observation) -> Observation:
         """Join two observations of the same program."""
-        names = (field.name for field in fields(self))
+        names = (each.name for each in fields(self))
         return Observation(*(getattr(self, name) | getattr(other, name) for name in names))
 
     def to_json(self) -> dict[str, Json]:
         """Return the observation as lists that can be stored."""
-        return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}
+        return {each.name: sorted(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Observation:
@@ -66,9 +82,9 @@ class Observation:
             When a list is missing or holds anything but strings.
         """
         sets = {}
-        for field in fields(cls):
-            values = data.get(field.name)
+        for each in fields(cls):
+            values = data.get(each.name)
             if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                raise ValueError(f"{field.name}: not a list of strings")
-            sets[field.name] = frozenset(values)
+                raise ValueError(f"{each.name}: not a list of strings")
+            sets[each.name] = frozenset(values)
         return cls(**sets)

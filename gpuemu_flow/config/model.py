@@ -114,7 +114,8 @@ class Execution:
     """Settings of ``[execution]``; `python_path` None is the interpreter that runs gpuemu-flow.
 
     `parallel` 0 is the number of CPUs. `timeout_grows` is true where nobody set
-    `reference_timeout`. `tools` are paths, or programs on ``PATH``.
+    `reference_timeout`. `tools` are paths, or programs on ``PATH``. `env` names variables that
+    reach programs, besides those that always do.
     """
 
     python_path: str | None
@@ -123,6 +124,7 @@ class Execution:
     reference_timeout: float
     timeout_grows: bool
     tools: Mapping[str, str]
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

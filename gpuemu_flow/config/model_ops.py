@@ -87,6 +87,9 @@ class OpConfig:
     kwargs : mapping
         Keyword arguments as TOML values.
     env : mapping of str to str
+        Variables that are set.
+    env_names : tuple of str
+        Variables of the user's that are let through, by name or ``BEGINNING*``.
     depends : tuple of str
         Globs relative to the workspace root (absolute only when outside of it).
     timeout : float
@@ -144,6 +147,7 @@ class OpConfig:
     execution_mode: str = "script_based"
     kwargs: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    env_names: tuple[str, ...] = ()
     depends: tuple[str, ...] = ()
     timeout: float = 60.0
     timeout_grows: bool = True

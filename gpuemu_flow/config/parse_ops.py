@@ -114,6 +114,7 @@ class OpParser:
         tolerance, tolerances = self.tolerances(table)
         invariants, shape_input = _invariants(table.get("invariants", []), names)
         values, shared = OP.values(table), self.validation
+        env = values["env"]
         return OpConfig(
             name=table["name"],
             reference=reference,
@@ -126,7 +127,8 @@ class OpParser:
             input_names=names,
             execution_mode=mode,
             kwargs=values["kwargs"],
-            env=values["env"],
+            env=env if isinstance(env, dict) else {},
+            env_names=tuple(sorted({*self.execution.env, *(env if isinstance(env, list) else ())})),
             depends=depends,
             timeout=float(values["timeout"] or self.execution.reference_timeout),
             timeout_grows=values["timeout"] is None and self.execution.timeout_grows,

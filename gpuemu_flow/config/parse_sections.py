@@ -153,6 +153,7 @@ def execution(table: Table, base: Path, home: Path) -> model.Execution:
         reference_timeout=float(values["reference_timeout"]),
         timeout_grows="reference_timeout" not in table,
         tools={name: program(path, base, home) for name, path in values["tools"].items()},
+        env=tuple(values["env"]),
     )
 
 

@@ -46,6 +46,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "output_names": [tensor.name for tensor in op.schema.outputs],
             "kwargs": _plain(op.kwargs),
             "env": dict(op.env),
+            "env_names": list(op.env_names),
             "timeout": op.timeout,
             "memory_limit": op.memory_limit,
             "isolation": op.isolation,

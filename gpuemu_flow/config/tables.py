@@ -26,6 +26,7 @@ from gpuemu_flow.config.vocabulary import (
     POLICY,
     STRATEGY_SET,
     TOLERANCES,
+    VARIABLE_NAMES,
     WORD,
 )
 
@@ -292,6 +293,14 @@ EXECUTION = Section(
             TableOf(Choice(("nvcc", "ptxas", "nvdisasm"), noun="tool"), PATH, "a table of paths"),
             'NVIDIA\'s tools, before the usual places: `{ nvcc = "/opt/cuda/bin/nvcc" }`.',
             default={},
+            ours=True,
+        ),
+        Key(
+            "env",
+            VARIABLE_NAMES,
+            "Environment variables of yours that reach all ops and references, besides [those that "
+            'always do](runners.md#environment): `["SCALE", "MY_*"]`.',
+            default=[],
             ours=True,
         ),
     ),

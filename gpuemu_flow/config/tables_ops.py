@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuemu_flow.config.keys import ByteSize, FreeValue, Key, Section
-from gpuemu_flow.config.values import Bool, Choice, Integer, ListOf, Number, TableOf, Text
+from gpuemu_flow.config.values import Bool, Choice, Either, Integer, ListOf, Number, TableOf, Text
 from gpuemu_flow.config.vocabulary import (
     DTYPE_LIST,
     FLOAT_DTYPE,
@@ -20,6 +20,7 @@ from gpuemu_flow.config.vocabulary import (
     SCHEMA,
     STRATEGY_SET,
     TOLERANCES,
+    VARIABLE_NAMES,
     WORD,
 )
 from gpuemu_flow.types import PRECISIONS
@@ -194,12 +195,18 @@ OP = Section(
         ),
         Key(
             "env",
-            TableOf(
-                Text(r"[^=]+", "a name without '='", longest=256),
-                Text(what="a string", empty=True, longest=32768),
-                "a table of strings",
+            Either(
+                (
+                    TableOf(
+                        Text(r"[^=]+", "a name without '='", longest=256),
+                        Text(what="a string", empty=True, longest=32768),
+                        "a table of strings",
+                    ),
+                    VARIABLE_NAMES,
+                )
             ),
-            "Environment variables of the op and its reference.",
+            "Environment variables of the op and its reference: a table sets them, a list lets "
+            'yours of these names through: `["SCALE", "MY_*"]`.',
             default={},
             ours=True,
         ),

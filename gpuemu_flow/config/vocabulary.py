@@ -44,6 +44,11 @@ LOG_LEVEL = Choice(LOG_LEVELS, noun="log level", aliases={"warning": "warn"})
 PATH = Text(what="a path")
 NAME = Text(r"[A-Za-z0-9_.:/-]+", "a name of letters, digits and _ . : / -", longest=200)
 WORD = Text(longest=128)
+VARIABLE_NAMES = ListOf(
+    Text(r"[^=*]*\*?", "a name of an environment variable, with * at its end at most", longest=256),
+    0,
+    1000,
+)
 
 DOCUMENTED_LAYOUTS = ("contiguous", "strided", "transposed")
 

@@ -157,7 +157,7 @@ class Compiler:
             return None
         from gpuemu_flow.engine.compile_kernels import kernel_tasks  # noqa: PLC0415
 
-        return kernel_tasks(self._config, self._cache, self.sources, self._version)
+        return kernel_tasks(self._config, self._cache, self.sources, self._version, self.fence)
 
     def _add_kernels(self, kernels: KernelTasks) -> None:
         self.kernel_basis = kernels.basis
@@ -375,6 +375,7 @@ class Compiler:
             output_names=tuple(tensor.name for tensor in op.schema.outputs),
             kwargs=dict(op.kwargs),
             env=dict(op.env),
+            env_names=op.env_names,
             timeout=op.timeout,
             timeout_grows=op.timeout_grows,
             memory_limit=op.memory_limit,

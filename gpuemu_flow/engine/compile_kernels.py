@@ -19,6 +19,8 @@ from gpuemu_flow.engine.graph import Skip
 from gpuemu_flow.engine.includes import include_closure, relative
 from gpuemu_flow.engine.snapshot import KernelBasis
 from gpuemu_flow.engine.sources import SourceIndex
+from gpuemu_flow.runners.off_limits import OffLimits, off_limits_of
+from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
@@ -85,10 +87,10 @@ class KernelTasks:
 
 
 def kernel_tasks(
-    config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
+    config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str, fence: Fence
 ) -> KernelTasks:
     """Make the tasks of all kernels of a configuration; `version` is the digest of our own code."""
-    return _KernelCompiler(config, cache, sources, version).compile()
+    return _KernelCompiler(config, cache, sources, version, fence).compile()
 
 
 def kernel_policy(policies: Policies, kernel: KernelConfig | None) -> Policy:
@@ -147,9 +149,15 @@ def triton_version(python: str) -> str:
 
 class _KernelCompiler:
     def __init__(
-        self, config: Config, cache: WorkspaceCache, sources: SourceIndex, version: str
+        self,
+        config: Config,
+        cache: WorkspaceCache,
+        sources: SourceIndex,
+        version: str,
+        fence: Fence,
     ) -> None:
         self._version = version
+        self._fence = fence
         self._config = config
         self._root = config.root
         self._cache = cache
@@ -274,6 +282,9 @@ class _KernelCompiler:
             }
             version = triton_version(self._python)
             params = replace(params, triton=compiled, triton_version=version)
+        wall = self._fence.around(self._off_limits(kernel), "", emulated=False)
+        if kind in (CUDA, TRITON):
+            params = replace(params, sandbox=self._fence.key())
         if kind == CUDA and kernel.source is not None:
             self._note_includes(kernel.source, kernel.build.flags)
         return self._spec(
@@ -287,8 +298,16 @@ class _KernelCompiler:
                 "tools": [[t.name, t.path, list(t.release), t.version, t.origin] for t in tools],
                 "tool_problems": [asdict(problem) for problem in self._chain.problems],
                 "python": self._python,
+                "sandbox": None if wall is None else asdict(wall),
             },
         )
+
+    def _off_limits(self, kernel: KernelConfig) -> OffLimits:
+        """List what a compiler must not touch: the references, whatever the kernel includes."""
+        references = [path for op in self._config.ops for path in op.reference.files]
+        places = (kernel.source, None if kernel.triton is None else kernel.triton.path)
+        own = [path for path in places if path is not None]
+        return off_limits_of(own, references, cache=self._cache.folder, root=self._root)
 
     @staticmethod
     def _given_paths(kernel: KernelConfig) -> tuple[Path | None, Path | None]:

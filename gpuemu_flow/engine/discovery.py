@@ -14,8 +14,9 @@ from pathlib import Path
 from gpuemu_flow.engine import own_code
 from gpuemu_flow.engine.distributions import Distributions, Looked
 from gpuemu_flow.engine.files import ABSENT, FileTable
-from gpuemu_flow.engine.plan import look_of, variable_digest
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.engine.plan import ALL_VARIABLES, look_of, variable_digest
+from gpuemu_flow.let_through import is_general, is_named
+from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.store.discovered import Discovered
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.store.private_files import PrivateFolder
@@ -67,13 +68,15 @@ class Discovery:
                 self._prefixes.append((prefix + "/", token))
         self._memo: dict[str, str] | None = None
 
-    def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
+    def discover(self, seen: Observation, given: Given) -> Discovered:
         """Convert an observation into a set of names.
 
         Parameters
         ----------
-        given : mapping of str to str
-            Variables that the configuration sets; they are part of the key already.
+        given : Given
+            What the configuration says of the environment. What it sets is part of the key
+            already. What it lets through is an input, read or not: code that asks the system by
+            itself is not seen.
         """
         files: set[str] = set()
         links: set[str] = set()
@@ -110,7 +113,7 @@ class Discovery:
             ),
             packages=frozenset(packages),
             pythons=frozenset(pythons),
-            variables=frozenset(seen.variables - set(given)),
+            variables=_variables(seen, given),
             untracked=seen.untracked,
         )
 
@@ -297,6 +300,17 @@ _STATES = {
     "python": Discovery._python,
     "variable": Discovery._variable,
 }
+
+
+def _variables(seen: Observation, given: Given) -> frozenset[str]:
+    """Return the variables that a program depends on: what does not reach it is never another."""
+    read = {
+        name
+        for name in seen.variables
+        if name.endswith(ALL_VARIABLES) or is_general(name) or is_named(name, given.names)
+    }
+    named = {f"{n}{ALL_VARIABLES}" if n.endswith(ALL_VARIABLES) else n for n in given.names}
+    return frozenset((read | named) - set(given.values))
 
 
 def _listing(entries: frozenset[str] | None) -> str:

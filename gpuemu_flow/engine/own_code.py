@@ -30,6 +30,7 @@ _FOLDERS = (
 _FILES = (
     "types.py",
     "verdicts.py",
+    "let_through.py",
     "observed.py",
     "kernel_findings.py",
     "syntax.py",

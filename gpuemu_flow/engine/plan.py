@@ -23,6 +23,8 @@ PLAN_NAME = "plan"
 _VARIABLES = ("GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 
 ALL_VARIABLES = "*"
+ALL_NAMED = "**"
+"""Behind the beginning of names that a configuration lets through."""
 VOLATILE = frozenset({
     "_", "COLUMNS", "GPUEMU_KWARGS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SHLVL",
     "TERM", "TERM_SESSION_ID", "WINDOWID",
@@ -67,17 +69,26 @@ def is_of_a_session(name: str) -> bool:
 def variable_digest(environ: Mapping[str, str], name: str) -> str:
     """Return a digest of a variable's value, or `UNSET`; for ``*``, of all but a session's own.
 
-    ``OMP_*`` stands for all that begin so. The value itself, which may be a secret, is never kept.
+    ``OMP_*`` stands for all that begin so. Both mean those that reach every program; with a second
+    star, as the names of a configuration are written, all. The value itself, which may be a secret,
+    is never kept.
     """
-    if name != ALL_VARIABLES and name.endswith(ALL_VARIABLES):
-        begin = name[:-1]
-        found = sorted(n for n in {*WORKER_DEFAULTS, *environ} if n.startswith(begin))
-        if not found:
-            return UNSET
-        value = repr([(n, environ.get(n, WORKER_DEFAULTS.get(n))) for n in found])
-    elif name == ALL_VARIABLES:
+    begin, star, _ = name.partition(ALL_VARIABLES)
+    if star:
+        from gpuemu_flow.let_through import is_general  # noqa: PLC0415
+
+        named = name.endswith(ALL_NAMED)
         merged = {**WORKER_DEFAULTS, **environ}
-        value = repr(sorted((n, v) for n, v in merged.items() if not is_of_a_session(n)))
+        found = sorted(
+            (n, v)
+            for n, v in merged.items()
+            if n.startswith(begin)
+            and (begin or not is_of_a_session(n))
+            and (named or is_general(n))
+        )
+        if begin and not found:
+            return UNSET
+        value = repr(found)
     else:
         given = environ.get(name, WORKER_DEFAULTS.get(name))
         if given is None:

@@ -116,7 +116,7 @@ class _FuzzWorker:
         """Add what the programs were seen to use to the key of the verdicts."""
         for who, seen in self.evaluator.observed().items():
             program = getattr(self.subject.subject, who)
-            self.inputs.learn(f"{who} {id(self)}", seen, program.env)
+            self.inputs.learn(f"{who} {id(self)}", seen, program.given)
         if self._expected_cache.inputs is not None:
             self.inputs.join(self._expected_cache.inputs.used)
 

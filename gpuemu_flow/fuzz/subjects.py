@@ -126,7 +126,8 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
 
     def sources(spec: TaskSpec) -> Discovered:
         paths = frozenset(str(workspace.root / path) for path in spec.sources)
-        return workspace.inputs.discover(Observation(files=paths), {})
+        given = program_of(spec.settings).given
+        return workspace.inputs.discover(Observation(files=paths), given)
 
     samples = op_samples(
         schema,

@@ -16,7 +16,7 @@ from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.fuzz.sampling import own_samples, stand_for
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.judging.subject import Subject
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program
 from gpuemu_flow.runners.codec import kwarg_text
 from gpuemu_flow.store.discovered import Discovered, KnownInputs, Lookup
@@ -96,7 +96,7 @@ class WireInputs:
         self.names = names
         self.parts = lookup.parts(names)
 
-    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+    def learn(self, who: str, seen: Observation, given: Given) -> None:
         """Add the inputs that one program was seen to use so far."""
         with self._lock:
             names = self.names
@@ -158,7 +158,7 @@ class WireSubject:
     def learn(self, observed: Mapping[str, Observation]) -> None:
         """Add the inputs that the programs were seen to use, by ``op`` and ``reference``."""
         for who, seen in observed.items():
-            self.seen.learn(who, seen, getattr(self.subject, who).env)
+            self.seen.learn(who, seen, getattr(self.subject, who).given)
 
     @property
     def output_name(self) -> str:

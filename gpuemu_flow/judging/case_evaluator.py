@@ -197,7 +197,7 @@ class CaseEvaluator:
         call = self._op.done
         if outcome.error is not None:
             judge_request.method, judge_request.bring = "expected", False
-        elif call is not None and call.arena is judge_request.about.peer:
+        elif call is not None and call.arena is not None and call.arena is judge_request.about.peer:
             judge_request.places = [call.slots]
         judge_request.actual = actual
         attempt = self._reference.finish_work(judge_request)
@@ -235,7 +235,7 @@ class CaseEvaluator:
         self._setup.facts = judge_request.facts
         if self._expected_cache is None:
             return
-        self._expected_cache.learn(self._reference.observed(), self.subject.reference.env)
+        self._expected_cache.learn(self._reference.observed(), self.subject.reference.given)
         if news:
             self._expected_cache.remember("facts", judge_request.facts)
         about = judge_request.about

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, field
 
 from gpuemu_flow.errors import FlowError
+from gpuemu_flow.observed import Given
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.types import Case, Failure, Json, Shape, failure_from_json, failure_to_json
 
@@ -27,6 +28,7 @@ BYTES_PER_SECOND = 1_000_000
 """The least that a program is expected to get through, where nobody has set its timeout."""
 _TUPLES = (
     "input_names", "argv", "output_names", "mutates", "forbidden", "read_only", "optional",
+    "env_names",
 )  # fmt: skip
 
 
@@ -58,6 +60,8 @@ class Program:
         Typed for callables; strings in the script protocol.
     env : mapping of str to str
         Added to the environment.
+    env_names : tuple of str
+        Variables that reach it besides those that reach every program; see `let_through`.
     timeout : float
         Seconds per case, from the moment the program is called.
     timeout_grows : bool
@@ -102,6 +106,7 @@ class Program:
     output_names: tuple[str, ...] = ()
     kwargs: Mapping[str, Json] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    env_names: tuple[str, ...] = ()
     timeout: float = 60.0
     timeout_grows: bool = False
     memory_limit: int | None = None
@@ -117,6 +122,11 @@ class Program:
     scalars: Mapping[str, Json] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     sandbox: Sandbox | None = None
+
+    @property
+    def given(self) -> Given:
+        """Return the configuration's part in its environment."""
+        return Given(self.env, self.env_names)
 
     def patience(self, nbytes: int) -> float:
         """Return the time limit, in seconds, for a case whose inputs have so many bytes."""

@@ -18,6 +18,7 @@ from gpuemu_flow.types import DTYPES, Json, Shape
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
+Arrays = dict[str, np.ndarray]
 _SEALED = sys.platform.startswith("linux")  # see memfd.create
 
 
@@ -130,6 +131,34 @@ class Arena:
     def memories(self, slots: Mapping[str, Slot]) -> dict[str, np.ndarray]:
         """Return the bytes between each tensor's first and last element."""
         return {name: self._bytes[slice(*slot.span())] for name, slot in slots.items()}
+
+    def lay(self, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, Slot], Arrays, int]:
+        """Copy the whole allocation behind each tensor in, from the beginning on.
+
+        Returns
+        -------
+        slots : dict of str to Slot
+        memories : dict of str to ndarray of uint8
+            The allocations, in here.
+        end : int
+            One past the last byte.
+        """
+        wholes = {name: whole_memory(array) for name, array in arrays.items()}
+        slots: dict[str, Slot] = {}
+        starts: dict[str, int] = {}
+        position = 0
+        for name, array in arrays.items():
+            start = position = _aligned(position, address(wholes[name]))
+            inside = address(array) - address(wholes[name]) if wholes[name].size else 0
+            slots[name] = Slot(start + inside, array.shape, array.strides, element_type(array))
+            starts[name] = start
+            position += wholes[name].size
+        self._reach(max(position, 1), grow=True)
+        memories = {}
+        for name, whole in wholes.items():
+            memories[name] = self._bytes[starts[name] : starts[name] + whole.size]
+            memories[name][:] = whole
+        return slots, memories, position
 
     def write(
         self, arrays: Mapping[str, np.ndarray], *, start: int = 0, keep_layout: bool = False

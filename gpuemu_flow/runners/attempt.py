@@ -18,6 +18,7 @@ from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError,
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
+from gpuemu_flow.runners.missed_variables import hinted
 from gpuemu_flow.runners.process import (
     DeadlineError,
     WorkerEndedError,
@@ -106,6 +107,11 @@ class WorkerClient:
             self.arena.close()
             self.arena = None
 
+    @property
+    def program(self) -> Program:
+        """Return the program that it talks about."""
+        return self._program
+
     def shared(self) -> Arena:
         """Return the memory shared with the worker, made on first use."""
         if self.arena is None:
@@ -120,6 +126,12 @@ class WorkerClient:
         """Return the failed attempt at a case for which the worker gave an impossible answer."""
         tail = self.worker.stderr_tail()
         return self._failed(index, RunError("op-broke-runner", INTERFERED, stderr_tail=tail))
+
+    def _hinted(self, error: RunError) -> RunError:
+        """Name a variable of the user's that the program was not given, where that may be why."""
+        sightings = self.worker.sightings
+        asked = frozenset[str]() if sightings is None else sightings.asked_in_vain()
+        return hinted(error, self._program, asked)
 
     def _ended(self, index: int, code: int | None, *, loading: bool = False) -> Attempt:
         tail = self.worker.stderr_tail()
@@ -158,7 +170,7 @@ class WorkerClient:
         except (ChannelJunkError, *MALFORMED):
             return replace(self.broken(index), load_failed=True)
         if failure is not None:
-            return self._failed(index, failure, load_failed=True)
+            return self._failed(index, self._hinted(failure), load_failed=True)
         self._loaded = True
         return None
 
@@ -233,7 +245,10 @@ class WorkerClient:
         """
         try:
             answer = self._await()
-            return Attempt(read_outcome(answer, index, self._serial)), answer
+            outcome = read_outcome(answer, index, self._serial)
+            if outcome.error is not None:
+                outcome = replace(outcome, error=self._hinted(outcome.error))
+            return Attempt(outcome), answer
         except DeadlineError:
             tail = self.worker.stderr_tail()
             text = f"no result after {self._patience:g} s; the process group was killed"

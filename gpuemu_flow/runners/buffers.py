@@ -120,6 +120,10 @@ class InputBuffers:
         """Return the arrays to pass to the program."""
         return {name: buffer.array for name, buffer in self._buffers.items()}
 
+    def pristine(self) -> dict[str, np.ndarray]:
+        """Return the arrays as `remember` copied them."""
+        return {name: buffer.elements(buffer.before) for name, buffer in self._buffers.items()}
+
     def overwrite(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the values by others of the same shapes in the same memory."""
         for name, array in arrays.items():

@@ -5,28 +5,21 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from gpuemu_flow.cases.generate import decoy_case, materialise, materialise_guarded
-from gpuemu_flow.numerics.contract import Mask
-from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.cases.generate import materialise, materialise_guarded
 from gpuemu_flow.numerics.dtypes import dtype_name, numpy_dtype
-from gpuemu_flow.runners import decoys, malloc
-from gpuemu_flow.runners.api import Checks, OpError, Program, Request, RunError
-from gpuemu_flow.runners.buffers import InputBuffers
+from gpuemu_flow.runners import malloc
+from gpuemu_flow.runners.api import OpError, Program, Request, RunError
 from gpuemu_flow.runners.codec import MAX_OUTPUTS
 from gpuemu_flow.runners.limits import limit_file_size, output_limit
-from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
 from gpuemu_flow.runners.tensors import MAX_OUTPUT_BYTES, demand_bools
 from gpuemu_flow.runners.watch import Watch
 from gpuemu_flow.types import DTYPES, Case, Failure
-
-_REPEAT_SEED = 0x5DEECE66D
-_NO_FILL = 0xFF
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -55,7 +48,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Executed:
-    """Outputs of the judged call, what the checks found, its seconds, and what kernels printed."""
+    """Outputs of a call, what the runner found, its seconds, and what kernels printed."""
 
     outputs: dict[str, np.ndarray]
     violations: tuple[Failure, ...]
@@ -135,20 +128,14 @@ class Executor:
     program : Program
     runner : Runner
     watch : Watch
-    forget : callable
-        Drops what the program has written to standard error so far.
     """
 
-    def __init__(
-        self, program: Program, runner: Runner, watch: Watch, forget: Callable[[], None]
-    ) -> None:
+    def __init__(self, program: Program, runner: Runner, watch: Watch) -> None:
         self._program = program
         self._runner = runner
         self._watch = watch
-        self._forget = forget
         self._surroundings = _Surroundings()
         self._pid = os.getpid()
-        self._cases = 0
 
     @property
     def hint(self) -> str:
@@ -168,49 +155,22 @@ class Executor:
         _check_outputs(outputs)
         return outputs
 
-    def execute(self, request: Request, checks: Checks, values: Arrays | None = None) -> Executed:
+    def execute(self, request: Request, values: Arrays | None = None) -> Executed:
         """Run one case generated here, or with given values laid out here; see `call`."""
         self._watch.preparing()
-        case, dtype = request.case, request.input_dtype
-        guards = checks.guards and self._runner.shares_memory
-        judged = make_inputs(case, dtype, guards=guards, values=values)
-        if not (checks.decoy and self._runner.in_process):
-            return self.call(InputBuffers(judged), case.seed, checks)
-        again = checks.repeat and decoys.comes_again(case.seed, self._cases)
-        self._cases += 1
-        decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case)
-        buffers = InputBuffers(decoy)
-        before = self._decoy_call(buffers, case.seed, FIRST_FILL)
-        self._forget()  # only the judged call's words are shown
-        buffers.overwrite(judged)
-        executed = self.call(buffers, case.seed, checks)
-        if before is None or not again or executed.violations:
-            return executed
-        decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case)
-        buffers.overwrite(decoy)
-        after = self._decoy_call(buffers, case.seed ^ _REPEAT_SEED, SECOND_FILL) or {}
-        found = self._compare_calls(before, after, buffers.arrays)
-        return replace(executed, violations=(*executed.violations, *decoys.told(found)))
+        arrays = make_inputs(request.case, request.input_dtype, values=values)
+        return self.call(arrays, request.case.seed)
 
-    def _decoy_call(
-        self, buffers: InputBuffers, seed: int, fill: int
-    ) -> dict[str, np.ndarray] | None:
-        """Return outputs of a call that is not judged; None when it failed."""
-        buffers.remember()
-        malloc.perturb(fill)
-        try:
-            outputs = self._call(buffers.arrays, seed)
-            return {name: array.copy() for name, array in outputs.items()}
-        except BaseException:  # only the judged call counts
-            return None
-        finally:
-            malloc.perturb(_NO_FILL)
-            buffers.restore()  # the zones round the elements, too
-
-    def call(self, buffers: InputBuffers, seed: int, checks: Checks) -> Executed:
+    def call(self, arrays: Arrays, seed: int, fill: int = malloc.NO_FILL) -> Executed:
         """Run the program on inputs in memory.
+
+        Parameters
+        ----------
+        arrays : mapping of str to ndarray
+        seed : int
+            What the global generators are seeded with.
+        fill : int
+            The byte that fresh memory holds; see `malloc.perturb`.
 
         Raises
         ------
@@ -219,40 +179,15 @@ class Executor:
         BaseException
             Whatever the program raises.
         """
-        watched = self._runner.shares_memory and (checks.inputs_unchanged or checks.guards)
-        if watched or checks.repeat:
-            buffers.remember()
-        filled = checks.repeat and malloc.perturb(FIRST_FILL)
+        filled = fill != malloc.NO_FILL and malloc.perturb(fill)
         try:
-            outputs = self._call(buffers.arrays, seed)
-            seconds = self._watch.seconds
-            violations = buffers.violations(self._mutates(checks)) if watched else []
-            violations += self._runner.violations()
-            printed = getattr(self._runner, "printed", "")
-            if checks.repeat:
-                outputs = {name: array.copy() for name, array in outputs.items()}
-                buffers.restore()
-                if filled:
-                    malloc.perturb(SECOND_FILL)
-                again = self._call(buffers.arrays, seed ^ _REPEAT_SEED)
-                violations += self._compare_calls(outputs, again, buffers.arrays)
+            outputs = self._call(arrays, seed)
         finally:
             if filled:
-                malloc.perturb(_NO_FILL)
-        return Executed(outputs, tuple(violations), seconds, printed)
-
-    def _compare_calls(self, first: Arrays, second: Arrays, inputs: Arrays) -> list[Failure]:
-        """Report what differs between equal calls, in elements that count."""
-        counting = {}
-        for name, mask in self._program.masks.items():
-            if name in first and mask["input"] in inputs:
-                test = Mask(**{**mask, "axes": tuple(mask["axes"])})
-                counting[name] = mask_of(test, inputs, first[name].shape)
-        deterministic = self._program.deterministic
-        return compare_calls(first, second, deterministic=deterministic, counting=counting)
-
-    def _mutates(self, checks: Checks) -> tuple[str, ...]:
-        return self._program.mutates if checks.inputs_unchanged else self._program.input_names
+                malloc.perturb(malloc.NO_FILL)
+        violations = tuple(self._runner.violations())
+        printed = getattr(self._runner, "printed", "")
+        return Executed(outputs, violations, self._watch.seconds, printed)
 
 
 def _check_outputs(outputs: Arrays) -> None:

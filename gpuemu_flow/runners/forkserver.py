@@ -27,6 +27,7 @@ import ml_dtypes
 import numpy as np
 import pybase64
 
+from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.runners import channel, integrity, limits, malloc, observe, tracer, worker
 from gpuemu_flow.runners.sandbox import enter, spec
 
@@ -131,7 +132,7 @@ class ForkServer:
         given = replace(given, notices=outgoing.fileno())
         scratch = ""
         try:
-            scratch = enter.make_scratch() if sandbox is not None else ""
+            scratch = enter.make_scratch()
             pid = os.fork()
         except OSError as error:
             incoming.close()
@@ -140,8 +141,7 @@ class ForkServer:
             lifeline.close()
         else:
             if pid == 0:
-                if sandbox is not None:
-                    _fence(sandbox, scratch, given.stderr)
+                _fence(sandbox, scratch, given.stderr)
                 _child(given, server=server, fresh=fresh)
             self._sessions[pid] = lifeline
             self._scratch[pid] = scratch
@@ -224,10 +224,12 @@ def _remove(scratch: str) -> None:
         subprocess.run(["rm", "-rf", "--", scratch], check=False, stderr=subprocess.DEVNULL)
 
 
-def _fence(sandbox: spec.Sandbox, scratch: str, stderr: int) -> None:
-    """Put the wall into force in the forked process, or end it."""
+def _fence(sandbox: spec.Sandbox | None, scratch: str, stderr: int) -> None:
+    """Give the forked process its place, and put the wall into force round it, or end it."""
     try:
-        enter.enter(sandbox, scratch)
+        home = enter.move_in(scratch, trusted=sandbox is None)
+        if sandbox is not None:
+            enter.enter(sandbox, scratch, home)
     except BaseException as error:
         os.write(stderr, f"{type(error).__name__}: {error}\n".encode("utf-8", "replace"))
         os._exit(spec.FAILED)
@@ -242,6 +244,7 @@ def _child(given: worker.Descriptors, *, server: int, fresh: bool) -> NoReturn:
                 os.set_inheritable(fd, True)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             arguments = [str(n) for n in (*given.numbers(), server)]
+            arguments.append(user_cache_of({}))
             module = ["-m", "gpuemu_flow.runners.worker"]
             os.execv(sys.executable, [sys.executable, *module, *arguments])  # noqa: S606
         worker.become_worker(given, parent=server)

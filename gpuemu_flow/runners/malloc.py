@@ -43,6 +43,9 @@ def tune() -> bool:
     )
 
 
+NO_FILL = 0xFF
+
+
 def perturb(fill: int) -> bool:
     """Fill every block that malloc hands out from now on with this byte; 0xFF turns it off.
 

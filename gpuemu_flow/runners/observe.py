@@ -91,7 +91,7 @@ class Observer:
         if self._active:
             return
         self._active = True
-        variables.watch(self._note_variable, program.env)
+        variables.watch(self._note_variable, self._note_asked, program.env)
         self._searches.install()
         existence.watch(self._on_look)
         actions: dict[str, Callable[..., None]] = {
@@ -165,6 +165,11 @@ class Observer:
         if f"v{name}" not in self._known:
             self._known.add(f"v{name}")
             self._write(b"v" + os.fsencode(name))
+
+    def _note_asked(self, name: str) -> None:
+        if f"q{name}" not in self._known:
+            self._known.add(f"q{name}")
+            self._write(b"q" + os.fsencode(name))
 
     def _write(self, record: bytes) -> None:
         self._left -= len(record)

@@ -62,6 +62,15 @@ def off_limits(
     )
 
 
+def off_limits_of(
+    own: Iterable[Path], references: Sequence[Path], *, cache: Path, root: Path
+) -> OffLimits:
+    """List what a compiler's process may not touch, whose sources are `own`."""
+    return OffLimits(
+        forbidden=_forbidden(own, references, cache, root), read_only=(), forbidden_function=""
+    )
+
+
 def _real(path: Path | None) -> Path:
     return Path(os.path.realpath(path or ""))
 

@@ -7,10 +7,12 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
+from gpuemu_flow.let_through import named
 from gpuemu_flow.observed import Observation
 from gpuemu_flow.runners.api import EMULATED, Checks, Outcome, Program, Request
 from gpuemu_flow.runners.attempt import WorkerClient
@@ -118,7 +120,7 @@ class Pool:
         server.close()
 
     def _open(self, program: Program) -> WorkerProcess:
-        """Return a new worker below the shared fork server."""
+        """Return a new worker below the shared fork server; the program is an equipped one."""
         _check_fence(program)
         env = startup_environment(program.env)
         complaint = ""
@@ -149,6 +151,8 @@ class Pool:
     def _supervisor(
         self, program: Program, cancel: threading.Event | None, sightings: Sightings
     ) -> Supervisor:
+        program = _equipped(program)
+
         def talk(worker: WorkerProcess) -> WorkerClient:
             worker.follow_with(sightings)
             return WorkerClient(worker, program, self._load_timeout, cancel)
@@ -315,6 +319,7 @@ class Pool:
             The function, or the program that it evaluated, failed.
         Cancelled
         """
+        program = _equipped(program)
         with self._slot(cancel):
             session = self._open(program)
             sightings = Sightings()
@@ -326,6 +331,11 @@ class Pool:
                 worker_client.close()
                 if on_observed is not None:
                     on_observed(sightings.observation())
+
+
+def _equipped(program: Program) -> Program:
+    """Give a program the variables that its configuration lets through; a file holds only names."""
+    return replace(program, env={**named(os.environ, program.env_names), **program.env})
 
 
 def _check_fence(program: Program) -> None:

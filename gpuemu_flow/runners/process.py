@@ -18,6 +18,7 @@ from pathlib import Path
 
 import gpuemu_flow
 from gpuemu_flow.errors import CancelledRunError, Problem, RunnerError
+from gpuemu_flow.let_through import USER_CACHE, let_through, user_cache_of
 from gpuemu_flow.runners import channel, memfd
 from gpuemu_flow.runners.sandbox.spec import Sandbox
 from gpuemu_flow.runners.sightings import Sightings
@@ -44,6 +45,15 @@ def startup_environment(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name in _STARTUP_VARIABLES or name.startswith(_STARTUP_PREFIXES)
     }
+
+
+def _own_part() -> dict[str, str]:
+    """Return the part of this process's environment that reaches every worker."""
+    kept = let_through(os.environ)
+    home = os.environ.get("HOME", "")
+    if home:
+        kept["HOME"] = home  # for what is installed there; a program's is its scratch folder
+    return {**kept, USER_CACHE: user_cache_of(os.environ)}
 
 
 class ServerDiedError(Exception):
@@ -259,13 +269,13 @@ class ServerHandle:
     Parameters
     ----------
     env : mapping of str to str
-        Added to this process's environment.
+        Added to what reaches every program of this process's environment.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         package_root = str(Path(gpuemu_flow.__file__).parent.parent)
         one_thread = dict.fromkeys(_THREAD_VARIABLES, "1")
-        environment = {**one_thread, "PYTHONHASHSEED": "0", **os.environ, **env}
+        environment = {**one_thread, "PYTHONHASHSEED": "0", **_own_part(), **env}
         self._control, peer = socket.socketpair()
         self._lock = threading.Lock()
         self._stderr = memfd.create("forkserver-stderr")

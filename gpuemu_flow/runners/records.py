@@ -17,8 +17,10 @@ and is opened in a way that would have shown what it held; TOUCHED was there and
 REMOVED is a file, MADE a folder. MOVED and LINKED hold two paths, ``SOURCE//TARGET``: what is found
 at TARGET from now on is that of SOURCE.
 """
-VARIABLE, UNTRACKED, BASE = b"vub"
+VARIABLE, ASKED, UNTRACKED, BASE = b"vqub"
 """VARIABLE is a name of the environment, UNTRACKED a sentence.
+
+ASKED is the name of a variable that the program's own code looked for in vain.
 
 BASE holds what every worker starts with: the same records, with line ends in place of the zero
 bytes.

@@ -14,6 +14,7 @@ from functools import lru_cache
 from gpuemu_flow.observed import ALL_VARIABLES, Observation
 from gpuemu_flow.runners.own_changes import OwnChanges
 from gpuemu_flow.runners.records import (
+    ASKED,
     BASE,
     CHANGES,
     FOLDER,
@@ -53,6 +54,7 @@ class Sightings:
     def __init__(self) -> None:
         self._seen: dict[int, set[str]] = {kind: set() for kind in SEEN}
         self._variables: set[str] = set()
+        self._asked: set[str] = set()
         self._untracked: set[str] = set()
         self._changes = OwnChanges()
         self._inside: set[str] = set()
@@ -105,6 +107,12 @@ class Sightings:
                 self._made = made
         return self._made
 
+    def asked_in_vain(self) -> frozenset[str]:
+        """Return the variables that the program's own code looked for and that it was not given."""
+        for fd in self._followed:
+            self._drain(fd)
+        return frozenset(self._asked)
+
     def _drain(self, fd: int) -> None:
         start = self._followed[fd]
         try:
@@ -134,7 +142,7 @@ class Sightings:
         kind, rest = record[0], record[1:].removesuffix(_END)
         if not record.endswith(_END):
             # Its writer was killed before it went on to what it announced.
-            if kind not in (*PATHS, BASE, VARIABLE, UNTRACKED):
+            if kind not in (*PATHS, BASE, VARIABLE, ASKED, UNTRACKED):
                 self._note_damage()
             return
         if kind == BASE:
@@ -145,6 +153,8 @@ class Sightings:
         text = os.fsdecode(rest)
         if kind == VARIABLE:
             self._variables.add(text)
+        elif kind == ASKED:
+            self._asked.add(text)
         elif kind == UNTRACKED:
             self._untracked.add(text[:1000])
         elif text.startswith("/") and kind in PATHS:

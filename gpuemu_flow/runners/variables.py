@@ -49,6 +49,7 @@ FUNCTIONS = frozenset(("getenv", "secure_getenv", "environ", "__environ", "_envi
 _PASSES_ON = (os.sep + "subprocess.py",)
 _ASKS_FOR_SIZE = (os.sep + "shutil.py", "get_terminal_size")
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
+_NOT_THE_USERS = (_PACKAGE, "<frozen")
 
 
 def is_noise(name: str, reader: str) -> bool:
@@ -88,17 +89,29 @@ def read_by_library(path: str) -> tuple[str, ...]:
 class _Told(dict[bytes, bytes]):
     """Stand below ``os.environ`` and tell what is read of it."""
 
-    def __init__(self, values: Mapping[bytes, bytes], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        values: Mapping[bytes, bytes],
+        tell: Callable[[str], None],
+        tell_asked: Callable[[str], None],
+    ) -> None:
         super().__init__(values)
         self._tell = tell
+        self._tell_asked = tell_asked
         self._own: set[Any] = set()
 
     def _read(self, key: Any) -> None:
-        if key not in self._own:
-            name = os.fsdecode(key)
-            if not is_noise(name, _reader(2)):
-                self._own.add(key)  # once told is enough
-                self._tell(name)
+        if key in self._own:
+            return
+        name, reader = os.fsdecode(key), _reader(2)
+        if is_noise(name, reader):
+            return
+        self._tell(name)
+        if super().__contains__(key):
+            self._own.add(key)  # once told is enough
+        elif not (is_installed(reader) or reader.startswith(_NOT_THE_USERS)):
+            self._own.add(key)
+            self._tell_asked(name)
 
     def _read_all(self) -> None:
         name = _reader(2)
@@ -160,23 +173,28 @@ def _reader(depth: int) -> str:
     return frame.f_code.co_filename
 
 
-def watch(tell: Callable[[str], None], own: Iterable[str]) -> None:
+def watch(
+    tell: Callable[[str], None], tell_asked: Callable[[str], None], own: Iterable[str]
+) -> None:
     """Report every name that is read from now on, once; `ALL_VARIABLES` for an iteration.
 
     Parameters
     ----------
     tell : callable
         Called with a name.
+    tell_asked : callable
+        Called, besides, with the name of a variable that is not set and that code of the user's
+        asks for.
     own : iterable of str
         Names that the tool itself has set.
     """
     inner: Any = os.environ
     known = [os.fsencode(name) for name in own]
-    told = _Told(inner._data, tell)
+    told = _Told(inner._data, tell, tell_asked)
     told._own.update(known)
     inner._data = told
     bytewise: Any = os.environb
     bytewise._data = told
-    as_started = _Told(posix.environ, tell)
+    as_started = _Told(posix.environ, tell, tell_asked)
     as_started._own.update(known)
     posix.environ = as_started

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from gpuemu_flow.errors import Problem, RunnerError
+from gpuemu_flow.runners import blobs
 from gpuemu_flow.runners.answers import MALFORMED, is_staged, read_slots
 from gpuemu_flow.runners.api import MOST_PRINTED, Checks, Request
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.runners.checked import CheckedInputs, CheckedWork, infos_of, watches
 from gpuemu_flow.types import Case, Failure, Json, failure_from_json
 
 Arrays = Mapping[str, np.ndarray]
@@ -46,20 +48,22 @@ class CaseToFile:
         self._request = request
         self._checks = checks
         self._staged = staged
+        case = request.case
+        inputs = CheckedInputs(case.index, case.seed, case, input_dtype=request.input_dtype)
+        self._checked = CheckedWork(inputs, checks)
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
         case = self._request.case
+        if watches(self._checks):
+            return self._checked.begin(worker_client)
         message = {
             "type": "case",
             "case": case.to_json(),
             "input_dtype": self._request.input_dtype,
         }
         # Opened here: the worker need not reach the cache, and a program not know where it lies.
-        try:
-            fd = os.open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
-        except OSError as error:
-            raise self._not_staged(error.strerror or str(error)) from None
+        fd = self._open()
         try:
             return worker_client.post(message, case.index, checks=self._checks, fds=[fd])
         finally:
@@ -67,6 +71,8 @@ class CaseToFile:
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """Wait for the outcome; RunnerError ``staging-failed`` if the file cannot be written."""
+        if watches(self._checks):
+            return self._finish_checked(worker_client)
         index = self._request.case.index
         attempt, answer = worker_client.collect(index)
         if "staging" in answer:
@@ -75,6 +81,26 @@ class CaseToFile:
         if attempt.outcome.ok and not is_staged(self._staged, attempt.outcome):
             return worker_client.broken(index)
         return attempt
+
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+        """Have it checked, and write the outputs here: they passed through no file of the op's."""
+        attempt, outputs = self._checked.finish(worker_client)
+        if not attempt.outcome.ok:
+            return attempt
+        with os.fdopen(self._open(), "wb", buffering=0) as stream:
+            try:
+                digest, size = blobs.write(stream, outputs)
+            except OSError as error:
+                raise self._not_staged(error.strerror or str(error)) from None
+        infos = infos_of(outputs)
+        outcome = replace(attempt.outcome, blob=digest, size=size, outputs=infos)
+        return replace(attempt, outcome=outcome)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_LINK, 0o600)
+        except OSError as error:
+            raise self._not_staged(error.strerror or str(error)) from None
 
     def _not_staged(self, reason: str) -> RunnerError:
         folder = str(self._staged.parent)
@@ -127,6 +153,10 @@ class CallInMemory:
         self.arena: Arena | None = None
         self.slots: dict[str, Slot] = {}
         self._checks = checks
+        self._case = inputs if isinstance(inputs, Case) else case
+        self._seed = inputs.seed if isinstance(inputs, Case) else seed
+        self._dtype = dtype
+        self._checked: CheckedWork | None = None
         self._arrays: Arrays = {}
         self._shared: SharedInputs | None = None
         self._message: dict[str, Json] = {
@@ -147,6 +177,8 @@ class CallInMemory:
 
     def begin(self, worker_client: WorkerClient) -> Attempt | None:
         """See `Work`."""
+        if watches(self._checks):
+            return self._begin_checked(worker_client)
         message, index, checks = self._message, self._index, self._checks
         shared = self._shared
         if shared is None:
@@ -157,6 +189,8 @@ class CallInMemory:
 
     def finish(self, worker_client: WorkerClient) -> Attempt:
         """See `Work`."""
+        if watches(self._checks):
+            return self._finish_checked(worker_client)
         attempt, answer = worker_client.collect(self._index)
         if attempt.outcome.ok and worker_client.arena is not None:
             try:
@@ -165,6 +199,29 @@ class CallInMemory:
             except ValueError:  # they lie outside the shared memory
                 return worker_client.broken(self._index)
         return attempt
+
+    def _begin_checked(self, worker_client: WorkerClient) -> Attempt | None:
+        shared = self._shared
+        values: Arrays | None = self._arrays if shared is None else shared.again()
+        follow = self._case is not None and not self._arrays and shared is None
+        inputs = CheckedInputs(
+            self._index,
+            self._seed,
+            self._case,
+            None if follow else values,
+            self._dtype,
+            self._message["input_dtype"],
+        )
+        self._checked = CheckedWork(inputs, self._checks)
+        return self._checked.begin(worker_client)
+
+    def _finish_checked(self, worker_client: WorkerClient) -> Attempt:
+        if self._checked is None:
+            raise RuntimeError("no case was begun")
+        attempt, self.outputs = self._checked.finish(worker_client)
+        if not attempt.outcome.ok:
+            return attempt
+        return replace(attempt, outcome=replace(attempt.outcome, outputs=infos_of(self.outputs)))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from gpuemu_flow.let_through import keep_user_cache
 from gpuemu_flow.runners import blobs, jobs, limits, malloc, script
 from gpuemu_flow.runners.api import (
     EMULATED,
@@ -32,7 +33,6 @@ from gpuemu_flow.runners.api import (
     RunError,
 )
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
-from gpuemu_flow.runners.buffers import InputBuffers
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.channel import ChannelClosedError, FrameReader, send
 from gpuemu_flow.runners.command import CommandRunner
@@ -198,7 +198,7 @@ class Worker:
             limits.limit_memory(extra)
             limits.limit_file_size(None)
             self._runner = runner
-            self._executor = Executor(program, runner, self._watch, self._forget_stderr)
+            self._executor = Executor(program, runner, self._watch)
         except BaseException as error:  # modules may raise anything
             return {"type": "loaded", "error": asdict(self._failed(error, doing="loading"))}
         return {"type": "loaded", "error": None}
@@ -260,7 +260,7 @@ class Worker:
         """Return the program's outputs; see `jobs.ServiceContext`."""
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
         os.ftruncate(self._stderr, 0)
-        outputs = self._executor.call(InputBuffers(arrays), seed, _PLAIN).outputs
+        outputs = self._executor.call(arrays, seed).outputs
         self._conduct.demand(_PLAIN)
         return outputs
 
@@ -279,7 +279,7 @@ class Worker:
         fds, self._reader.fds = self._reader.fds, []
         staged = keep_high(fds[0])
         try:
-            executed = self._executed(request, checks)
+            executed = self._executed(request)
             self._conduct.demand(checks)
             digest, size = _stage(staged, executed)
         except _StagingError as failed:
@@ -291,9 +291,9 @@ class Worker:
                 os.close(staged)
         return _reply(serial, _outcome(index, executed, digest, size))
 
-    def _executed(self, request: Request, checks: Checks) -> Executed:
+    def _executed(self, request: Request) -> Executed:
         assert self._executor is not None  # noqa: S101 - the coordinator loads first
-        return self._executor.execute(request, checks)
+        return self._executor.execute(request)
 
     def _call(self, message: Mapping[str, Json]) -> dict[str, Json]:
         """Run on tensors in shared memory, or a generated case, and leave the outputs there."""
@@ -304,7 +304,7 @@ class Worker:
         try:
             if message["case"] is not None:
                 request = Request(Case.from_json(message["case"]), message["input_dtype"])
-                executed = self._executor.execute(request, checks, self._values(message))
+                executed = self._executor.execute(request, self._values(message))
                 called = self._leave(executed, checks, 0)
             else:
                 called = self._call_on(message, message, checks, int(message["reserved"]))
@@ -355,9 +355,8 @@ class Worker:
         slots = {name: Slot.from_json(s) for name, s in item["slots"].items()}
         arrays = self._arena.views(slots)
         wide = converted(arrays, like["dtype"], like["input_dtype"])
-        memories = None if wide is not arrays else self._arena.memories(slots)
-        buffers = InputBuffers(wide, memories)
-        return self._leave(self._executor.call(buffers, int(item["seed"]), checks), checks, start)
+        fill = int(item.get("fill", malloc.NO_FILL))
+        return self._leave(self._executor.call(wide, int(item["seed"]), fill), checks, start)
 
     def _leave(self, executed: Executed, checks: Checks, start: int) -> _CallRecord:
         assert self._arena is not None  # noqa: S101 - comes with the first call
@@ -440,6 +439,7 @@ def become_worker(given: Descriptors, *, parent: int) -> NoReturn:
 def main() -> NoReturn:
     """Start a worker in a fresh interpreter; arguments are descriptors and the parent's id."""
     *numbers, parent = (int(text) for text in sys.argv[1:7])
+    keep_user_cache(sys.argv[7])
     np.random.seed(0)  # numpy loads this module lazily; not in a program's time
     become_worker(Descriptors(*numbers), parent=parent)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.store.cache import JsonStore
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import Json
@@ -93,7 +93,7 @@ class Discovered:
 class Lookup(Protocol):
     """A lookup of the present states of the inputs that a set names."""
 
-    def discover(self, seen: Observation, given: Mapping[str, str]) -> Discovered:
+    def discover(self, seen: Observation, given: Given) -> Discovered:
         """Convert an observation to a set; `given` variables belong to the configuration."""
 
     def parts(self, names: Discovered) -> dict[str, str]:
@@ -204,7 +204,7 @@ class SeenInputs:
                 return found
         return None
 
-    def learn(self, who: str, seen: Observation, given: Mapping[str, str]) -> None:
+    def learn(self, who: str, seen: Observation, given: Given) -> None:
         """Add the inputs that one program was seen to use so far; known ones change nothing."""
         with self._lock:
             if self._last.get(who) is seen:

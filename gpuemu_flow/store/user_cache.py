@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuemu_flow.errors import StoreError
+from gpuemu_flow.let_through import user_cache_of
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
 
 LIMIT = 64 << 20
@@ -15,11 +16,7 @@ LIMIT = 64 << 20
 
 def user_cache_folder(environ: Mapping[str, str]) -> Path:
     """Return ``$XDG_CACHE_HOME/gpuemu-flow``, else ``~/.cache/gpuemu-flow``."""
-    given = environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
-    if Path(given).is_absolute():
-        return Path(given) / "gpuemu-flow"
-    return Path(environ.get("HOME") or Path.home()) / ".cache" / "gpuemu-flow"
+    return Path(user_cache_of(environ) or Path.home() / ".cache" / "gpuemu-flow")
 
 
 def open_user_cache() -> WorkspaceCache | None:

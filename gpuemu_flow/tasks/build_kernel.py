@@ -263,6 +263,7 @@ def _cuda(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         folder,
         root=context.root,
         cancel=context.cancel,
+        wall=_wall(spec, folder),
     )
     if result.output is None:
         # Tried again by the next run: a header that was missing may be there then.
@@ -310,6 +311,7 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         root=context.root,
         python=spec.settings["python"],
         cancel=context.cancel,
+        wall=_wall(spec, folder),
     )
     if result.skipped:
         return Built(skipped=result.skipped)
@@ -317,6 +319,11 @@ def _triton(spec: TaskSpec, context: StageContext, folder: Path) -> Built:
         return Built(problems=result.problems, again=True)
     ptx = relative_sources(result.ptx, context.root) if result.ptx is not None else None
     return Built(ptx=ptx, cubin=result.output, launch=result.launch, assembly={params.arch: ""})
+
+
+def _wall(spec: TaskSpec, folder: Path) -> compilers.Wall | None:
+    sandbox = spec.settings["sandbox"]
+    return None if sandbox is None else compilers.Wall(folder, sandbox)
 
 
 _MAKERS = {"cuda": _cuda, "given": _given, "command": _command, "triton": _triton}

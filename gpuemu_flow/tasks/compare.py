@@ -67,11 +67,12 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         ]
     )
     sources = frozenset(str(context.root / path) for path in spec.sources)
+    program = program_of(spec.settings["reference"])
     inputs = SeenInputs(
         context.cache.actions,
         static,
         context.inputs,
-        context.inputs.discover(Observation(files=sources), {}),
+        context.inputs.discover(Observation(files=sources), program.given),
         force=context.force,
     )
     results: dict[int, CheckResult] = {}
@@ -90,7 +91,6 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         else:
             todo.append(stored)
     context.on_progress(Progress(spec.name, len(results), len(cases), 0))
-    program = program_of(spec.settings["reference"])
     judge = StoredJudge(
         context.pool,
         program,
@@ -99,7 +99,7 @@ def run(spec: TaskSpec, context: StageContext, code: Mapping[str, str]) -> Stage
         samples,
         context.cache.blobs.folder,
         context.cancel,
-        lambda seen: inputs.learn("reference", seen, program.env),
+        lambda seen: inputs.learn("reference", seen, program.given),
     )
     _judge(
         spec, context, judge, todo, total=len(cases), parts=parts, inputs=inputs, results=results

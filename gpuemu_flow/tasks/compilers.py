@@ -13,6 +13,8 @@ from pathlib import Path
 
 from gpuemu_flow.artifacts.toolchain import Tool, ToolRun, run_tool
 from gpuemu_flow.errors import Problem
+from gpuemu_flow.let_through import let_through
+from gpuemu_flow.runners.sandbox import launch
 from gpuemu_flow.tasks.base import Interrupted
 from gpuemu_flow.types import Json
 
@@ -22,6 +24,7 @@ MAX_OUTPUT = 8 << 20
 MAX_LISTING = 32 << 20  # about 350,000 machine instructions
 MAX_PROBLEMS = 20
 _LINES_SHOWN = 3
+_LAUNCHER = Path(launch.__file__)
 # Variables that would change a build without being part of its key.
 _DROPPED = (
     "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
@@ -35,6 +38,22 @@ _HOST_ERROR = re.compile(
 )
 _TOOL_ERROR = re.compile(r"^(?:nvcc|ptxas|cicc)(?: \S+)?\s*(?:fatal|error)\s*:\s*(?P<text>.*)$")
 _UNRESOLVED = "Unresolved extern"
+
+
+@dataclass(frozen=True)
+class Wall:
+    """What a compiler runs behind.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it writes.
+    sandbox : JSON
+        See `runners.sandbox.spec.Sandbox`.
+    """
+
+    folder: Path
+    sandbox: Mapping[str, Json]
 
 
 @dataclass
@@ -79,6 +98,7 @@ def nvcc(
     *,
     root: Path,
     cancel: threading.Event,
+    wall: Wall | None = None,
 ) -> Compiled:
     """Compile CUDA C++ to PTX and cubin in one run, with line information.
 
@@ -98,7 +118,7 @@ def nvcc(
         "-MMD", "-MF", str(folder / "reads.d"), "-Xptxas", "-v", "-o", str(folder / "kernel.cubin"),
         *([] if debug.intersection(flags) else lines), *flags, source,
     ]  # fmt: skip
-    run = _run(arguments, root, TIMEOUT, cancel)
+    run = _run(arguments, root, TIMEOUT, cancel, wall=wall)
     text = _text(run)
     if not run.ok:
         problems = _errors(text, source, root) or [_failed(run, tool.name, source, text)]
@@ -152,6 +172,7 @@ def triton(
     root: Path,
     python: str,
     cancel: threading.Event,
+    wall: Wall | None = None,
 ) -> Compiled:
     """Compile a Triton kernel for a target, in an interpreter of its own."""
     (folder / "request.json").write_text(
@@ -160,7 +181,7 @@ def triton(
     child = Path(__file__).with_name("triton_child.py")
     arguments = [python or sys.executable, str(child), str(folder)]
     variables = {"TRITON_CACHE_DIR": str(folder / "cache")}
-    run = _run(arguments, root, TIMEOUT, cancel, variables=variables)
+    run = _run(arguments, root, TIMEOUT, cancel, variables=variables, wall=wall)
     text = _text(run)
     answer: dict[str, Json] = {}
     data = _bytes(folder / "answer.json")
@@ -190,8 +211,15 @@ def _run(
     *,
     max_output: int = MAX_OUTPUT,
     variables: Mapping[str, str] | None = None,
+    wall: Wall | None = None,
 ) -> ToolRun:
-    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    known: Mapping[str, str] = os.environ
+    if wall is not None:
+        # A source can have the environment of its compiler in what is made of it.
+        known = {**let_through(os.environ), "HOME": os.environ.get("HOME", "")}
+        launcher = [sys.executable, str(_LAUNCHER), str(wall.folder), json.dumps(wall.sandbox)]
+        arguments = [*launcher, *arguments]
+    environment = {name: value for name, value in known.items() if name not in _DROPPED}
     environment.update(variables or {})
     if cancel.is_set():
         raise Interrupted

@@ -118,7 +118,7 @@ class _Batch:
         self._requests = requests
         self._known = known
         sources = frozenset(str(context.root / path) for path in spec.sources)
-        self._static = context.inputs.discover(Observation(files=sources), {})
+        self._static = context.inputs.discover(Observation(files=sources), program.given)
         self._cached_under: dict[int, Discovered] = {}
         self.found: dict[int, Outcome] = {}
         self.used = Discovered()
@@ -147,7 +147,7 @@ class _Batch:
 
         def on_observed(seen: Observation) -> None:
             nonlocal names, shared
-            more = names | context.inputs.discover(seen, self._program.env)
+            more = names | context.inputs.discover(seen, self._program.given)
             if not shared or more != names:
                 names, shared = more, self._known.add(more)
 

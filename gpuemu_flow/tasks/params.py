@@ -68,6 +68,8 @@ class ProgramParams(_Plain):
         Kind, path, module, function and arguments.
     input_names, output_names : list of str
     kwargs, env : JSON
+    env_names : list of str
+        Variables that are let through besides those that reach every program.
     python : str or None
         Another interpreter than ours.
     """
@@ -77,6 +79,7 @@ class ProgramParams(_Plain):
     output_names: list[str]
     kwargs: Json
     env: dict[str, str]
+    env_names: list[str]
     python: str | None = None
 
 
@@ -137,6 +140,8 @@ class BuildParams(_Plain):
     triton : JSON
         Target of a Triton kernel's compilation; None for others.
     triton_version : str or None
+    sandbox : JSON
+        The level that the compiler runs at; None for what is not compiled by ours.
     """
 
     STAGE = stages.BUILD
@@ -151,6 +156,7 @@ class BuildParams(_Plain):
     command: list[str] | None = None
     triton: Json = None
     triton_version: str | None = None
+    sandbox: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

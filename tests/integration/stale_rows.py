@@ -299,10 +299,10 @@ ROWS = [
                                    "C = tomllib.load(open('c.toml', 'rb'))")},
         **puts("c.toml", "f = 3\n", "f = 4\n")),
     Row("environment", {"op.py": scale_by("int(os.environ.get('SCALE_BY', 3))", "import os")},
-        variable("3"), variable("4"), in_environment=True),
+        variable("3"), variable("4"), more='env = ["SCALE_BY"]', in_environment=True),
     Row("environment set later", {
             "op.py": scale_by("int(os.getenv('SCALE_BY') or 3)", "import os")},
-        variable(None), variable("4"), in_environment=True),
+        variable(None), variable("4"), more='env = ["SCALE_*"]', in_environment=True),
     Row("names in a folder", {"op.py": scale_by("len(os.listdir('d'))", "import os"),
                               "d/a": "", "d/b": "", "d/c": ""},
         lambda m: (m.root / "d/e").unlink(missing_ok=True), lambda m: m.write("d/e", "") and None),

@@ -16,7 +16,7 @@ from gpuemu_flow.engine.discovery import Discovery
 from gpuemu_flow.engine.distributions import Distributions
 from gpuemu_flow.engine.files import FileTable
 from gpuemu_flow.engine.observed_sets import ObservedSets
-from gpuemu_flow.observed import Observation
+from gpuemu_flow.observed import Given, Observation
 from gpuemu_flow.reports.observed_text import observed_line
 from gpuemu_flow.runners import process, variables
 from gpuemu_flow.store.cache import JsonStore
@@ -59,7 +59,7 @@ def test_files_links_packages_and_interpreters_are_told_apart(root: Path) -> Non
         seen(root, "op.py", "current/op.py", "site/foo/__init__.py", "site/foo/hand_made.py",
              ".gpuemu-cache/blob", "/dev/null", os.__file__, own_code.__file__,
              variables=frozenset({"SCALE", "GIVEN", "NONE"})),
-        {"GIVEN": "by the configuration"},
+        Given({"GIVEN": "by the configuration"}, ("SCALE", "NONE")),
     )  # fmt: skip
     assert names.files == {"op.py", "current/op.py", "site/foo/hand_made.py"}
     assert names.links == {"current"}
@@ -91,7 +91,7 @@ def test_each_change_shows_in_its_part(what: str, root: Path) -> None:
     names = look.discover(
         seen(root, "op.py", "current/op.py", "site/foo/__init__.py",
              missed=frozenset({str(root / "new.py")}), listed=frozenset({str(root / "names")})),
-        {},
+        Given(),
     )  # fmt: skip
     (root / "names/__pycache__").mkdir()
     (root / "names/.op.py.swp").touch()
@@ -109,7 +109,7 @@ def test_each_change_shows_in_its_part(what: str, root: Path) -> None:
 
 def test_a_file_that_was_put_back_has_moved_all_the_same(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py"), {})
+    names = look.discover(seen(root, "op.py"), Given())
     begun = look.now()
     before = (root / "op.py").stat()
     (root / "op.py").write_text("2")
@@ -121,7 +121,7 @@ def test_a_file_that_was_put_back_has_moved_all_the_same(root: Path) -> None:
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, "op.py"), {})
+    names = look.discover(seen(root, "op.py"), Given())
     (root / "op.py").unlink()
     os.mkfifo(root / "op.py")
     assert look.parts(names) == {"file op.py": ""}
@@ -133,7 +133,17 @@ def test_variables_count_by_their_values_and_the_environment_as_a_whole(root: Pa
     assert parts[0] == parts[2] != parts[1]
     parts = [discovery(root, A="1", SHLVL=level).parts(all_of_them) for level in "12"]
     assert parts[0] == parts[1], "which shell it is says nothing"
-    assert discovery(root, A="2", SHLVL="1").parts(all_of_them) != parts[0]
+    assert discovery(root, A="2", SHLVL="1").parts(all_of_them) == parts[0], "it reaches nobody"
+    assert discovery(root, TZ="2", SHLVL="1").parts(all_of_them) != parts[0]
+
+
+def test_only_variables_that_reach_a_program_are_inputs_of_it(root: Path) -> None:
+    look = discovery(root)
+    read = Observation(variables=frozenset({"A", "MY_B", "PATH", "HOME", "*"}))
+    assert look.discover(read, Given()).variables == {"PATH", "*"}
+    named = look.discover(read, Given(names=("A", "MY_*", "UNREAD")))
+    assert named.variables == {"PATH", "*", "A", "MY_B", "MY_**", "UNREAD"}
+    assert look.discover(read, Given(names=("*",))).variables == read.variables | {"**"}
 
 
 def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: Path) -> None:
@@ -142,7 +152,7 @@ def test_results_are_found_under_each_set_that_holds_now(root: Path, tmp_path: P
 
     def use(*files: str) -> SeenInputs:
         inputs = SeenInputs(actions, "static", look)
-        inputs.learn("op", seen(root, *files), {})
+        inputs.learn("op", seen(root, *files), Given())
         return inputs
 
     def found() -> str | None:
@@ -181,7 +191,7 @@ def test_a_distribution_is_found_by_what_it_lists(root: Path) -> None:
 
 def test_damaged_sets_are_refused(root: Path) -> None:
     look, sets = discovery(root), ObservedSets()
-    names = look.discover(seen(root, "op.py", "current/op.py"), {})
+    names = look.discover(seen(root, "op.py", "current/op.py"), Given())
     sets.record("op:a", names, look.parts(names))
     data = sets.to_json()
     again = ObservedSets.from_json(data)
@@ -228,7 +238,7 @@ def test_our_own_code_is_one_value_that_each_module_changes(tmp_path: Path) -> N
 
 def test_the_interpreter_counts_by_its_executable(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(seen(root, os.__file__), {})
+    names = look.discover(seen(root, os.__file__), Given())
     (folder,) = names.pythons
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     assert any(path.endswith(f"bin/{version}") for path in look.interpreters(folder))
@@ -255,7 +265,7 @@ def test_names_that_begin_alike_count_as_one(root: Path) -> None:
     assert len(set(states)) == 3
     assert plan.variable_digest({"TORCH": "1"}, "TORCH_*") == plan.UNSET
     look = discovery(root, TORCH_X="1")
-    names = look.discover(Observation(variables=frozenset({"TORCH_*"})), {})
+    names = look.discover(Observation(variables=frozenset({"TORCH_*"})), Given())
     assert look.parts(names) != discovery(root).parts(names)
 
 
@@ -275,7 +285,7 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
     look = discovery(root)
     paths = [root / "names", root / "names/a"] if part == "looked" else [root / "names"]
     (root / "names/a").touch()
-    names = look.discover(Observation(**{part: frozenset(map(str, paths))}), {})
+    names = look.discover(Observation(**{part: frozenset(map(str, paths))}), Given())
     before = look.parts(names)
     sets = ObservedSets()
     sets.record("task", names, before)
@@ -295,7 +305,7 @@ def test_what_is_looked_at_shows_in_the_parts_and_in_the_plan(what: str, root: P
 
 def test_names_that_editors_make_are_no_modules(root: Path) -> None:
     look = discovery(root)
-    names = look.discover(Observation(modules=frozenset({str(root / "names")})), {})
+    names = look.discover(Observation(modules=frozenset({str(root / "names")})), Given())
     before = look.parts(names)
     for name in (".op.py.swp", "4913", "#op.py#", "op.py~"):
         (root / "names" / name).touch()

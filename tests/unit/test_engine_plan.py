@@ -102,7 +102,7 @@ def test_a_link_that_leads_elsewhere_is_noticed(folder: Path) -> None:
     assert plan.up_to_date(str(path), ENVIRON) is None
 
 
-@pytest.mark.parametrize("name", ["SCALE", plan.ALL_VARIABLES])
+@pytest.mark.parametrize("name", ["SCALE", "SC**", plan.ALL_NAMED])
 def test_a_variable_that_programs_read_is_noticed_and_not_stored(name: str, folder: Path) -> None:
     before = {**ENVIRON, "SCALE": "hunter2"}
     path = with_head(folder, variables={name: plan.variable_digest(before, name)})
@@ -139,12 +139,19 @@ def test_a_session_s_variable_counts_where_it_is_read_by_name(name: str, folder:
 
 @pytest.mark.parametrize(
     "name",
-    ["CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "SESSION",
-     "TERMINAL_SCALE", "TZ", "USER", "XDG_CONFIG_HOME"],
-)  # fmt: skip
+    ["CUDA_VISIBLE_DEVICES", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TZ", "USER"],
+)
 def test_no_other_variable_is_left_out_of_the_whole_environment(name: str) -> None:
     whole = plan.variable_digest(ENVIRON, plan.ALL_VARIABLES)
     assert plan.variable_digest({**ENVIRON, name: "another"}, plan.ALL_VARIABLES) != whole
+
+
+@pytest.mark.parametrize("name", ["HOME", "SESSION", "TERMINAL_SCALE", "XDG_CONFIG_HOME"])
+def test_what_reaches_no_program_counts_where_a_configuration_names_it(name: str) -> None:
+    another = {**ENVIRON, name: "another"}
+    for whole, counts in ((plan.ALL_VARIABLES, False), (plan.ALL_NAMED, True)):
+        changed = plan.variable_digest(another, whole) != plan.variable_digest(ENVIRON, whole)
+        assert changed is counts
 
 
 def test_few_files_of_a_large_folder_are_asked_for_one_by_one(folder: Path) -> None:

@@ -31,6 +31,7 @@ LAYERS = (
         "syntax",
         "verdicts",
         "kernel_findings",
+        "let_through",
         "expressions",
         "value_rules",
     ),

@@ -8,6 +8,7 @@ import struct
 import tempfile
 from typing import Any
 
+from gpuemu_flow.let_through import USER_CACHE, keep_user_cache
 from gpuemu_flow.runners.sandbox import filters, landlock, syscalls
 from gpuemu_flow.runners.sandbox.rules import rules_for
 from gpuemu_flow.runners.sandbox.spec import NONE, Sandbox, has_seccomp, landlock_version
@@ -23,6 +24,25 @@ CACHES = {
     "TRITON_CACHE_DIR": "triton",
 }
 """Variables that name a folder in which a framework keeps what it compiles."""
+BELOW_HOME = {
+    "CARGO_HOME": ".cargo",
+    "HF_HOME": ".cache/huggingface",
+    "KERAS_HOME": ".keras",
+    "PYENV_ROOT": ".pyenv",
+    "PYTHONUSERBASE": ".local",
+    "RUSTUP_HOME": ".rustup",
+    "TORCH_HOME": ".cache/torch",
+}
+"""Variables that say where the user installed something, and where it lies without them."""
+COMPILED_BELOW_HOME = {
+    "CUDA_CACHE_PATH": ".nv/ComputeCache",
+    "CUPY_CACHE_DIR": ".cupy/kernel_cache",
+    "FLAGGEMS_CACHE_DIR": ".flaggems",
+    "MPLCONFIGDIR": ".config/matplotlib",
+    "PYTORCH_KERNEL_CACHE_PATH": ".cache/torch/kernels",
+    "TRITON_CACHE_DIR": ".triton/cache",
+}
+"""Those of `CACHES` that lie in the home folder, which trusted programs go on to use."""
 PREFIX = "gpuemu-scratch-"
 _KEPT_CAPABILITIES = (1 << 1) | (1 << 3)  # files of others: read and written, and their modes
 _CAPABILITIES_VERSION = 0x20080522
@@ -38,7 +58,35 @@ def make_scratch() -> str:
     return os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
 
 
-def enter(sandbox: Sandbox, scratch: str) -> None:
+def move_in(scratch: str, *, trusted: bool) -> str:
+    """Make the worker's own folder its ``HOME``; what is installed in the user's is still found.
+
+    Parameters
+    ----------
+    scratch : str
+    trusted : bool
+        The program shares the user's caches of compiled kernels.
+
+    Returns
+    -------
+    str
+        The user's home folder; empty where none is known.
+    """
+    keep_user_cache(os.environ.pop(USER_CACHE, ""))
+    home = os.environ.get("HOME", "")
+    os.environ["HOME"] = scratch
+    if not os.path.isdir(home):  # noqa: PTH112
+        return home
+    for name, folder in BELOW_HOME.items():
+        path = f"{home}/{folder}"
+        if os.path.isdir(path):  # noqa: PTH112
+            os.environ.setdefault(name, path)
+    for name, folder in COMPILED_BELOW_HOME.items() if trusted else ():
+        os.environ.setdefault(name, f"{home}/{folder}")
+    return home
+
+
+def enter(sandbox: Sandbox, scratch: str, home: str) -> None:
     """Restrict this process, and all that it will start, to its own files; irreversible.
 
     Parameters
@@ -46,6 +94,8 @@ def enter(sandbox: Sandbox, scratch: str) -> None:
     sandbox : Sandbox
     scratch : str
         The worker's own folder.
+    home : str
+        The user's.
 
     Raises
     ------
@@ -66,7 +116,7 @@ def enter(sandbox: Sandbox, scratch: str) -> None:
         _drop_capabilities(libc)
         syscalls.prctl(libc, syscalls.NO_NEW_PRIVS, 1)
         if known:
-            _restrict_files(libc, sandbox, scratch, known)
+            _restrict_files(libc, sandbox, scratch, home, known)
         if has_seccomp(sandbox.level):
             filters.enforce(libc)
     except (OSError, AttributeError) as error:
@@ -82,8 +132,8 @@ def _make(path: str) -> None:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
 
 
-def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, known: int) -> None:
-    rules = rules_for(sandbox, scratch, os.environ.get("HOME", ""))
+def _restrict_files(libc: Any, sandbox: Sandbox, scratch: str, home: str, known: int) -> None:
+    rules = rules_for(sandbox, scratch, home)
     ruleset = landlock.Ruleset(libc, known)
     # Names, unlike what is in a file, can be listed everywhere: a folder on the way to something
     # hidden could else hold no module.

@@ -1,0 +1,287 @@
+"""A case with checks: several calls, each compared outside of the process that makes them.
+
+The inputs lie in memory that a worker shares with the coordinator, which keeps copies that the
+worker never had. What an op does to its inputs and to what lies round them, whether equal calls
+give equal bits, which elements nobody wrote: all of that is read here, from the memory and from
+the outputs. The op's process says nothing that counts besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuemu_flow.cases.generate import decoy_case
+from gpuemu_flow.numerics.contract import Mask
+from gpuemu_flow.numerics.contract_views import mask_of
+from gpuemu_flow.runners import decoys, malloc
+from gpuemu_flow.runners.answers import read_slots
+from gpuemu_flow.runners.api import EMULATED, Checks, OutputInfo, Program
+from gpuemu_flow.runners.arena import Arena
+from gpuemu_flow.runners.attempt import Attempt, WorkerClient
+from gpuemu_flow.runners.buffers import InputBuffers
+from gpuemu_flow.runners.execute import converted, make_inputs
+from gpuemu_flow.runners.repeat import FIRST_FILL, SECOND_FILL, compare_calls
+from gpuemu_flow.runners.tensors import element_type
+from gpuemu_flow.types import Case, Failure, Json
+
+_REPEAT_SEED = 0x5DEECE66D
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def watches(checks: Checks) -> bool:
+    """Tell whether more than the outputs is asked for."""
+    return checks.inputs_unchanged or checks.guards or checks.decoy or checks.repeat
+
+
+@dataclass(frozen=True)
+class CheckedInputs:
+    """The inputs of one case.
+
+    Attributes
+    ----------
+    index, seed : int
+    case : Case or None
+        None: `values` as they lie, without decoys and guard zones.
+    values : mapping of str to ndarray or None
+        None: those that follow from the case's seed.
+    dtype : str
+        Of values without a case: the float type that is converted.
+    input_dtype : str or None
+        What to.
+    """
+
+    index: int
+    seed: int
+    case: Case | None = None
+    values: Arrays | None = None
+    dtype: str = ""
+    input_dtype: str | None = None
+
+    def judged(self, *, guards: bool) -> dict[str, np.ndarray]:
+        """Make the inputs of the call that is judged."""
+        if self.case is not None:
+            return make_inputs(self.case, self.input_dtype, guards=guards, values=self.values)
+        return converted(dict(self.values or {}), self.dtype, self.input_dtype)
+
+    def decoy(self, judged: Arrays, *, guards: bool) -> dict[str, np.ndarray]:
+        """Make the inputs of the call before it."""
+        assert self.case is not None  # noqa: S101 - else there are no decoys
+        made = make_inputs(decoy_case(self.case), self.input_dtype, guards=guards)
+        decoys.resemble(made, judged, self.case)
+        return made
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call: how it ended, and copies of its outputs."""
+
+    attempt: Attempt
+    outputs: dict[str, np.ndarray]
+
+
+class CheckedCase:
+    """Calls one worker's program for one case.
+
+    Parameters
+    ----------
+    worker_client : WorkerClient
+    inputs : CheckedInputs
+    checks : Checks
+    """
+
+    def __init__(self, worker_client: WorkerClient, inputs: CheckedInputs, checks: Checks) -> None:
+        self._client = worker_client
+        self._program = worker_client.program
+        self._inputs = inputs
+        self._checks = checks
+        self._laid: _Laid | None = None
+        self._posted = False
+        remembers = inputs.case is not None and _keeps_state(self._program)
+        self._decoys = checks.decoy and remembers
+        self._again = checks.repeat and decoys.comes_again(inputs.seed, worker_client.cases)
+        self._judged: dict[str, np.ndarray] = {}
+
+    def begin(self) -> Attempt | None:
+        """Ask for the first call and return at once; an attempt that has failed already."""
+        inputs, guards = self._inputs, self._checks.guards
+        self._judged = inputs.judged(guards=guards)
+        self._lay(inputs.decoy(self._judged, guards=guards) if self._decoys else self._judged)
+        fill = FIRST_FILL if self._decoys or self._checks.repeat else malloc.NO_FILL
+        self._posted = True
+        return self._post(inputs.seed, fill)
+
+    def finish(self) -> tuple[Attempt, dict[str, np.ndarray]]:
+        """Return the attempt, whose outcome holds all violations, and the judged outputs.
+
+        Raises
+        ------
+        CancelledRunError
+        """
+        inputs, checks, judged = self._inputs, self._checks, self._judged
+        if not self._decoys:
+            return self._judge()
+        before = self._call(inputs.seed, FIRST_FILL)
+        if before.attempt.ended:
+            return before.attempt, {}
+        self._restore()
+        self._lay(judged)
+        attempt, outputs = self._judge()
+        if not before.attempt.outcome.ok or not self._again or not attempt.outcome.ok:
+            return attempt, outputs
+        if attempt.outcome.violations:
+            return attempt, outputs
+        self._restore()
+        self._lay(inputs.decoy(judged, guards=checks.guards))
+        after = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL)
+        if after.attempt.ended:
+            return after.attempt, {}
+        found = self._compare(before.outputs, after.outputs)
+        return _with_violations(attempt, decoys.told(found)), outputs
+
+    def _judge(self) -> tuple[Attempt, dict[str, np.ndarray]]:
+        """Make the call that is judged, and the equal one after it."""
+        checks, inputs, laid = self._checks, self._inputs, self._laid
+        assert laid is not None  # noqa: S101 - laid out before
+        fill = FIRST_FILL if checks.repeat else malloc.NO_FILL
+        first = self._call(inputs.seed, fill)
+        if not first.attempt.outcome.ok:
+            return first.attempt, {}
+        found: list[Failure] = []
+        if checks.inputs_unchanged or checks.guards:
+            mutates = self._program.mutates
+            names = mutates if checks.inputs_unchanged else self._program.input_names
+            found += laid.buffers.violations(names)
+        if checks.repeat:
+            laid.buffers.restore()
+            second = self._call(inputs.seed ^ _REPEAT_SEED, SECOND_FILL)
+            if not second.attempt.outcome.ok:
+                return second.attempt, {}
+            found += self._compare(first.outputs, second.outputs)
+        own = list(first.attempt.outcome.violations)
+        attempt = replace(first.attempt, outcome=replace(first.attempt.outcome, violations=()))
+        return _with_violations(attempt, [*found, *own]), first.outputs
+
+    def _compare(self, first: Arrays, second: Arrays) -> list[Failure]:
+        """Report what differs between equal calls, in elements that count."""
+        assert self._laid is not None  # noqa: S101 - laid out before
+        inputs = self._laid.buffers.pristine()
+        counting = {}
+        for name, mask in self._program.masks.items():
+            if name in first and mask["input"] in inputs:
+                test = Mask(**{**mask, "axes": tuple(mask["axes"])})
+                counting[name] = mask_of(test, inputs, first[name].shape)
+        deterministic = self._program.deterministic
+        return compare_calls(first, second, deterministic=deterministic, counting=counting)
+
+    def _lay(self, arrays: Arrays) -> None:
+        """Put inputs where the worker has them, in the same places as those before."""
+        if self._laid is None or not self._laid.take(arrays):
+            self._laid = _Laid(self._client.shared(), arrays)
+        self._laid.buffers.remember()
+
+    def _restore(self) -> None:
+        """Put back what a call changed, the zones round the elements, too."""
+        if self._laid is not None:
+            self._laid.buffers.restore()
+
+    def _post(self, seed: int, fill: int) -> Attempt | None:
+        laid = self._laid
+        assert laid is not None  # noqa: S101 - laid out before
+        message: dict[str, Json] = {
+            "type": "call",
+            "case": None,
+            "index": self._inputs.index,
+            "seed": seed,
+            "dtype": "",
+            "input_dtype": None,
+            "fill": fill,
+            "reserved": laid.end,
+        }
+        index = self._inputs.index
+        return self._client.post(message, index, checks=self._checks, slots=laid.slots, calls=1)
+
+    def _call(self, seed: int, fill: int) -> _Call:
+        failed = None if self._posted else self._post(seed, fill)
+        self._posted = False
+        if failed is not None:
+            return _Call(failed, {})
+        index = self._inputs.index
+        attempt, answer = self._client.collect(index)
+        if not attempt.outcome.ok:
+            return _Call(attempt, {})
+        try:
+            views = self._client.shared().read(read_slots(answer))
+        except ValueError:  # they lie outside the shared memory
+            return _Call(self._client.broken(index), {})
+        # Copied at once: a thread that the program left could change them while they are compared.
+        outputs = {name: views[name].copy() for name in sorted(views)}
+        for array in outputs.values():
+            array.flags.writeable = False
+        return _Call(attempt, outputs)
+
+
+class _Laid:
+    """Inputs in a worker's shared memory, whole allocations with their guard zones."""
+
+    def __init__(self, arena: Arena, arrays: Arrays) -> None:
+        self.slots, memories, self.end = arena.lay(arrays)
+        self.buffers = InputBuffers(arena.views(self.slots), memories)
+
+    def take(self, arrays: Arrays) -> bool:
+        """Write other values to the same places; False where they have another form."""
+        mine = self.buffers.arrays
+        fits = mine.keys() == arrays.keys() and all(
+            (mine[n].shape, mine[n].strides, mine[n].dtype) == (a.shape, a.strides, a.dtype)
+            for n, a in arrays.items()
+        )
+        if fits:
+            self.buffers.overwrite(arrays)
+        return fits
+
+
+class CheckedWork:
+    """A checked case in the two steps of `work.Work`, with one worker or, anew, with another.
+
+    Parameters
+    ----------
+    inputs : CheckedInputs
+    checks : Checks
+    """
+
+    def __init__(self, inputs: CheckedInputs, checks: Checks) -> None:
+        self._inputs = inputs
+        self._checks = checks
+        self._begun: tuple[WorkerClient, CheckedCase] | None = None
+
+    def begin(self, worker_client: WorkerClient) -> Attempt | None:
+        """Ask for the first call, or return the attempt that has failed already."""
+        case = CheckedCase(worker_client, self._inputs, self._checks)
+        failed = case.begin()
+        self._begun = None if failed is not None else (worker_client, case)
+        return failed
+
+    def finish(self, worker_client: WorkerClient) -> tuple[Attempt, dict[str, np.ndarray]]:
+        """Make the other calls; see `CheckedCase.finish`."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] is not worker_client:
+            raise RuntimeError("no case was begun with this worker")
+        return begun[1].finish()
+
+
+def _keeps_state(program: Program) -> bool:
+    """Tell whether something of a program can outlive a call."""
+    return program.kind not in (*EMULATED, "command") and not program.python
+
+
+def _with_violations(attempt: Attempt, found: list[Failure]) -> Attempt:
+    outcome = attempt.outcome
+    return replace(attempt, outcome=replace(outcome, violations=(*outcome.violations, *found)))
+
+
+def infos_of(outputs: Arrays) -> tuple[OutputInfo, ...]:
+    """Describe outputs."""
+    return tuple(OutputInfo(n, a.shape, element_type(a)) for n, a in sorted(outputs.items()))

@@ -1,0 +1,40 @@
+"""Starts a compiler behind the wall of ops: ``launch.py FOLDER SANDBOX PROGRAM ARGUMENT...``.
+
+What is compiled is as foreign as an op is, and may ask the compiler for any file, or is imported by
+it. FOLDER is where it writes; SANDBOX is the wall as JSON. Runs as a script, for the interpreter's
+path is not the workspace's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+NOT_STARTED = 127
+
+
+def main() -> NoReturn:
+    """Enter, then become the program."""
+    sys.path[0] = str(Path(__file__).resolve().parents[3])
+    from gpuemu_flow.runners.sandbox import enter, spec  # noqa: PLC0415 - found by now
+
+    folder, wall, *words = sys.argv[1:]
+    try:
+        sandbox = spec.Sandbox.from_json(json.loads(wall))
+        home = enter.move_in(folder, trusted=False)
+        enter.enter(sandbox, folder, home)
+    except (enter.SandboxError, OSError, TypeError, ValueError) as error:
+        sys.stderr.write(f"the compiler could not be fenced: {error}\n")
+        os._exit(spec.FAILED)
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        os._exit(NOT_STARTED)
+
+
+if __name__ == "__main__":
+    main()
