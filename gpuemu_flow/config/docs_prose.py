@@ -100,7 +100,7 @@ under `match` as well; only `ignore` lets it pass.
 
 A build tool must give equal results for equal inputs. Therefore an absent `seed` is the fixed seed
 42, and not a random one as the documentation of gpuemu has it; `seed = 0` draws a new one for each
-run.
+run, `[ci] seed = "random"` for each `ci` and `test`.
 
 ## Targets
 

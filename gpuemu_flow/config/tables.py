@@ -221,6 +221,14 @@ CI = Section(
             [],
             default_text="as `[validation.shapes]` says",
         ),
+        Key(
+            "seed",
+            Either((Integer(0, U64_MAX), Choice(("random",), noun="seed"))),
+            "Master seed of `ci` and `test`, over `validation.seed`. `random`, or 0: drawn anew "
+            "for every run and printed; `--seed` repeats it.",
+            default_text="`validation.seed`",
+            ours=True,
+        ),
         Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
         Key(
             "parallel_jobs",

@@ -46,11 +46,14 @@ class Overrides:
     ----------
     seed : int or None
         Master seed of all ops.
+    draw_seed : bool
+        It is drawn anew, whatever the configuration says.
     ci : str
         ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
     """
 
     seed: int | None = None
+    draw_seed: bool = False
     ci: str = ""
 
 
@@ -64,10 +67,13 @@ class Sampling:
         Per op and dtype; None leaves each op its own number.
     shapes : tuple of shape
         Of ops without a schema; empty leaves them theirs.
+    seed : int or None
+        Master seed, 0 for one that is drawn; None: that of the configuration's ``[validation]``.
     """
 
     cases: int | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
+    seed: int | None = None
 
     def of(self, op: OpConfig) -> OpConfig:
         """Return the op as it is checked."""
@@ -81,8 +87,8 @@ def samplings(config: Config) -> dict[str, Sampling]:
     """Map values of `Overrides.ci` to their samplings; a missing value changes nothing."""
     ci = config.ci
     found = {
-        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
-        "thorough": Sampling(ci.fuzz_iterations),
+        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),
+        "thorough": Sampling(ci.fuzz_iterations, seed=ci.seed),
     }
     return {mode: sampling for mode, sampling in found.items() if sampling != Sampling()}
 
@@ -106,9 +112,9 @@ class Compiler:
         self._config = config
         self._cache = cache
         self._version = version
-        self.random_seed = False
-        self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
+        self.drawn_seed: int | None = None
+        self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
         wanted = config.sandbox
         self.fence = Fence(
@@ -168,10 +174,13 @@ class Compiler:
         """Return the command line's seed, else the file's; its 0 draws one anew for every run."""
         if overrides.seed is not None:
             return overrides.seed
-        if self._config.validation.seed == 0:
-            self.random_seed = True
-            return secrets.randbits(53)  # below 2**53: readers of JSON in JavaScript keep it whole
-        return self._config.validation.seed
+        wanted = (
+            self._config.validation.seed if self._sampling.seed is None else self._sampling.seed
+        )
+        if wanted == 0 or overrides.draw_seed:
+            # Below 2**53: readers of JSON in JavaScript keep it whole.
+            wanted = self.drawn_seed = secrets.randbits(53)
+        return wanted
 
     def _add(self, spec: TaskSpec) -> None:
         self._tasks[spec.name] = spec

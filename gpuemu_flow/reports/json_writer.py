@@ -49,6 +49,7 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
         ],
         "duration_s": round(report.duration_s, 6),
         "interrupted": report.interrupted,
+        "drawn_seed": report.drawn_seed,
         "kernels": [record for result in report.kernels for record in kernel_records(result)],
     }
 

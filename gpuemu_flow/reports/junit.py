@@ -101,6 +101,8 @@ def _add_properties(suite: Element, report: Report) -> None:
         for result in report.run.results
         if result.cases
     ]
+    if report.run.drawn_seed is not None:
+        facts.append(("drawn seed", str(report.run.drawn_seed)))
     facts += [
         (f"warning {problem.slug}", str(problem))
         for problem in report.run.problems

@@ -109,6 +109,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
     run["properties"] = {
         "verdict": report.verdict,
         "created": report.created,
+        "drawnSeed": report.run.drawn_seed,
         "notValidated": [_text(f"{m.what}: {m.reason}") for m in report.missing],
         "unjudged": [
             {

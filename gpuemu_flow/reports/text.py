@@ -306,10 +306,14 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
-def sandbox_lines(report: RunReport) -> list[str]:
-    """Say once what kept the ops from everything else."""
+def condition_lines(report: RunReport) -> list[str]:
+    """Say once what kept the ops from everything else, and of which seed the cases are if drawn."""
     levels = sorted({result.sandbox for result in report.results} - {""})
-    return [f"sandbox: {shown_level(level)}" for level in levels]
+    lines = [f"sandbox: {shown_level(level)}" for level in levels]
+    if report.drawn_seed is not None:
+        seed = report.drawn_seed
+        lines.append(f"seed: {seed}, drawn for this run; --seed {seed} repeats it")
+    return lines
 
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
@@ -330,7 +334,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
-    lines += sandbox_lines(report)
+    lines += condition_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]
