@@ -22,7 +22,17 @@ LAYERS = (
     ("judging",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
+    (
+        "types",
+        "errors",
+        "",
+        "observed",
+        "schemas",
+        "syntax",
+        "verdicts",
+        "kernel_findings",
+        "plain_text",
+    ),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
