@@ -24,6 +24,7 @@ from gpuemu_flow.cli.emulate import emulate
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
+from gpuemu_flow.cli.grants import add_grants
 from gpuemu_flow.cli.graph import graph
 from gpuemu_flow.cli.init import init
 from gpuemu_flow.cli.lint import lint
@@ -63,6 +64,21 @@ COMMANDS = (
     debug, completion,
 )  # fmt: skip
 
+RUNNING = (
+    run,
+    ci,
+    test,
+    fuzz,
+    reproduce,
+    minimize,
+    mutate,
+    calibrate,
+    coverage,
+    lint,
+    watch,
+    debug,
+)
+add_grants(RUNNING)
 for command in COMMANDS:
     cli.add_command(command)
 complete_names(cli)

@@ -107,8 +107,10 @@ class _Watch:
     def _workers(self, workspace: Workspace) -> Pool:
         """Workers that are there at the next save: their start takes longer than all else."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
+        from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
+        require_trust(workspace)
         wanted = (count_jobs(workspace, self.options), workspace.cache.staging)
         if self._pool is None or wanted != self._pool_of:
             self.close()

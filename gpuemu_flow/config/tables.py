@@ -48,7 +48,9 @@ PROJECT = Section(
         Key(
             "allow_outside",
             Bool(),
-            "Lets paths lead outside the workspace; else each of them is an error.",
+            "Lets paths lead outside the workspace; else each of them is an error. The project's "
+            "file can only ask for it; `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or the user's "
+            "own file grants it.",
             default=False,
             ours=True,
         ),

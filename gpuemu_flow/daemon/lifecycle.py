@@ -40,6 +40,7 @@ from gpuemu_flow.daemon.reload import Reloading
 from gpuemu_flow.daemon.requests import handle, lane_of, lanes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
@@ -130,6 +131,7 @@ def _serve(
 ) -> None:
     workspace = configured.current().workspace
     references = workspace.config.execution.max_parallel_refs
+    require_trust(workspace, environ)
     os.chdir(configured.root)
     workspace.cache.create()
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -70,6 +70,7 @@ class Workspace:
         self._config: Config | None = None
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
+        self.trusted = False  # its code may be run: see `engine.trust`
         self._renamed: dict[str, TaskSpec] = {}
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
         known = snapshot.load(self._snapshot_path, self.root, self.cache.set_aside)
