@@ -38,6 +38,8 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "ref": _program(op.op) if op.op else None,
             "mutates": sorted(op.mutates),
             "deterministic": op.deterministic,
+            "require_kernel": op.require_kernel,
+            "forbid": sorted(op.forbid),
         },
         "reference": {"ref": _program(op.reference), "dtype": asked_for},
         "program": {

@@ -382,6 +382,9 @@ class Compiler:
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
             deterministic=op.deterministic,
+            # Of the op alone: a reference may well be the library.
+            require_kernel=fenced and op.require_kernel,
+            forbid=op.forbid if fenced else (),
             sandbox=sandbox,
             **kept_from,
         ).to_json()

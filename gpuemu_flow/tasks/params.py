@@ -90,6 +90,10 @@ class OpParams(ProgramParams):
         Inputs that it may change.
     deterministic : bool
         Equal calls give equal bits.
+    require_kernel : bool
+        Its kernels have to store every element.
+    forbid : list of str
+        Functions of libraries that it must not call.
     sandbox : JSON
         What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
     """
@@ -97,6 +101,8 @@ class OpParams(ProgramParams):
     STAGE = stages.OP
     mutates: list[str]
     deterministic: bool
+    require_kernel: bool
+    forbid: list[str]
     sandbox: Mapping[str, Json]
 
 
