@@ -126,6 +126,7 @@ class FailureKind(str, enum.Enum):
     RACE = "DataRace"
     BARRIER = "BarrierMisuse"
     TRAP = "KernelTrap"
+    KERNEL_BYPASSED = "KernelBypassed"
 
 
 @dataclass(frozen=True)

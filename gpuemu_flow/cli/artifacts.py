@@ -6,6 +6,7 @@ import click
 
 from gpuemu_flow.cli.lint import lint_report, print_json, split_words
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Show the kernels' registers, spills, occupancy, instruction mix.")
@@ -26,7 +27,7 @@ def artifacts(words: tuple[str, ...], kernels: tuple[str, ...], output_format: s
     else:
         from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
 
-        click.echo(lint_text.render_artifacts(report, text.Style(wants_color())))
+        say(lint_text.render_artifacts(report, text.Style(wants_color())))
     # Showing figures succeeds whatever the policy says of them.
     failed = any(result.verdict is Verdict.ERROR for result in report.kernels)
     raise SystemExit(130 if report.interrupted else 3 if failed else 0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.reporting.baselines import Stored
@@ -59,8 +60,8 @@ def store(tag: str, output_format: str) -> None:
         _print_json({"baseline": _facts(made.baseline), **facts})
         return
     for problem in report.problems:
-        click.echo(text.printable(str(problem)), err=True)
-    click.echo(f"{_stored_line(made)}; now {text.verdicts_line(report)}")
+        say(text.printable(str(problem)), err=True)
+    say(f"{_stored_line(made)}; now {text.verdicts_line(report)}")
     _say_dropped(made)
 
 
@@ -72,7 +73,7 @@ def list_baselines(output_format: str) -> None:
     if output_format == "json":
         _print_json({"baselines": [_facts(one) for one in found]})
     else:
-        click.echo("\n".join(_line(one) for one in found) or "there are no baselines")
+        say("\n".join(_line(one) for one in found) or "there are no baselines")
 
 
 @baseline.command()
@@ -98,7 +99,7 @@ def show(tag: str, output_format: str) -> None:
         for dtype, summary in dtypes.items():
             error = text.number(number_from_json(summary["max_abs"]))
             lines.append(f"  {op} {dtype}: {summary['verdict']}, max abs {error}")
-    click.echo(text.printable("\n".join(lines)))
+    say(text.printable("\n".join(lines)))
 
 
 @baseline.command()
@@ -106,7 +107,7 @@ def show(tag: str, output_format: str) -> None:
 def delete(tag: str) -> None:
     """Forget a baseline."""
     _open_store().delete(tag)
-    click.echo(f"deleted {tag}")
+    say(f"deleted {tag}")
 
 
 @baseline.command()
@@ -117,7 +118,7 @@ def export(tag: str, file: Path) -> None:
     from gpuemu_flow.store.baselines import write_file  # noqa: PLC0415
 
     write_file(file, _open_store().get(tag))
-    click.echo(str(file))
+    say(str(file))
 
 
 @baseline.command("import")
@@ -129,7 +130,7 @@ def import_baseline(file: Path, tag: str) -> None:
     from gpuemu_flow.reporting import baselines  # noqa: PLC0415
 
     made = baselines.import_file(Workspace(), file, tag)
-    click.echo(_stored_line(made))
+    say(_stored_line(made))
     _say_dropped(made)
 
 
@@ -140,7 +141,7 @@ def _stored_line(made: Stored) -> str:
 def _say_dropped(made: Stored) -> None:
     if made.dropped:
         names = ", ".join(made.dropped)
-        click.echo(f"dropped, as storage.max_baselines leaves no room: {names}", err=True)
+        say(f"dropped, as storage.max_baselines leaves no room: {names}", err=True)
 
 
 def _open_store() -> BaselineStore:
@@ -171,4 +172,4 @@ def _line(found: Baseline) -> str:
 def _print_json(content: dict[str, object]) -> None:
     from gpuemu_flow.reports import json_writer  # noqa: PLC0415
 
-    click.echo(json_writer.dumps({"schema_version": 1, **content}))
+    say(json_writer.dumps({"schema_version": 1, **content}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Suggest tolerances from a trusted op.")
@@ -36,12 +37,12 @@ def calibrate(op: str, cases: int, write: bool, output_format: str) -> None:
     if output_format == "json":
         suggestions = [calibration.to_json() for calibration in found]
         shown = {"schema_version": 1, "op": op, "calibrations": suggestions, "written": write}
-        click.echo(json_writer.dumps(shown))
+        say(json_writer.dumps(shown))
     else:
-        click.echo(to_toml(found), nl=False)
+        say(to_toml(found), nl=False)
         for calibration in found:
             for note in calibration.notes:
-                click.echo(f"# {calibration.dtype}: {note}")
+                say(f"# {calibration.dtype}: {note}")
     if write:
         path = measures.write_tolerances(workspace, op, found)
-        click.echo(f"written to {path.name}", err=True)
+        say(f"written to {path.name}", err=True)

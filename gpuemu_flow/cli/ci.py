@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuemu_flow.cli.options import NO_CONFIRM, wants_color
+from gpuemu_flow.cli.options import NO_CONFIRM, SEED_OR_RANDOM, seed_overrides, wants_color
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -33,6 +33,7 @@ from gpuemu_flow.cli.report_output import (
 @click.option("--require-all", is_flag=True, help="Exit 4 where anything got no verdict.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 where nothing could be validated.")
 @NO_CONFIRM
+@SEED_OR_RANDOM
 @report_format_option(*FORMATS)
 @output_option
 def ci(
@@ -44,6 +45,7 @@ def ci(
     require_all: bool,
     allow_empty: bool,
     confirm: bool,
+    seed: int | str | None,
     output_format: str,
     outputs: tuple[Path, ...],
 ) -> None:
@@ -54,7 +56,6 @@ def ci(
     -o results.xml -o report.html -o report.md
     """
     from gpuemu_flow.cli.progress import make_listener, say_looking  # noqa: PLC0415
-    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
 
@@ -68,7 +69,7 @@ def ci(
     if require_all and allow_empty:
         raise click.UsageError("--require-all and --allow-empty contradict each other")
     check_outputs(outputs)
-    workspace = Workspace(overrides=Overrides(ci=QUICK if quick else THOROUGH))
+    workspace = Workspace(overrides=seed_overrides(seed, QUICK if quick else THOROUGH))
     request = Request(
         chosen,
         quick=quick,

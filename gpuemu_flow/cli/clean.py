@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from gpuemu_flow.cli.say import say
+
 
 @click.command(short_help="Forget results, or the whole cache.")
 @click.argument("words", nargs=-1, metavar="[OP|TASK|GROUP|TARGET]...")
@@ -33,4 +35,4 @@ def clean(words: tuple[str, ...], submissions: bool, whole_cache: bool) -> None:
         if named or not words or whole_cache:
             count = clean_workspace(workspace, named, whole_cache=whole_cache, on_wait=say_waiting)
         text = f"{count} tasks" + (f" and {text}" if forgotten else "")
-    click.echo(f"forgot {text}" + (" and emptied the cache" if whole_cache else ""))
+    say(f"forgot {text}" + (" and emptied the cache" if whole_cache else ""))

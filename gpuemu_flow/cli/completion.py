@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuemu_flow.cli.say import say
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -38,7 +40,7 @@ def completion(context: click.Context, shell: str) -> None:
     if shell == "zsh":
         first, _, rest = script.partition("\n")  # `#compdef`, which must stay the first line
         script = f"{first}\n{_ZSH_READY}{rest}"
-    click.echo(script)
+    say(script)
 
 
 class _Named(click.types.StringParamType):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from gpuemu_flow.cli.say import say
+
 
 @click.group()
 def config() -> None:
@@ -23,9 +25,9 @@ def check(file: Path | None, strict: bool) -> None:
     path = file or find_config(Path.cwd(), os.environ)
     problems = check_config(path, strict=strict)
     for problem in problems:
-        click.echo(str(problem), err=not problem.warning)
+        say(str(problem), err=not problem.warning)
     errors = sum(not problem.warning for problem in problems)
     if errors:
-        click.echo(f"{path.name}: {errors} error{'s' if errors != 1 else ''}", err=True)
+        say(f"{path.name}: {errors} error{'s' if errors != 1 else ''}", err=True)
         raise SystemExit(2)
-    click.echo(f"{path.name}: ok")
+    say(f"{path.name}: ok")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Show what cases exercised, and the gaps.")
@@ -26,6 +27,6 @@ def coverage(ops: tuple[str, ...], output_format: str, output: Path | None) -> N
     else:
         shown = json_writer.dumps(measure_text.coverage_to_json(found, output_format))
     if output is None:
-        click.echo(shown)
+        say(shown)
     else:
         write_atomic(output, shown.encode() + b"\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say
 
 
 @click.group()
@@ -34,9 +35,9 @@ def start(background: bool, foreground: bool) -> None:
     from gpuemu_flow.daemon.lifecycle import AlreadyRunningError, serve  # noqa: PLC0415
 
     try:
-        serve(_root(), on_ready=lambda info: click.echo(f"listening at {info['socket']}"))
+        serve(_root(), on_ready=lambda info: say(f"listening at {info['socket']}"))
     except AlreadyRunningError as running:
-        click.echo(running.problems[0].message)
+        say(running.problems[0].message)
 
 
 def _start_in_background() -> None:
@@ -46,10 +47,10 @@ def _start_in_background() -> None:
     root = _root()
     info = start_daemon(root, os.environ)
     if info:
-        click.echo(f"daemon started (process {info['pid']}), listening at {info['socket']}")
+        say(f"daemon started (process {info['pid']}), listening at {info['socket']}")
     else:
         found = running(root, os.environ)
-        click.echo(f"a daemon serves {root} already (process {found.pid if found else '?'})")
+        say(f"a daemon serves {root} already (process {found.pid if found else '?'})")
 
 
 @daemon.command()
@@ -58,7 +59,7 @@ def stop() -> None:
     from gpuemu_flow.daemon.control import stop_daemon  # noqa: PLC0415
 
     pid = stop_daemon(_root(), os.environ)
-    click.echo("no daemon to stop" if pid is None else f"daemon stopped (process {pid})")
+    say("no daemon to stop" if pid is None else f"daemon stopped (process {pid})")
 
 
 @daemon.command()
@@ -80,13 +81,13 @@ def status(output_format: str) -> None:
     root = _root()
     found = describe(root, os.environ)
     if output_format == "json":
-        click.echo(json_writer.dumps({"schema_version": 1, "root": str(root), **found.to_json()}))
+        say(json_writer.dumps({"schema_version": 1, "root": str(root), **found.to_json()}))
     else:
-        click.echo(found.line(""))
+        say(found.line(""))
         if found.answers:
-            click.echo(f"socket {found.socket}\nlog {found.log}")
+            say(f"socket {found.socket}\nlog {found.log}")
         if found.config_error:
-            click.echo(f"its configuration is out of date: {found.config_error}")
+            say(f"its configuration is out of date: {found.config_error}")
     if not found.answers:
         raise SystemExit(3)
 
@@ -100,7 +101,7 @@ def logs(lines: int, follow: bool) -> None:
 
     root = _root()
     for line in log_tail(root, os.environ, lines):
-        click.echo(line)
+        say(line)
     if follow:
         for line in follow_log(root, os.environ):
-            click.echo(line)
+            say(line)

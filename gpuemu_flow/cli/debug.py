@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import wants_color
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.debug.repl import Reader
@@ -36,17 +37,17 @@ def debug(seed: str | None, op: str | None, repl: bool) -> None:
     if seed is not None and not repl:
         for command in (f"show {seed}", "step all", "diff"):
             for line in session.execute(command):
-                click.echo(line)
+                say(line)
             if command == "step all" and not session.has_outputs:
                 break
         raise SystemExit(session.exit_code)
     typed = sys.stdin.isatty()
     if typed:
         of = f" of {op}" if op else ""
-        click.echo(f"{plural(known, 'failure')}{of}; `help` lists the commands")
+        say(f"{plural(known, 'failure')}{of}; `help` lists the commands")
     for line in session.execute(f"show {seed}") if seed is not None else ():
-        click.echo(line)
+        say(line)
     reader: Reader = Terminal(session) if typed else Pipe()
     with line_editing(session) if typed else nullcontext():
-        code = run_repl(session, reader, click.echo, lambda text: click.echo(text, err=True))
+        code = run_repl(session, reader, say, lambda text: say(text, err=True))
     raise SystemExit(0 if typed else code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Compare kernels and results with a baseline.")
@@ -38,13 +39,13 @@ def diff(
         raise SystemExit(130)
     found = baselines.diff(workspace, baseline, report)
     if output_format == "json":
-        click.echo(json_writer.dumps(found.to_json()))
+        say(json_writer.dumps(found.to_json()))
     else:
         title = f"against {baseline.tag} of {baseline.created[:19].replace('T', ' ')} UTC"
         style = text.Style(wants_color())
-        click.echo(lint_text.render_diff(found.kernels, found.results, style, title=title))
+        say(lint_text.render_diff(found.kernels, found.results, style, title=title))
         for problem in report.problems:
-            click.echo(text.printable(str(problem)), err=True)
+            say(text.printable(str(problem)), err=True)
     gate = fail_on_regression
     if gate is None:
         gate = workspace.settings.fail_on_regression

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import SEED, format_option, split_words
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.emulator.arguments import NamedArgument
@@ -60,7 +61,7 @@ def emulate(
     if coverage:
         found = session.cover(file)
         name = str(file)
-        click.echo(
+        say(
             json_writer.dumps(show.coverage_json(name, found))
             if as_json
             else show.coverage_text(name, found)
@@ -73,7 +74,7 @@ def emulate(
     _save(saved, run.arguments, run.result)
     render = show.result_json if as_json else show.result_text
     out = render(run.kernel, run.arguments, run.result, run.seconds)
-    click.echo(out if isinstance(out, str) else json_writer.dumps(out))
+    say(out if isinstance(out, str) else json_writer.dumps(out))
     raise SystemExit(session.exit_code(run.result))
 
 

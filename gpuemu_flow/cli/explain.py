@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import SEED, format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Say why a task would run, or is current.")
@@ -22,6 +23,6 @@ def explain(words: tuple[str, ...], seed: int | None, output_format: str) -> Non
     found = explain_tasks(workspace, words)
     if output_format == "json":
         tasks = [task.to_json() for task in found]
-        click.echo(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
+        say(json_writer.dumps({"schema_version": 1, "tasks": tasks}))
     else:
-        click.echo(workspace_text.render_explanations(found, text.Style(wants_color())))
+        say(workspace_text.render_explanations(found, text.Style(wants_color())))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.group(invoke_without_command=True, short_help="List, show and export failures.")
@@ -33,13 +34,13 @@ def failures(context: click.Context, op: str | None, limit: int, output_format: 
     found = list_failures(workspace, op, limit)
     if output_format == "json":
         public = [record.to_public_json() for record in found]
-        click.echo(json_writer.dumps({"schema_version": 1, "failures": public}))
+        say(json_writer.dumps({"schema_version": 1, "failures": public}))
     elif not found:
-        click.echo("no failures are recorded")
+        say("no failures are recorded")
     else:
-        click.echo("\n".join(failure_text.failure_row(failure) for failure in found))
+        say("\n".join(failure_text.failure_row(failure) for failure in found))
     for problem in inputs_dropped(workspace):
-        click.echo(str(problem), err=True)
+        say(str(problem), err=True)
 
 
 @failures.command()
@@ -54,10 +55,10 @@ def show(failure: str, output_format: str) -> None:
     records = find_failures(Workspace(), failure)
     if output_format == "json":
         found = [{**r.to_public_json(), "result": r.result} for r in records]
-        click.echo(json_writer.dumps({"schema_version": 1, "failures": found}))
+        say(json_writer.dumps({"schema_version": 1, "failures": found}))
     else:
         style = text.Style(wants_color())
-        click.echo("\n\n".join(failure_text.render_failure(r, style) for r in records))
+        say("\n\n".join(failure_text.render_failure(r, style) for r in records))
 
 
 @failures.command()
@@ -74,4 +75,4 @@ def export(failure: str, as_pytest: bool, output: Path | None) -> None:
         raise click.UsageError("say in which form: --pytest")
     workspace = Workspace()
     record = find_failures(workspace, failure)[0]
-    click.echo(str(export_pytest(workspace, record, output)))
+    say(str(export_pytest(workspace, record, output)))

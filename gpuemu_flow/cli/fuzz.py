@@ -14,6 +14,7 @@ from gpuemu_flow.cli.options import (
     split_words,
     wants_color,
 )
+from gpuemu_flow.cli.say import say
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, None: 1.0}
@@ -122,14 +123,14 @@ def fuzz(
         )
     if output_format == "json":
         objects = [report.to_json() for report in reports]
-        click.echo(
+        say(
             json_writer.dumps(
                 objects[0] if len(objects) == 1 else {"schema_version": 1, "ops": objects}
             )
         )
     else:
         style = text.Style(wants_color())
-        click.echo("\n".join(fuzz_text.render(report, style) for report in reports))
+        say("\n".join(fuzz_text.render(report, style) for report in reports))
     for problem in workspace.cache.problems:
-        click.echo(str(problem), err=True)
+        say(str(problem), err=True)
     raise SystemExit(fuzz_text.exit_code(reports))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Draw the task graph.")
@@ -21,4 +22,4 @@ def graph(words: tuple[str, ...], output_format: str) -> None:
         (source.task, name) for name in tasks.tasks if name in chosen
         for source in tasks.tasks[name].inputs
     ]  # fmt: skip
-    click.echo(WRITERS[output_format]([n for n in tasks.tasks if n in chosen], edges))
+    say(WRITERS[output_format]([n for n in tasks.tasks if n in chosen], edges))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from gpuemu_flow.cli.say import say
+
 if TYPE_CHECKING:
     from gpuemu_flow.init.frameworks import Framework
     from gpuemu_flow.init.installed import Origin
@@ -93,11 +95,11 @@ def init(
         files[CONFIG_PATH] = files.pop(CONFIG_PATH)  # last: without it there is no workspace
     written = install(files, target, force=force, added_to={IGNORE_PATH})
     for path in sorted(files):
-        click.echo(f"{'wrote' if path in written else 'unchanged:'} {path}")
+        say(f"{'wrote' if path in written else 'unchanged:'} {path}")
     for note in notes:
-        click.echo(f"note: {printable(note)}")
+        say(f"note: {printable(note)}")
     place = "" if target.resolve() == Path.cwd() else f"cd {shlex.quote(str(target))} && "
-    click.echo(f"next: {printable(place)}gpuemu-flow {'ci quick' if added else 'run'}")
+    say(f"next: {printable(place)}gpuemu-flow {'ci quick' if added else 'run'}")
 
 
 def _notes(framework: Framework, target: Path, ci: str | None, origin: Origin) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.model import RunReport
@@ -33,20 +34,20 @@ def lint(
     from gpuemu_flow.reporting.linting import explain_rule  # noqa: PLC0415
 
     if rule is not None:
-        click.echo(explain_rule(rule), nl=False)
+        say(explain_rule(rule), nl=False)
         return
     named, names = split_words(words)
     report = lint_report([*map(Path, files), *named], (*kernels, *names), output_format)
     if output_format == "sarif":
         from gpuemu_flow.reports import json_writer, sarif  # noqa: PLC0415
 
-        click.echo(json_writer.dumps(sarif.lint_to_sarif(report)))
+        say(json_writer.dumps(sarif.lint_to_sarif(report)))
     elif output_format == "json":
         print_json(report)
     else:
         from gpuemu_flow.reports import lint_text, text  # noqa: PLC0415
 
-        click.echo(lint_text.render_lint(report, text.Style(wants_color())))
+        say(lint_text.render_lint(report, text.Style(wants_color())))
     raise SystemExit(report.exit_code)
 
 
@@ -86,4 +87,4 @@ def print_json(report: RunReport) -> None:
 
     whole = json_writer.run_to_json(report)
     kept = ("schema_version", "kernels", "problems")
-    click.echo(json_writer.dumps({name: whole[name] for name in kept}))
+    say(json_writer.dumps({name: whole[name] for name in kept}))

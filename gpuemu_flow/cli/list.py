@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command("list", short_help="List tasks, groups and targets.")
@@ -19,6 +20,6 @@ def list_tasks(words: tuple[str, ...], with_status: bool, output_format: str) ->
 
     found = list_workspace(Workspace(), words, with_status=with_status)
     if output_format == "json":
-        click.echo(json_writer.dumps({"schema_version": 1, **found.to_json()}))
+        say(json_writer.dumps({"schema_version": 1, **found.to_json()}))
     else:
-        click.echo(workspace_text.render_list(found, text.Style(wants_color())))
+        say(workspace_text.render_list(found, text.Style(wants_color())))

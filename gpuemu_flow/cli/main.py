@@ -24,6 +24,7 @@ from gpuemu_flow.cli.emulate import emulate
 from gpuemu_flow.cli.explain import explain
 from gpuemu_flow.cli.failures import failures
 from gpuemu_flow.cli.fuzz import fuzz
+from gpuemu_flow.cli.grants import add_grants
 from gpuemu_flow.cli.graph import graph
 from gpuemu_flow.cli.init import init
 from gpuemu_flow.cli.lint import lint
@@ -34,11 +35,13 @@ from gpuemu_flow.cli.mutate import mutate
 from gpuemu_flow.cli.report import report
 from gpuemu_flow.cli.reproduce import reproduce
 from gpuemu_flow.cli.run import run
+from gpuemu_flow.cli.say import say
 from gpuemu_flow.cli.status import status
 from gpuemu_flow.cli.test import test
 from gpuemu_flow.cli.version import version
 from gpuemu_flow.cli.watch import watch
 from gpuemu_flow.errors import CancelledRunError, FlowError, Problem
+from gpuemu_flow.plain_text import printable
 
 INTERRUPTED = 130
 
@@ -61,6 +64,21 @@ COMMANDS = (
     debug, completion,
 )  # fmt: skip
 
+RUNNING = (
+    run,
+    ci,
+    test,
+    fuzz,
+    reproduce,
+    minimize,
+    mutate,
+    calibrate,
+    coverage,
+    lint,
+    watch,
+    debug,
+)
+add_grants(RUNNING)
 for command in COMMANDS:
     cli.add_command(command)
 complete_names(cli)
@@ -69,7 +87,7 @@ complete_names(cli)
 def print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
     """One line each on standard error."""
     for problem in problems:
-        click.echo(str(problem), err=True)
+        say(printable(str(problem)), err=True)
 
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -92,7 +110,7 @@ def run_cli() -> int:
         error.show()
         code = 2
     except (KeyboardInterrupt, CancelledRunError):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         code = INTERRUPTED
     except BrokenPipeError:
         # The reader went away (`| head`); what follows must not complain about it again.
@@ -101,7 +119,7 @@ def run_cli() -> int:
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        say(f"error: cannot write the output: {error.strerror}", err=True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 3
     return code if isinstance(code, int) else 0

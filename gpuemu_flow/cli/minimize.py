@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Shrink a recorded failure.")
@@ -52,7 +53,7 @@ def minimize(
             workspace, record, strategy=known.get(strategy, strategy), budget=budget, cancel=cancel
         )
     if output_format == "json":
-        click.echo(json_writer.dumps(failure_text.minimization_to_json(found)))
+        say(json_writer.dumps(failure_text.minimization_to_json(found)))
     else:
-        click.echo(failure_text.render_minimization(found, text.Style(wants_color())))
+        say(failure_text.render_minimization(found, text.Style(wants_color())))
     raise SystemExit(0 if found.minimized is not None else 1)

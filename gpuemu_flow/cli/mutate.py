@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Count the planted bugs that the check finds.")
@@ -35,8 +36,8 @@ def mutate(op: str, output_format: str) -> None:
             **({} if found.kernel is None else {"kernel": found.kernel.to_json()}),
             **({"kernel_untold": found.kernel_untold} if found.kernel_untold else {}),
         }
-        click.echo(json_writer.dumps(shown))
+        say(json_writer.dumps(shown))
     else:
-        click.echo(measure_text.render_mutation(found, text.Style(wants_color())))
+        say(measure_text.render_mutation(found, text.Style(wants_color())))
     planted = bool(found.score.killed or found.score.survivors)
     raise SystemExit(1 if found.trivial.accepted else 0 if planted else 4)

@@ -5,13 +5,43 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.compile import Overrides
 
 F = TypeVar("F", bound=Callable[..., object])
 
 SEED = click.IntRange(0, (1 << 64) - 1)
+RANDOM = "random"
+
+
+def seed_or_random(value: str) -> int | str:
+    """Return a master seed, or `RANDOM` for one that is drawn."""
+    if value.strip().lower() == RANDOM:
+        return RANDOM
+    if value.isascii() and value.isdigit() and int(value[:21]) < 1 << 64:
+        return int(value)
+    raise click.BadParameter(f"{value!r} is neither {RANDOM!r} nor a number from 0 to 2**64 - 1")
+
+
+def seed_overrides(seed: int | str | None, ci: str) -> Overrides:
+    """Return the overrides that ``--seed`` of a check asks for."""
+    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
+
+    if isinstance(seed, str):
+        return Overrides(draw_seed=True, ci=ci)
+    return Overrides(seed=seed, ci=ci)
+
+
+SEED_OR_RANDOM = click.option(
+    "--seed",
+    type=seed_or_random,
+    metavar="N|random",
+    help="Master seed in place of the configuration's; random: drawn for this run, and printed.",
+)
 NO_CONFIRM = click.option(
     "--no-confirm",
     "confirm",

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
+from gpuemu_flow.cli.say import say
 from gpuemu_flow.engine.events import Listener, Quiet, TaskEvent
 from gpuemu_flow.reports.text import printable
 from gpuemu_flow.tasks.base import Progress
@@ -23,12 +22,12 @@ def waiting_for(holder: str) -> str:
 
 def say_waiting(holder: str) -> None:
     """Say on standard error that another process holds the workspace."""
-    click.echo(waiting_for(holder), err=True)
+    say(waiting_for(holder), err=True)
 
 
 def say_looking(op: str) -> None:
     """Tell on standard error that new cases of an op are run, which may take a minute."""
-    click.echo(f"looking for the cause of the failures of {printable(op)}", err=True)
+    say(f"looking for the cause of the failures of {printable(op)}", err=True)
 
 
 class LiveListener(Quiet):
@@ -122,7 +121,7 @@ class LineListener(PlainListener):
 
     def _say(self, task: str, done: int, total: int) -> None:
         self._last = time.monotonic()
-        click.echo(f"progress {self._finished}/{self._todo} {task} {done}/{total}", err=True)
+        say(f"progress {self._finished}/{self._todo} {task} {done}/{total}", err=True)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from gpuemu_flow.cli.report_output import (
     wants_pictures,
     write_file,
 )
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report
@@ -88,7 +89,7 @@ class _Signer:
             raise click.UsageError("--sign needs a file to sign: -o FILE, or --format html")
         self._key, problems = signature.load_private(key_file)
         for problem in problems:
-            click.echo(str(problem), err=True)
+            say(str(problem), err=True)
 
     def write(self, found: Report, outputs: tuple[Path, ...], output_format: str) -> None:
         """Write what is signed; without files, signed HTML goes to standard output."""
@@ -104,7 +105,7 @@ class _Signer:
             beside = path.with_name(path.name + signature.SUFFIX)
             write_file(beside, signature.sign_detached(text.encode("utf-8", "replace"), self._key))
         if not outputs:
-            click.echo(self._html(found), nl=False)
+            say(self._html(found), nl=False)
 
     def _html(self, found: Report) -> str:
         from gpuemu_flow.reports import html_writer, signature  # noqa: PLC0415
@@ -117,7 +118,7 @@ def _open(path: Path) -> None:
     import webbrowser  # noqa: PLC0415 - slow to import, and seldom needed
 
     if not webbrowser.open(path.resolve().as_uri()):
-        click.echo(f"no browser could be started; the report is {path}", err=True)
+        say(f"no browser could be started; the report is {path}", err=True)
 
 
 @report.command(short_help="Check a signed report.")
@@ -128,7 +129,7 @@ def verify(file: Path, pubkey: Path) -> None:
     from gpuemu_flow.reports import signature  # noqa: PLC0415
 
     found = signature.verify(file, signature.load_public(pubkey))
-    click.echo(f"{file}: signed by {found.key}, sha256 {found.sha256}")
+    say(f"{file}: signed by {found.key}, sha256 {found.sha256}")
 
 
 @report.command(short_help="Make a pair of keys for signing.")
@@ -141,4 +142,4 @@ def keygen(output: Path) -> None:
 
     public = signature.make_key(output)
     mark = signature.fingerprint(signature.load_public(public))
-    click.echo(f"private key {output}\npublic key {public}\nsha256 {mark}")
+    say(f"private key {output}\npublic key {public}\nsha256 {mark}")

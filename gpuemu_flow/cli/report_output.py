@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import F, wants_color
+from gpuemu_flow.cli.say import say
 from gpuemu_flow.errors import Problem, UsageError
 from gpuemu_flow.reports import formats
 
@@ -148,7 +149,7 @@ def publish(
     else:
         color = shown == "text" and wants_color()
         out = render(report, shown, color=color, warn_threshold=warn_threshold)
-    click.echo(out, nl=not out.endswith("\n"))
+    say(out, nl=not out.endswith("\n"))
 
 
 def tell_ci(report: Report, environ: Mapping[str, str] = os.environ) -> None:

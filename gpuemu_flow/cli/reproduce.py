@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Run a recorded failure again.")
@@ -44,7 +45,7 @@ def reproduce(
         found = failures.reproduce(workspace, records, cancel=cancel)
     if output_format == "json":
         objects = [failure_text.reproduction_to_json(r) for r in found]
-        click.echo(
+        say(
             json_writer.dumps(
                 objects[0] if len(objects) == 1 else {"schema_version": 1, "reproductions": objects}
             )
@@ -52,6 +53,6 @@ def reproduce(
     else:
         style = text.Style(wants_color())
         shown = (failure_text.render_reproduction(r, style, verbose=verbose) for r in found)
-        click.echo("\n\n".join(shown))
+        say("\n\n".join(shown))
     codes = {r.exit_code for r in found}
     raise SystemExit(next((code for code in (1, 4) if code in codes), 0))

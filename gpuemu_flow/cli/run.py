@@ -14,6 +14,7 @@ from gpuemu_flow.cli.options import (
     parse_triggers,
     wants_color,
 )
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Validate what changed.")
@@ -72,9 +73,9 @@ def run(
         plan = session.run(workspace, options)
         statuses = plan.ordered_status()
         if output_format == "json" and dry_run:
-            click.echo(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
+            say(json_writer.dumps(json_writer.plan_to_json(statuses, plan.reasons)))
         else:
-            click.echo(
+            say(
                 workspace_text.render_plan(
                     plan.ordered_status(), plan.reasons, style, explain=explain
                 ),
@@ -88,20 +89,20 @@ def run(
         budget = cause_budget(workspace, confirm=confirm)
         report = with_causes(workspace, report, budget=budget, announce=say_looking)
     for problem in record_run(workspace, report):
-        click.echo(str(problem), err=True)
+        say(str(problem), err=True)
     if outcome.executed:
         history.append(workspace.cache, report)
     code = report.exit_code
     # The plan answers a plain `run`, whose cases are those of the file's own seed.
-    own_seed = seed is None and not workspace.settings.random_seed
+    own_seed = seed is None and workspace.settings.drawn_seed is None
     everything = outcome.everything and outcome.all_current(workspace)
     standing = [p for p in report.problems if p.slug in STANDING]
     if code == 0 and len(standing) == len(report.problems) and own_seed and everything:
         lines = [text.up_to_date_line(report), *(text.printable(str(p)) for p in standing)]
         workspace.save_plan("\n".join(lines))
     if output_format == "json":
-        click.echo(json_writer.dumps(json_writer.run_to_json(report)))
+        say(json_writer.dumps(json_writer.run_to_json(report)))
     else:
         warn = workspace.settings.warn_threshold
-        click.echo(text.render_run(report, style, warn_threshold=warn))
+        say(text.render_run(report, style, warn_threshold=warn))
     raise SystemExit(code)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import format_option, wants_color
+from gpuemu_flow.cli.say import say
 
 if TYPE_CHECKING:
     from gpuemu_flow.daemon.state import DaemonState
@@ -27,14 +28,14 @@ def status(output_format: str) -> None:
     found = workspace_status(workspace)
     daemon = _daemon(workspace.root)
     if output_format == "json":
-        click.echo(
+        say(
             json_writer.dumps(
                 {"version": __version__, **found.to_json(), "daemon": daemon.to_json()}
             )
         )
     else:
-        click.echo(daemon.line(__version__))
-        click.echo(workspace_text.render_status(found, text.Style(wants_color())))
+        say(daemon.line(__version__))
+        say(workspace_text.render_status(found, text.Style(wants_color())))
 
 
 def _daemon(root: Path) -> DaemonState:

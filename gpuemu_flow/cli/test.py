@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuemu_flow.cli.options import SEED, split_words, wants_color
+from gpuemu_flow.cli.options import SEED_OR_RANDOM, seed_overrides, split_words, wants_color
 from gpuemu_flow.cli.report_output import (
     FORMATS,
     check_outputs,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Check ops, one line each.")
 @click.option("--quick", is_flag=True, help="Only the dtypes of ci.quick_dtypes.")
 @click.option("--thorough", is_flag=True, help="Everything; the default.")
-@click.option("--seed", type=SEED, help="Master seed in place of the configuration's.")
+@SEED_OR_RANDOM
 @click.option("--op", "ops", multiple=True, help="Only this op; may be repeated.")
 @click.option("--kernel", "kernels", multiple=True, help="Only this kernel; may be repeated.")
 @report_format_option(*FORMATS)
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def test(
     quick: bool,
     thorough: bool,
-    seed: int | None,
+    seed: int | str | None,
     ops: tuple[str, ...],
     kernels: tuple[str, ...],
     output_format: str,
@@ -40,7 +40,6 @@ def test(
 ) -> None:
     """Check the ops and kernels; failing cases are shown as [FAIL] OP (seed: N): MESSAGE."""
     from gpuemu_flow.cli.progress import make_listener  # noqa: PLC0415
-    from gpuemu_flow.engine.compile import Overrides  # noqa: PLC0415
     from gpuemu_flow.engine.workspace import Workspace  # noqa: PLC0415
     from gpuemu_flow.reporting.ci import QUICK, THOROUGH, Request, check  # noqa: PLC0415
     from gpuemu_flow.reports import report_text, text  # noqa: PLC0415
@@ -48,7 +47,7 @@ def test(
     if quick and thorough:
         raise click.UsageError("choose one of --quick and --thorough")
     check_outputs(outputs)
-    workspace = Workspace(overrides=Overrides(seed=seed, ci=QUICK if quick else THOROUGH))
+    workspace = Workspace(overrides=seed_overrides(seed, QUICK if quick else THOROUGH))
     names = (*split_words(ops), *split_words(kernels))
     request = Request(
         names, quick=quick, limited=False, pictures=wants_pictures(outputs, output_format)

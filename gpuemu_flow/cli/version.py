@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuemu_flow import __version__
+from gpuemu_flow.cli.say import say
 
 
 @click.command(short_help="Show versions.")
@@ -12,6 +13,6 @@ def version() -> None:
     """Show the tool's version, and the interpreter, packages and CPU that results depend on."""
     from gpuemu_flow.engine.environment import fingerprint  # noqa: PLC0415
 
-    click.echo(f"gpuemu-flow {__version__}")
+    say(f"gpuemu-flow {__version__}")
     for name, value in fingerprint().items():
-        click.echo(f"  {name:10} {value}")
+        say(f"  {name:10} {value}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuemu_flow.cli.options import SEED, canonical_dtypes, wants_color
+from gpuemu_flow.cli.say import say
 from gpuemu_flow.types import Verdict
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def watch(
             while not loop.turn(saved):
                 saved = wait_for_save(files, alarm)
     except KeyboardInterrupt:
-        click.echo("")
+        say("")
         raise SystemExit(0) from None
     raise SystemExit(130)
 
@@ -98,7 +99,7 @@ class _Watch:
 
     def _start_again(self) -> None:
         """Become a new process: what this one has loaded is no longer what is installed."""
-        click.echo("another numpy is installed; starting again")
+        say("another numpy is installed; starting again")
         sys.stdout.flush()
         self.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
@@ -106,8 +107,10 @@ class _Watch:
     def _workers(self, workspace: Workspace) -> Pool:
         """Workers that are there at the next save: their start takes longer than all else."""
         from gpuemu_flow.engine.session import count_jobs  # noqa: PLC0415
+        from gpuemu_flow.engine.trust import require_trust  # noqa: PLC0415
         from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
+        require_trust(workspace)
         wanted = (count_jobs(workspace, self.options), workspace.cache.staging)
         if self._pool is None or wanted != self._pool_of:
             self.close()
@@ -124,7 +127,7 @@ class _Watch:
             names = sorted(saved)
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             clock = time.strftime("%H:%M:%S")
-            click.echo(f"\n{clock} saved: {_printable(', '.join(names[:_NAMED]))}{more}")
+            say(f"\n{clock} saved: {_printable(', '.join(names[:_NAMED]))}{more}")
         self.files.refresh()
         interrupted = False
         try:
@@ -133,14 +136,14 @@ class _Watch:
             if isinstance(error, UsageError) and not saved:
                 raise  # the command line is wrong, which no save will fix
             for problem in error.problems:
-                click.echo(_printable(str(problem)), err=True)
+                say(_printable(str(problem)), err=True)
             self.files.follow_config(self.config)
         else:
             interrupted = report.interrupted
             self._show(report, first=not saved)
         if not interrupted:
             noun = "file" if len(self.files) == 1 else "files"
-            click.echo(f"watching {len(self.files)} {noun}; Ctrl-C ends it")
+            say(f"watching {len(self.files)} {noun}; Ctrl-C ends it")
         return interrupted
 
     def _run(self) -> RunReport:
@@ -199,11 +202,11 @@ class _Watch:
         )
         if shown.results or shown.kernels:
             style = text.Style(wants_color())
-            click.echo(text.render_run(shown, style, warn_threshold=self.warn_threshold))
+            say(text.render_run(shown, style, warn_threshold=self.warn_threshold))
             return
         for problem in report.problems:
-            click.echo(_printable(str(problem)))
-        click.echo(text.totals_line(report))
+            say(_printable(str(problem)))
+        say(text.totals_line(report))
 
 
 def _printable(words: str) -> str:

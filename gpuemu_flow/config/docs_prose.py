@@ -22,7 +22,8 @@ The project's file is the nearest `gpuemu.toml` from the current folder upward, 
 
 Relative paths start at the folder of the file that they are written in. A path that leads outside
 the workspace (through a link, too) is the error `config-path-outside`, unless `[project]` says
-`allow_outside = true`. Absolute paths inside the workspace are fine. A file of the user's defaults
+`allow_outside = true` and the user grants it: by `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1`, or the
+same key in a file of the user's own. The file of a pull request cannot. Absolute paths inside the workspace are fine. A file of the user's defaults
 may name files of its own folder.
 
 All errors of all files are reported at once, as `FILE:LINE: slug: what is wrong; how to fix it`.
@@ -103,7 +104,7 @@ under `match` as well; only `ignore` lets it pass.
 
 A build tool must give equal results for equal inputs. Therefore an absent `seed` is the fixed seed
 42, and not a random one as the documentation of gpuemu has it; `seed = 0` draws a new one for each
-run.
+run, `[ci] seed = "random"` for each `ci` and `test`.
 
 ## Targets
 
@@ -124,6 +125,8 @@ another target. Unknown members and circles are errors.
 | `GPUEMU_CONFIG` | the project's file |
 | `GPUEMU_SOCKET` | socket of the daemon, over `daemon.socket_path` |
 | `GPUEMU_LOG_LEVEL`, else `RUST_LOG` | log level: `trace`, `debug`, `info`, `warn`, `error` |
+| `GPUEMU_ALLOW_OUTSIDE` | `1`: paths may lead outside the workspace where its file asks for it |
+| `GPUEMU_TRUST` | `1`: run the code of workspaces that hold files of other users; see [security](security.md#whose-code-is-run) |
 | `GPUEMU_CACHE_LINK` | `1`: the cache folder may be a link |
 | `NO_COLOR`, `GPUEMU_NO_COLOR` | any non-empty value: no colour |
 | `XDG_CONFIG_HOME`, `HOME` | where the user's files are |

@@ -40,6 +40,7 @@ def environment(environ: Mapping[str, str]) -> Environment:
         socket=environ.get("GPUEMU_SOCKET", ""),
         log_level=level,
         no_color=bool(environ.get("NO_COLOR") or environ.get("GPUEMU_NO_COLOR")),
+        allow_outside=environ.get("GPUEMU_ALLOW_OUTSIDE", "") == "1",
     )
 
 
@@ -137,7 +138,7 @@ def _load(
         if default != project_file:
             shown = f"~/{default.relative_to(home)}" if default.is_relative_to(home) else default
             sources.append(read_source(default, str(shown)))
-    assembly = _Assembly(sources, home)
+    assembly = _Assembly(sources, home, granted=environment(environ).allow_outside)
     unreadable = any(not p.warning for p in sources[0].out.problems) and not sources[0].tree
     config = None if unreadable else assembly.config(environment(environ))
     problems = [p for source in sources for p in source.out.collected(strict=strict)]
@@ -157,8 +158,9 @@ def _default_files(home: Path, environ: Mapping[str, str]) -> tuple[Path, Path]:
 class _Assembly:
     """Builds the model from the sources; problems go to the reporter of the source at fault."""
 
-    def __init__(self, sources: list[Source], home: Path) -> None:
+    def __init__(self, sources: list[Source], home: Path, *, granted: bool) -> None:
         self.sources = sources
+        self.granted = granted or any(_allows_outside(own.tree) for own in sources[1:])
         self.home = home
         self.tree = merged(sources)
         self.root = Path(os.path.realpath(sources[0].path.parent))
@@ -174,8 +176,15 @@ class _Assembly:
     def workspace(self, where: KeyPath) -> Workspace:
         """Return paths as seen from the file that a key comes from."""
         base = definer(self.sources, where).path.parent
-        allow = bool(self.section("project").get("allow_outside", False))
-        return Workspace(self.root, base, self.home, allow_outside=allow, probed=self.probed)
+        wanted = _allows_outside(self.tree)
+        return Workspace(
+            self.root,
+            base,
+            self.home,
+            allow_outside=wanted and self.granted,
+            not_granted=wanted and not self.granted,
+            probed=self.probed,
+        )
 
     def tables(self, name: str) -> list[Json]:
         found = self.tree.get(name)
@@ -250,6 +259,11 @@ class _Assembly:
         files += [ConfigFile(path, _digest(path)) for path in sorted(consulted)]
         files += [ConfigFile(path, "") for path in sorted(self.probed)]
         return tuple(files)
+
+
+def _allows_outside(tree: Mapping[str, Json]) -> bool:
+    project = tree.get("project")
+    return isinstance(project, dict) and project.get("allow_outside") is True
 
 
 def _digest(path: Path) -> str:

@@ -98,7 +98,8 @@ class Policies:
 class Ci:
     """Settings of ``[ci]``; `parallel_jobs` 0 is the number of CPUs.
 
-    Without `quick_shapes` and iterations (None), the cases are those of a plain run.
+    Without `quick_shapes` and iterations (None), the cases are those of a plain run. `seed` 0 means
+    one drawn anew for every run, None that of ``[validation]``.
     """
 
     quick_dtypes: tuple[str, ...]
@@ -107,6 +108,7 @@ class Ci:
     fuzz_iterations: int | None
     thorough_timeout: float
     parallel_jobs: int
+    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,15 @@ class Environment:
         ``GPUEMU_LOG_LEVEL``, else ``RUST_LOG``; empty: as configured.
     no_color : bool
         ``NO_COLOR`` or ``GPUEMU_NO_COLOR`` holds anything.
+    allow_outside : bool
+        ``GPUEMU_ALLOW_OUTSIDE`` is ``1``.
     """
 
     config: str = ""
     socket: str = ""
     log_level: str = ""
     no_color: bool = False
+    allow_outside: bool = False
 
 
 @dataclass(frozen=True)

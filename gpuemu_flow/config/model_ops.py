@@ -102,6 +102,10 @@ class OpConfig:
         ``fork``, ``spawn`` or ``warm``.
     mutates : tuple of str
         Inputs that the op may change.
+    require_kernel : bool
+        Its kernels have to store every element of its outputs.
+    forbid : tuple of str
+        Functions of libraries that it must not call.
     deterministic : bool
     dtypes, layouts, strategies : tuple of str
         Canonical names; groups of strategies are expanded.
@@ -155,6 +159,8 @@ class OpConfig:
     isolation: str = "fork"
     mutates: tuple[str, ...] = ()
     deterministic: bool = True
+    require_kernel: bool = False
+    forbid: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32",)
     layouts: tuple[str, ...] = ("contiguous", "strided", "transposed", "offset")
     strategies: tuple[str, ...] = STRATEGIES

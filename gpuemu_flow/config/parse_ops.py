@@ -105,6 +105,7 @@ class OpParser:
             self.out.add("config-op-is-reference", (*where, "reference"), text, hint)
         names, schema = self.inputs(table, where)
         self.check_names(table, names, op, where)
+        self.check_kernel(table, op, where)
         depends = self.depends(table, where)
         for kind in ("nan", "inf"):
             report_policy_conflict(table, kind, where, self.out)
@@ -137,6 +138,8 @@ class OpParser:
             mutates=tuple(values["mutates"]),
             # Equal calls of an op that draws random numbers are to differ.
             deterministic=values["deterministic"] and not any(c.statistics for c in outputs),
+            require_kernel=values["require_kernel"],
+            forbid=tuple(values["forbid"]),
             dtypes=tuple(values["dtypes"] or shared.dtypes),
             layouts=tuple(values["layouts"] or shared.layouts),
             strategies=tuple(values["strategies"] or shared.strategies),
@@ -251,6 +254,16 @@ class OpParser:
             if op is not None and op.kind in IN_PROCESS and not name.isidentifier():
                 text = f"input {shown(name)} is no identifier: the callable gets one dict of inputs"
                 self.out.add("config-input-name", (*where, "input_names"), text, warning=True)
+
+    def check_kernel(self, table: Table, op: ProgramRef | None, where: KeyPath) -> None:
+        """Refuse to promise what nobody can watch: which of the op's own code wrote its outputs."""
+        interpreted = op is not None and op.kind == "triton" and not op.argv
+        compiled = op is not None and op.kind in ("ptx", "cuda")
+        for key in ("require_kernel", "forbid"):
+            if table.get(key) and op is not None and not interpreted and not compiled:
+                text = f"{key} needs an op of which it is known what its kernels store"
+                hint = 'kind = "triton" without mode = "compiled", "ptx" or "cuda"'
+                self.out.add("config-no-kernel", (*where, key), text, hint)
 
     def depends(self, table: Table, where: KeyPath) -> tuple[str, ...]:
         """Return the globs, relative to the workspace root."""

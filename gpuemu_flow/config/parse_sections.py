@@ -140,6 +140,7 @@ def ci(table: Table, out: Reporter) -> model.Ci:
         fuzz_iterations=values["fuzz_iterations"],
         thorough_timeout=float(values["thorough_timeout"]),
         parallel_jobs=values["parallel_jobs"],
+        seed=0 if values["seed"] == "random" else values["seed"],
     )
 
 

@@ -43,7 +43,9 @@ class Workspace:
     home : Path
         What ``~`` means, where it means anything.
     allow_outside : bool
-        True if the user has said ``allow_outside = true``.
+        True if the file has said ``allow_outside = true`` and the user has granted it.
+    not_granted : bool
+        True if the file has said so and the user has not granted it.
     probed : set of Path
         Files that were looked for in vain and whose appearance would change the configuration.
     """
@@ -52,6 +54,7 @@ class Workspace:
     base: Path
     home: Path = Path("/")
     allow_outside: bool = False
+    not_granted: bool = False
     probed: set[Path] = field(default_factory=set)
 
     def inside(self, path: Path) -> bool:
@@ -94,12 +97,22 @@ class Workspace:
             return path
         if self.allow_outside or self.inside(path):
             return named
+        if self.not_granted:
+            out.add(
+                "config-outside-not-granted",
+                where,
+                f"{dotted(where)} = {shown(text)} leads outside the workspace, which its own file "
+                "may ask for and only its user may grant",
+                "give --allow-outside, set GPUEMU_ALLOW_OUTSIDE=1, or write "
+                "`[project] allow_outside = true` into your own ~/.config/gpuemu/config.toml",
+            )
+            return None
         link = " through a link" if self.inside(Path(os.path.normpath(self.base / written))) else ""
         out.add(
             "config-path-outside",
             where,
             f"{dotted(where)} = {shown(text)} leads outside the workspace{link}",
-            "move it inside, or set allow_outside = true under [project]",
+            "move it inside, or set allow_outside = true under [project] and give --allow-outside",
         )
         return None
 

@@ -39,6 +39,8 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "mutates": sorted(op.mutates),
             "deterministic": op.deterministic,
             "masks": masks_of(op),
+            "require_kernel": op.require_kernel,
+            "forbid": sorted(op.forbid),
         },
         "reference": {"ref": _program(op.reference), "dtype": asked_for},
         "program": {

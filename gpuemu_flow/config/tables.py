@@ -49,7 +49,9 @@ PROJECT = Section(
         Key(
             "allow_outside",
             Bool(),
-            "Lets paths lead outside the workspace; else each of them is an error.",
+            "Lets paths lead outside the workspace; else each of them is an error. The project's "
+            "file can only ask for it; `--allow-outside`, `GPUEMU_ALLOW_OUTSIDE=1` or the user's "
+            "own file grants it.",
             default=False,
             ours=True,
         ),
@@ -221,6 +223,14 @@ CI = Section(
             "In a quick run of `ci` and `test`, exactly these shapes for ops without a schema.",
             [],
             default_text="as `[validation.shapes]` says",
+        ),
+        Key(
+            "seed",
+            Either((Integer(0, U64_MAX), Choice(("random",), noun="seed"))),
+            "Master seed of `ci` and `test`, over `validation.seed`. `random`, or 0: drawn anew "
+            "for every run and printed; `--seed` repeats it.",
+            default_text="`validation.seed`",
+            ours=True,
         ),
         Key("thorough_timeout", SECONDS, "Seconds that a thorough run may take.", 300),
         Key(

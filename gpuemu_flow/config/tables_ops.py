@@ -226,6 +226,21 @@ OP = Section(
         ),
         Key("mutates", ListOf(WORD), "Inputs that the op may change.", default=[], ours=True),
         Key(
+            "require_kernel",
+            Bool(),
+            "Kernels of the op have to store every element of its outputs; for Triton ops that are "
+            "interpreted, and compiled kernels. Else `KernelBypassed`.",
+            default=False,
+            ours=True,
+        ),
+        Key(
+            "forbid",
+            ListOf(WORD),
+            'Functions of PyTorch that a Triton op must not call: `["torch.matmul"]`.',
+            default=[],
+            ours=True,
+        ),
+        Key(
             "deterministic",
             Bool(),
             "`false` for ops whose equal calls may differ.",

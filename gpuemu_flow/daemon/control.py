@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket as sockets
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,9 @@ from gpuemu_flow.wire.envelope import WireError, parse, render
 STOP_SECONDS = 15.0
 KILL_SECONDS = 5.0
 PING_MILLISECONDS = 3000
+REFUSED_SECONDS = 1.0
+"""Within so long a daemon without a seat for a client hangs up."""
+_GREETING = b"\x00SP\x00\x00\x30\x00\x00"  # of the transport: a requester
 _SLICE = 0.05
 _FOLLOW_SLICE = 0.2
 
@@ -71,12 +75,14 @@ def describe(root: Path, environ: Mapping[str, str]) -> DaemonState:
         return DaemonState()
     info = read_info(root, environ) or {}
     socket = str(info.get("socket", found.place.socket))
+    pong = _ping(socket)
     return DaemonState(
         pid=found.pid,
         socket=socket,
         log=str(found.place.log),
         started=float(info.get("started", 0.0)),
-        pong=_ping(socket),
+        pong=pong,
+        full=pong is None and _is_full(socket),
     )
 
 
@@ -90,6 +96,22 @@ def _ping(socket_path: str) -> dict[str, Json] | None:
             return parse(socket.recv()).fields
         except (pynng.NNGException, WireError):
             return None
+
+
+def _is_full(socket_path: str) -> bool:
+    """Tell whether a daemon greets and hangs up at once: it lives, and has no seat left."""
+    with sockets.socket(sockets.AF_UNIX) as sock:
+        sock.settimeout(REFUSED_SECONDS)
+        try:
+            sock.connect(socket_path)
+            sock.sendall(_GREETING)
+            while sock.recv(len(_GREETING)):
+                pass
+        except ConnectionResetError:
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def log_path(root: Path, environ: Mapping[str, str]) -> Path:

@@ -123,6 +123,11 @@ class JobTable:
         with self._lock:
             return next((j for j in self._jobs.values() if j.request_id == request_id), None)
 
+    def has_of(self, pipe: int) -> bool:
+        """Tell whether a client's request is at work."""
+        with self._lock:
+            return any(job.pipe == pipe for job in self._jobs.values())
+
     def connected(self, pipe: int) -> None:
         """Register a connected client; its number may have belonged to one that left."""
         with self._lock:

@@ -8,12 +8,14 @@ import json
 import logging
 import logging.handlers
 import os
+import resource
 import signal
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 
 import pynng
@@ -38,6 +40,7 @@ from gpuemu_flow.daemon.reload import Reloading
 from gpuemu_flow.daemon.requests import handle, lane_of, lanes
 from gpuemu_flow.daemon.server import Server
 from gpuemu_flow.daemon.service import Service
+from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.errors import FlowError, Problem, UsageError
 from gpuemu_flow.runners.pool import Pool
 from gpuemu_flow.types import Json
@@ -51,8 +54,19 @@ log = logging.getLogger("gpuemu_flow.daemon")
 LOG_BYTES, LOG_FILES = 2 << 20, 3
 CLOSE_SECONDS = 2.0
 IDLE_CHECK_SECONDS = 5.0
+MOST_DESCRIPTORS = 65_536
 SWITCH_SECONDS = 0.001  # of the interpreter's lock: a ping must not wait long for busy threads
 _LEVELS = {"trace": "DEBUG", "debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"}
+
+
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """A log that only its user can read, whatever the umask, and that is no link."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.baseFilename, flags, PRIVATE_FILE)
+        os.fchmod(descriptor, PRIVATE_FILE)
+        return os.fdopen(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
 
 class AlreadyRunningError(FlowError):
@@ -117,9 +131,11 @@ def _serve(
 ) -> None:
     workspace = configured.current().workspace
     references = workspace.config.execution.max_parallel_refs
+    require_trust(workspace, environ)
     os.chdir(configured.root)
     workspace.cache.create()
     sys.setswitchinterval(SWITCH_SECONDS)
+    _allow_descriptors()
     with Pool(References.sessions_for(references), staging=workspace.cache.staging) as pool:
         # Before the first socket: nng aborts a forked child that opens one after its parent did,
         # and a server that runs already needs no fork of this process.
@@ -151,6 +167,14 @@ def _serve(
             remove(*sockets)
             for lock in held:
                 lock.release()
+
+
+def _allow_descriptors() -> None:
+    """Have as many descriptors as the system lets us: each connection takes one, slow ones too."""
+    with contextlib.suppress(OSError, ValueError):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _make_exchange(place: Place) -> Exchange | None:
@@ -269,9 +293,7 @@ def _logging(place: Place, config: Config, *, to_stderr: bool) -> Iterator[None]
     handlers: list[logging.Handler] = []
     with contextlib.suppress(OSError):
         handlers.append(
-            logging.handlers.RotatingFileHandler(
-                place.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8"
-            )
+            _PrivateLog(place.log, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
         )
     if to_stderr:
         handlers.append(logging.StreamHandler())

@@ -7,6 +7,7 @@ Contexts are nng's: each holds one request until it is answered or received anew
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ import pynng
 
 from gpuemu_flow.daemon.jobs import CancelledJobError, Context, Job, JobTable, WorkerPool
 from gpuemu_flow.daemon.replies import RequestError, error_reply, flow_error_reply
+from gpuemu_flow.daemon.seats import Seats
 from gpuemu_flow.errors import CancelledRunError, FlowError
 from gpuemu_flow.types import Json
 from gpuemu_flow.wire import MAX_MESSAGE_BYTES
@@ -36,6 +38,8 @@ PARSING_THREADS = 4
 REFUSED_SECONDS = 10.0  # between two lines in the log: who waits asks several times a second
 STUCK_SECONDS = 1.0
 """So long nothing is sent to a client that did not read."""
+TIDY_SECONDS = 1.0
+"""Between two looks for connections that have to go."""
 LINGER_SECONDS = 1.0
 """So long after the last answer the socket stays open, unless all clients have left by then."""
 
@@ -91,8 +95,9 @@ class Server:
         self._closing = False
         self.last_request = time.monotonic()
         self.requests = 0
-        self._max_connections = max_connections
-        self._connected: set[int] = set()
+        self._seats = Seats(max_connections, os.geteuid())
+        self._pipes: dict[int, Any] = {}
+        self._tidy = threading.Event()
         self._alone = threading.Event()
         self._alone.set()
         self._delivered = -LINGER_SECONDS
@@ -102,6 +107,7 @@ class Server:
         self._socket.add_post_pipe_connect_cb(lambda pipe: self._jobs.connected(pipe.id))
         self._socket.add_post_pipe_remove_cb(lambda pipe: self._gone(pipe.id))
         self._thread = threading.Thread(target=self._receive_all, name="receive", daemon=True)
+        self._tidier = threading.Thread(target=self._tidy_up, name="tidy", daemon=True)
 
     def listen(self, address: str) -> None:
         """Listen on an additional address.
@@ -116,10 +122,12 @@ class Server:
     def start(self) -> None:
         """Start the receiving thread."""
         self._thread.start()
+        self._tidier.start()
 
     def close(self, seconds: float) -> None:
         """Stop receiving, cancel what is running, and wait up to `seconds` for its end."""
         self._closing = True
+        self._tidy.set()
         self._jobs.cancel_all()
         for pool in (*self._pools.values(), self._parse_pool):
             pool.close(seconds)
@@ -133,24 +141,42 @@ class Server:
 
     def _let_in(self, pipe: Any) -> None:
         """Before a connection stands: closing it now is the only way to refuse it."""
-        with self._lock:
-            full = len(self._connected) >= self._max_connections
-            if not full:
-                self._connected.add(pipe.id)
-                self._alone.clear()
-        if full:
+        allowed, evicted = self._seats.enter(pipe.id, _peer(pipe), time.monotonic())
+        if allowed:
+            self._alone.clear()
+            with self._lock:
+                self._pipes[pipe.id] = pipe
+        else:
             pipe.close()
-            if time.monotonic() - self._refused > REFUSED_SECONDS:
-                self._refused = time.monotonic()
-                log.warning("%d clients are connected; others wait", self._max_connections)
+            self._say_full()
+        self._close_pipes(evicted)
+
+    def _say_full(self) -> None:
+        if time.monotonic() - self._refused > REFUSED_SECONDS:
+            self._refused = time.monotonic()
+            log.warning("%d clients are connected; others wait", self._seats.most)
 
     def _gone(self, pipe: int) -> None:
+        if self._seats.leave(pipe):
+            self._alone.set()
         with self._lock:
-            self._connected.discard(pipe)
-            if not self._connected:
-                self._alone.set()
+            self._pipes.pop(pipe, None)
         self._stuck.pop(pipe, None)
         self._jobs.disconnected(pipe)
+
+    def _close_pipes(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            with self._lock:
+                pipe = self._pipes.pop(number, None)
+            if pipe is not None:
+                with suppress(pynng.NNGException):
+                    pipe.close()
+
+    def _tidy_up(self) -> None:
+        """Close what is half-open for too long, and who is idle while others wait."""
+        while not self._closing:
+            self._close_pipes(self._seats.overdue(time.monotonic(), self._jobs.has_of))
+            self._tidy.wait(TIDY_SECONDS)
 
     def expire(self) -> None:
         """Cancel requests that have run for too long."""
@@ -193,6 +219,11 @@ class Server:
     def _take(self, context: Context, message: Any) -> None:
         self.last_request = time.monotonic()
         pipe = message.pipe.id if message.pipe is not None else 0
+        if not self._seats.heard(pipe, self.last_request):
+            self._say_full()
+            self._close_pipes([pipe])
+            self._free_up(context)
+            return
         size = len(message._buffer)  # `bytes` would copy it
         if size > PING_BYTES or pipe in self._stuck:
             # Copying a large message, or sending to one who does not read, would keep the next
@@ -216,7 +247,11 @@ class Server:
         request_id = envelope.fields.get("request_id")
         request_id = request_id if isinstance(request_id, str) else ""
         if kind in ("Progress", "Cancel"):
-            self._send([context], self._about(str(kind), request_id), pipe)
+            self._send([context], self._about(str(kind), request_id, pipe), pipe)
+            return
+        if request_id and self._is_anothers(request_id, pipe):
+            text = "a request of that request_id is at work already, for another client"
+            self._send([context], error_reply("InvalidRequest", text), pipe)
             return
         job = Job(data, pipe, context, request_id)
         fresh, dropped = self._jobs.add(job)
@@ -236,10 +271,19 @@ class Server:
         pool = self._pools[self._route(kind if isinstance(kind, str) else "")]
         pool.submit(lambda: self._work(job, envelope))
 
-    def _about(self, kind: str, request_id: str) -> Reply:
-        """Answer a question about another request; these two are not of protocol v1."""
+    def _is_anothers(self, request_id: str, pipe: int) -> bool:
+        """Tell whether another connection's request of that id is at work."""
+        job = self._jobs.named(request_id)
+        return job is not None and job.pipe != pipe and not job.cancelled.is_set()
+
+    def _about(self, kind: str, request_id: str, pipe: int) -> Reply:
+        """Answer a question about another request; these two are not of protocol v1.
+
+        A client in a forked process has a connection for each exchange, so that a user may ask on
+        any of his own. Who guesses another user's id hears the same as for one that nobody has.
+        """
         job = self._jobs.named(request_id) if request_id else None
-        if job is None:
+        if job is None or self._seats.user_of(job.pipe) != self._seats.user_of(pipe):
             return error_reply("NotFound", "no request of that id is at work")
         if kind == "Cancel":
             job.cancel()
@@ -300,3 +344,11 @@ class Server:
         else:
             self._stuck.pop(pipe, None)
             self._delivered = time.monotonic()
+
+
+def _peer(pipe: Any) -> int:
+    """Return the user id of a connection's other side, as the kernel knows it; -1 where not."""
+    found = pynng.ffi.new("uint64_t *")
+    if pynng.lib.nng_pipe_get_uint64(pipe.pipe, b"ipc:peer-uid", found):
+        return -1
+    return int(found[0])

@@ -22,6 +22,8 @@ class DaemonState:
         Unix time in s.
     pong : mapping or None
         Its answer to a ping, as it came; None when it does not answer.
+    full : bool
+        It lives, but has no seat left for one who asks.
     """
 
     pid: int | None = None
@@ -29,6 +31,7 @@ class DaemonState:
     log: str = ""
     started: float = 0.0
     pong: Mapping[str, Json] | None = field(default=None, repr=False)
+    full: bool = False
 
     @property
     def running(self) -> bool:
@@ -57,6 +60,11 @@ class DaemonState:
             # The extension looks for the word that is avoided here.
             start = "start one with `gpuemu-flow daemon start --background`"
             return f"v{version} daemon stopped; {start}" if version else f"daemon stopped; {start}"
+        if self.full:
+            return (
+                f"daemon (process {self.pid}) lives, but takes no more clients: "
+                "end some, or raise [daemon] max_connections"
+            )
         if self.pong is None:
             return f"daemon (process {self.pid}) does not answer; see its log: {self.log}"
         since = datetime.fromtimestamp(self.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
@@ -71,6 +79,8 @@ class DaemonState:
     def to_json(self) -> dict[str, Json]:
         """Return the JSON that ``daemon status`` and ``status`` print of it."""
         out: dict[str, Json] = {"running": self.running, "answers": self.answers}
+        if self.full:
+            out["full"] = True
         if self.running:
             out |= {"pid": self.pid, "socket": self.socket, "log": self.log}
             out["started"] = self.started

@@ -48,11 +48,14 @@ class Overrides:
     ----------
     seed : int or None
         Master seed of all ops.
+    draw_seed : bool
+        It is drawn anew, whatever the configuration says.
     ci : str
         ``quick`` or ``thorough``: the cases are those that ``[ci]`` asks for, where it does.
     """
 
     seed: int | None = None
+    draw_seed: bool = False
     ci: str = ""
 
 
@@ -66,10 +69,13 @@ class Sampling:
         Per op and dtype; None leaves each op its own number.
     shapes : tuple of shape
         Of ops without a schema; empty leaves them theirs.
+    seed : int or None
+        Master seed, 0 for one that is drawn; None: that of the configuration's ``[validation]``.
     """
 
     cases: int | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
+    seed: int | None = None
 
     def of(self, op: OpConfig) -> OpConfig:
         """Return the op with this sampling applied."""
@@ -83,8 +89,8 @@ def samplings(config: Config) -> dict[str, Sampling]:
     """Map each value of `Overrides.ci` that changes the cases to its sampling."""
     ci = config.ci
     found = {
-        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes),
-        "thorough": Sampling(ci.fuzz_iterations),
+        "quick": Sampling(ci.quick_fuzz_iterations, ci.quick_shapes, ci.seed),
+        "thorough": Sampling(ci.fuzz_iterations, seed=ci.seed),
     }
     return {mode: sampling for mode, sampling in found.items() if sampling != Sampling()}
 
@@ -108,9 +114,9 @@ class Compiler:
         self._config = config
         self._cache = cache
         self._version = version
-        self.random_seed = False
-        self._seed = self._master_seed(overrides)
         self._sampling = samplings(config).get(overrides.ci, Sampling())
+        self.drawn_seed: int | None = None
+        self._seed = self._master_seed(overrides)
         self.sources = SourceIndex(config.root)
         wanted = config.sandbox
         self.fence = Fence(
@@ -170,10 +176,13 @@ class Compiler:
         """Return the command line's seed, else the file's; its 0 draws one anew for every run."""
         if overrides.seed is not None:
             return overrides.seed
-        if self._config.validation.seed == 0:
-            self.random_seed = True
-            return secrets.randbits(53)  # below 2**53: readers of JSON in JavaScript keep it whole
-        return self._config.validation.seed
+        wanted = (
+            self._config.validation.seed if self._sampling.seed is None else self._sampling.seed
+        )
+        if wanted == 0 or overrides.draw_seed:
+            # Below 2**53: readers of JSON in JavaScript keep it whole.
+            wanted = self.drawn_seed = secrets.randbits(53)
+        return wanted
 
     def _add(self, spec: TaskSpec) -> None:
         self._tasks[spec.name] = spec
@@ -390,6 +399,9 @@ class Compiler:
             optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
             deterministic=op.deterministic,
             masks=masks_of(op),
+            # Of the op alone: a reference may well be the library.
+            require_kernel=fenced and op.require_kernel,
+            forbid=op.forbid if fenced else (),
             sandbox=sandbox,
             **kept_from,
         ).to_json()

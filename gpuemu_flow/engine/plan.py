@@ -20,7 +20,7 @@ FORMAT = "gpuemu-flow plan 3"
 CONFIG_NAME = "gpuemu.toml"
 CACHE_NAME = ".gpuemu-cache"
 PLAN_NAME = "plan"
-_VARIABLES = ("GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
+_VARIABLES = ("GPUEMU_ALLOW_OUTSIDE", "GPUEMU_CONFIG", "HOME", "XDG_CONFIG_HOME")
 
 ALL_VARIABLES = "*"
 ALL_NAMED = "**"

@@ -6,6 +6,7 @@ import threading
 
 from gpuemu_flow.engine.events import Quiet
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.tasks import stages
@@ -50,6 +51,7 @@ def _execute(workspace: Workspace, graph: Graph, names: set[str]) -> None:
     from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
     from gpuemu_flow.runners.pool import Pool  # noqa: PLC0415
 
+    require_trust(workspace)
     workspace.cache.create()
     with Pool(1, staging=workspace.cache.staging) as pool:
         context = StageContext(

@@ -14,6 +14,7 @@ from gpuemu_flow.engine.events import Listener, Quiet
 from gpuemu_flow.engine.evidence import Evidence
 from gpuemu_flow.engine.files import ABSENT
 from gpuemu_flow.engine.graph import Graph
+from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, RunnerError
 from gpuemu_flow.runners.sandbox.spec import lacks, missing_problem
@@ -218,6 +219,7 @@ def _execute(
 ) -> None:
     from gpuemu_flow.engine.run import Executor  # noqa: PLC0415 - doit only when tasks may run
 
+    require_trust(workspace)
     jobs = count_jobs(workspace, options)
     workspace.drop_plan()
     workspace.cache.clear_staging()

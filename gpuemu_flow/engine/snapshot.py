@@ -15,7 +15,7 @@ from gpuemu_flow.store.cache import seal, unseal
 from gpuemu_flow.store.private_files import PrivateFolder
 from gpuemu_flow.types import Json
 
-FORMAT = 9
+FORMAT = 10
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Settings:
     samplings : mapping of str to mapping
         Cases and shapes of each mode of ``[ci]``.
     warn_threshold : float
-    random_seed : bool
-        Every run draws a seed of its own.
+    drawn_seed : int or None
+        The master seed, where every run draws one of its own.
     sandbox : str
         Its mode.
     warnings : tuple of Problem
@@ -53,7 +53,7 @@ class Settings:
     cause_budget: int
     samplings: Mapping[str, Json]
     warn_threshold: float
-    random_seed: bool
+    drawn_seed: int | None
     sandbox: str = "auto"
     warnings: tuple[Problem, ...] = ()
 

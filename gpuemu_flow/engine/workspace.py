@@ -70,6 +70,7 @@ class Workspace:
         self._config: Config | None = None
         self.environment = fingerprint()
         self.watched: dict[str, Stamp | None] = {}
+        self.trusted = False  # its code may be run: see `engine.trust`
         self._renamed: dict[str, TaskSpec] = {}
         self.moved_names = MovedNames()
         self.cache = WorkspaceCache(self.root / plan.CACHE_NAME)
@@ -265,7 +266,7 @@ class Workspace:
         """Tell whether a compiled graph is what compiling now would give."""
         basis = known.basis
         return bool(
-            not known.settings.random_seed
+            known.settings.drawn_seed is None
             and basis.overrides == self._changes(known.settings.samplings)
             and basis.own_code == own_code.digest(known.files)
             and all(_target(path) == target for path, target in basis.links)
@@ -280,7 +281,10 @@ class Workspace:
 
     def _changes(self, sampled: Mapping[str, Json]) -> dict[str, Json]:
         """Merge the overrides with the settings of ``[ci]``."""
-        return {"seed": self._overrides.seed, "sampling": sampled.get(self._overrides.ci)}
+        return {
+            "seed": "random" if self._overrides.draw_seed else self._overrides.seed,
+            "sampling": sampled.get(self._overrides.ci),
+        }
 
     def _same_kernels(self, known: Snapshot) -> bool:
         if known.basis.kernels is None:
@@ -318,7 +322,7 @@ class Workspace:
         sources = {path for spec in graph.tasks.values() for path in spec.sources}
         globs = sorted({pattern for op in config.ops for pattern in op.depends})
         sampled = {
-            mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes]}
+            mode: {"cases": s.cases, "shapes": [list(shape) for shape in s.shapes], "seed": s.seed}
             for mode, s in samplings(config).items()
         }
         basis = Basis(
@@ -343,7 +347,7 @@ class Workspace:
             cause_budget=config.validation.cause_budget,
             samplings=sampled,
             warn_threshold=config.policies.warn_threshold,
-            random_seed=compiler.random_seed,
+            drawn_seed=compiler.drawn_seed,
             sandbox=config.sandbox.mode,
             warnings=tuple(config.warnings),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpuemu_flow.cases.op_schema import OpSchema, schema_from_json
 from gpuemu_flow.cases.samples import op_samples
 from gpuemu_flow.engine.prepare import build_code
+from gpuemu_flow.engine.trust import require_trust
 from gpuemu_flow.engine.workspace import Workspace
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
 from gpuemu_flow.judging.params import CompareParams
@@ -106,7 +107,10 @@ def op_subject(workspace: Workspace, op: str, dtype: str) -> OpSubject:
     ------
     RunnerError
         The compiler's errors.
+    UsageError
+        ``workspace-untrusted``.
     """
+    require_trust(workspace)
     tasks = workspace.graph.tasks
     generate, program, reference, compare = (
         tasks[f"{stage}:{op}:{dtype}"] for stage in ("generate", "op", "reference", "compare")

@@ -37,7 +37,10 @@ def append(cache: WorkspaceCache, report: RunReport, when: float | None = None) 
     results = [_short(r) for r in report.results if r.verdict is not Verdict.SKIPPED]
     if not results or report.interrupted:
         return
-    line = {"version": VERSION, "time": round(when or time.time(), 3), "results": results}
+    line: dict[str, Json] = {"version": VERSION, "time": round(when or time.time(), 3)}
+    if report.drawn_seed is not None:
+        line["drawn_seed"] = report.drawn_seed
+    line["results"] = results
     path = cache.folder / NAME
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
     torn = _ends_torn(cache, path)

@@ -154,6 +154,7 @@ def build_report(
         duration_s=outcome.duration_s,
         interrupted=outcome.interrupted,
         kernels=tuple(kernels),
+        drawn_seed=workspace.settings.drawn_seed,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from gpuemu_flow.artifacts.diff import KernelDiff
 from gpuemu_flow.artifacts.findings import Violation
 from gpuemu_flow.artifacts.kernel_record import KernelRecord
+from gpuemu_flow.plain_text import inert_json, inert_markup, with_newlines
 from gpuemu_flow.reports import charts, failure_cards, graph_chart
 from gpuemu_flow.reports.failure_cards import WRONG
 from gpuemu_flow.reports.formats import Look
@@ -35,7 +36,7 @@ _LIMITS = ((20, 40, 200), (10, 40, 100), (5, 40, 50), (3, 30, 20), (2, 20, 0), (
 """Drawings, failures and other failing cases that are shown, until the page is small enough."""
 # What HTML cannot hold, and what turns the direction of the text around it.
 _FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
     "\ud800-\udfff\ufffe\uffff]"
 )
 
@@ -130,7 +131,7 @@ def _page(report: Report, signer: str, limits: tuple[int, int, int]) -> str:
             signer=signer,
         )
     )
-    return page.rstrip() + "\n"
+    return inert_markup(page.rstrip()) + "\n"
 
 
 @cache
@@ -147,6 +148,7 @@ def _parts() -> tuple[Any, str, str]:
     )
     environment.filters.update(number=number, share=share, duration=duration, plural=plural)
     environment.filters["percent"] = percent
+    environment.filters["inert"] = lambda data: inert_json(str(data))
     style = (FOLDER / "style.css").read_text(encoding="utf-8")
     script = (FOLDER / "script.js").read_text(encoding="utf-8")
     return environment.get_template("report.html"), style, script
@@ -180,7 +182,7 @@ def _found(report: Report) -> dict[tuple[str, str], str]:
 
 def clean(text: str) -> str:
     """Replace characters that HTML cannot hold or that reorder a line by their number."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
 def _digest(text: str) -> str:

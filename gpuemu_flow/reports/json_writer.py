@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 
+from gpuemu_flow.plain_text import inert_json
 from gpuemu_flow.results.model import (
     SCHEMA_VERSION,
     CaseFailure,
@@ -15,8 +15,6 @@ from gpuemu_flow.results.model import (
 )
 from gpuemu_flow.store.keys import BuildReason
 from gpuemu_flow.types import Json, number_to_json
-
-_COMMAND = re.compile(r"#(?=#\w*\[)")
 
 
 def run_to_json(report: RunReport) -> dict[str, Json]:
@@ -49,6 +47,7 @@ def run_to_json(report: RunReport) -> dict[str, Json]:
         ],
         "duration_s": round(report.duration_s, 6),
         "interrupted": report.interrupted,
+        "drawn_seed": report.drawn_seed,
         "kernels": [record for result in report.kernels for record in kernel_records(result)],
     }
 
@@ -160,5 +159,4 @@ def plan_to_json(
 
 def dumps(value: Mapping[str, Json]) -> str:
     """Format a JSON object as text in which nothing can be taken for a command by a CI log."""
-    text = json.dumps(value, indent=2, allow_nan=False)
-    return _COMMAND.sub(r"\\u0023", text)
+    return inert_json(json.dumps(value, indent=2, allow_nan=False))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from gpuemu_flow.plain_text import inert_markup, with_newlines
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import note_lines, number, percent, share
 from gpuemu_flow.results.document import CheckedCase, Report
@@ -23,10 +24,9 @@ BODIES_BUDGET = 12_000_000
 
 # XML 1.0 allows the C1 controls, which a terminal obeys, and what turns the direction of a line.
 _FORBIDDEN = re.compile(
-    "[^\t\n\r\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    "[^\t\n\u0020-\u007e\u00a0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
     "|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 _ELEMENTS = {Verdict.FAILED: "failure", Verdict.ERROR: "error"}
 
 
@@ -45,7 +45,7 @@ class _Test:
 
 def clean(text: str) -> str:
     """Replace characters that XML 1.0 cannot hold or that reorder a line by their number."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", with_newlines(text))
 
 
 def clip(text: str, limit: int) -> str:
@@ -88,7 +88,7 @@ def report_to_junit(report: Report) -> str:
             _add_test(suite, test, limit, names)
     ElementTree.indent(root, "")
     text = ElementTree.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{_inert(text)}\n'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{inert_markup(text)}\n'
 
 
 def _add_properties(suite: Element, report: Report) -> None:
@@ -101,6 +101,8 @@ def _add_properties(suite: Element, report: Report) -> None:
         for result in report.run.results
         if result.cases
     ]
+    if report.run.drawn_seed is not None:
+        facts.append(("drawn seed", str(report.run.drawn_seed)))
     facts += [
         (f"warning {problem.slug}", str(problem))
         for problem in report.run.problems
@@ -138,11 +140,6 @@ def _add_test(suite: Element, test: _Test, limit: int, names: dict[tuple[str, st
             found.set("type", clean(test.kind))
         found.set("message", clip(clean(test.message), MAX_MESSAGE))
         found.text = clip(clean(test.body or test.message), limit)
-
-
-def _inert(xml: str) -> str:
-    """Return the same XML, in which nothing commands the log of a job that it may be printed to."""
-    return _COMMAND.sub(lambda c: "&#35;" if c[0] == "#" else f"{c[1]}&#58;", xml)
 
 
 def _cases(report: Report) -> Iterator[_Test]:

@@ -13,12 +13,12 @@ from gpuemu_flow.reports import leads
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.report_text import counts, headline
 from gpuemu_flow.reports.text import (
+    condition_lines,
     duration,
     note_lines,
     number,
     percent,
     printable,
-    sandbox_lines,
     share,
 )
 from gpuemu_flow.results.document import Report, kind_of
@@ -118,7 +118,7 @@ def _head(report: Report) -> Iterator[str]:
     parts = [f"**{count}** {word}" for word, count in counts(totals)] or ["nothing checked"]
     took = f", {duration(report.run.duration_s)}" if report.run.duration_s else ""
     yield f"{', '.join(parts)}; mode {code(report.mode, cell=False)}{took}."
-    for line in sandbox_lines(report.run):
+    for line in condition_lines(report.run):
         yield ""
         yield f"{line[0].upper()}{line[1:]}."
     if report.missing or report.timed_out:

@@ -46,6 +46,7 @@ _RULES = {
     FailureKind.RACE: "threads of a kernel accessed one place without anything that orders them",
     FailureKind.BARRIER: "threads of a kernel did not come together at a barrier",
     FailureKind.TRAP: "a kernel stopped itself: a failed assertion, or a trap",
+    FailureKind.KERNEL_BYPASSED: "a library computed what a kernel of the op had to",
     FailureKind.NON_DETERMINISTIC: "two runs on the same inputs gave different outputs",
 }
 """Description of each rule ``validation/KIND``."""
@@ -109,6 +110,7 @@ def report_to_sarif(report: Report) -> dict[str, Json]:
     run["properties"] = {
         "verdict": report.verdict,
         "created": report.created,
+        "drawnSeed": report.run.drawn_seed,
         "notValidated": [_text(f"{m.what}: {m.reason}") for m in report.missing],
         "unjudged": [
             {

@@ -8,12 +8,12 @@ from gpuemu_flow.reports.failure_text import failure_row
 from gpuemu_flow.reports.formats import Look
 from gpuemu_flow.reports.text import (
     Style,
+    condition_lines,
     duration,
     number,
     plural,
     printable,
     render_run,
-    sandbox_lines,
     share,
 )
 from gpuemu_flow.results.document import Report
@@ -90,7 +90,7 @@ def render_test(report: Report, style: Style, *, warn_threshold: float) -> str:
         f"warning: {printable(r.op)} {r.dtype} used {r.tolerance_used:.0%} of its tolerance"
         for r in close
     ]
-    lines += sandbox_lines(report.run)
+    lines += condition_lines(report.run)
     lines += [printable(str(problem)) for problem in report.run.problems]
     lines += list(_after(report))
     return "\n".join(lines)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuemu_flow import plain_text
 from gpuemu_flow.results.causes import causes
 from gpuemu_flow.results.changes import ResultChange
 from gpuemu_flow.results.model import CaseFailure, KernelResult, OpResult, RunReport
@@ -27,8 +27,8 @@ _COLORS = {
 _SEVERITY_COLORS = {"error": "31;1", "warning": "33", "info": "2"}
 MAX_WRITTEN = 12
 """Lines of what a program wrote that are shown: the last of standard error, the first of printf."""
-_UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
-_COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
+printable = plain_text.printable
+"""For every part of a line that may come from outside."""
 _NO_DISTANCE = float((1 << 64) - 1)  # what `numerics.ulp` says of NaN and Inf
 
 
@@ -46,16 +46,6 @@ class Style:
         """Colour a verdict's word, or another one for it, and pad it to `width`."""
         shown = word or verdict.value
         return self.paint(shown, _COLORS[verdict]) + " " * (width - len(shown))
-
-
-def printable(text: str) -> str:
-    """Escape text of unknown origin, so that it cannot move the cursor or command a CI log.
-
-    Control characters are shown by their number, and so is the first sign of what GitHub
-    (``::error::`` at a line's begin, ``##[error]``) and Azure (``##vso[``) would obey.
-    """
-    plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else f"\\x{ord(c[0]):02x}", text)
-    return _COMMAND.sub(lambda c: "\\x23" if c[0] == "#" else f"{c[1]}\\x3a", plain)
 
 
 def number(value: float) -> str:
@@ -306,10 +296,14 @@ def up_to_date_line(report: RunReport) -> str:
     )
 
 
-def sandbox_lines(report: RunReport) -> list[str]:
-    """Return one line on the sandbox that the ops ran in, if there was one."""
+def condition_lines(report: RunReport) -> list[str]:
+    """Say once what kept the ops from everything else, and of which seed the cases are if drawn."""
     levels = sorted({result.sandbox for result in report.results} - {""})
-    return [f"sandbox: {shown_level(level)}" for level in levels]
+    lines = [f"sandbox: {shown_level(level)}" for level in levels]
+    if report.drawn_seed is not None:
+        seed = report.drawn_seed
+        lines.append(f"seed: {seed}, drawn for this run; --seed {seed} repeats it")
+    return lines
 
 
 def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str:
@@ -330,7 +324,7 @@ def render_run(report: RunReport, style: Style, *, warn_threshold: float) -> str
         for r in close
     ]
     lines += [_change_line(change) for change in report.changes]
-    lines += sandbox_lines(report)
+    lines += condition_lines(report)
     lines.append("")
     lines += render_failures(report.results, style)
     lines += [printable(str(problem)) for problem in report.problems]

@@ -223,7 +223,10 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class RunReport:
-    """The report of `gpuemu-flow run`, as data."""
+    """The report of `gpuemu-flow run`, as data.
+
+    `drawn_seed` is the master seed of a run that drew its own; None for all others.
+    """
 
     tasks: TaskCounts
     executed: tuple[str, ...]
@@ -233,6 +236,7 @@ class RunReport:
     duration_s: float = 0.0
     interrupted: bool = False
     kernels: tuple[KernelResult, ...] = ()
+    drawn_seed: int | None = None
 
     @property
     def failures(self) -> list[CaseFailure]:

@@ -27,8 +27,8 @@ DEFAULT_OUTPUT = "result"
 BYTES_PER_SECOND = 1_000_000
 """The least that a program is expected to get through, where nobody has set its timeout."""
 _TUPLES = (
-    "input_names", "argv", "output_names", "mutates", "forbidden", "read_only", "optional",
-    "env_names",
+    "input_names", "argv", "output_names", "mutates", "forbid", "forbidden", "read_only",
+    "optional", "env_names",
 )  # fmt: skip
 
 
@@ -74,6 +74,10 @@ class Program:
         Another interpreter; empty for the one that runs now.
     mutates : tuple of str
         Inputs that the program may change.
+    require_kernel : bool
+        Kernels of a ``triton`` op have to store every element of its outputs.
+    forbid : tuple of str
+        Functions of libraries that a ``triton`` op must not call.
     deterministic : bool
         False when equal calls may give different bits.
     masks : mapping of str to JSON
@@ -113,6 +117,8 @@ class Program:
     isolation: str = "fork"
     python: str = ""
     mutates: tuple[str, ...] = ()
+    require_kernel: bool = False
+    forbid: tuple[str, ...] = ()
     deterministic: bool = True
     masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     shadow: bool = False

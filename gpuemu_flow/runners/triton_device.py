@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +19,7 @@ from gpuemu_flow.runners.triton_cuda import (
     Patch,
     cuda_patches,
 )
+from gpuemu_flow.runners.triton_provenance import Provenance
 from gpuemu_flow.runners.triton_unwritten import fill_uninitialised
 
 _DEVICE = re.compile(r"(?:cuda|hip|xpu)(?::\d+)?")
@@ -57,6 +58,8 @@ class CpuDevice:
     ----------
     new : set of int
         Addresses of memory that was made without values.
+    provenance : Provenance or None
+        Told of the functions that the host calls.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class CpuDevice:
         self.made_uninitialised = False
         self.new: set[int] = set()
         self.run = 0
+        self.provenance: Provenance | None = None
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -125,9 +129,13 @@ def _mode_class(torch: Any) -> Any:
                 kwargs["device"] = "cpu"
             args = tuple(owner.moved(value) for value in args)
             kwargs = {key: owner.moved(value) for key, value in kwargs.items()}
+            watched = owner.provenance
+            if watched is not None:
+                watched.called(torch.overrides.resolve_name(func) or name)
             result = func(*args, **kwargs)
             if name in _UNINITIALISED and isinstance(result, tensor):
-                fill_uninitialised(torch, result, owner.run)
+                with watched.quietly() if watched is not None else nullcontext():
+                    fill_uninitialised(torch, result, owner.run)
                 owner.made_uninitialised |= result.numel() > 0
                 owner.new.add(result.untyped_storage().data_ptr())
             elif name == "data_ptr":

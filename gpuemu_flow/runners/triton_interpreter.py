@@ -8,7 +8,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from gpuemu_flow.runners.triton_cuda import CAPABILITY, Patch
 from gpuemu_flow.runners.triton_device import CpuDevice, CpuDriver, patched
 from gpuemu_flow.runners.triton_libdevice import Libdevice
 from gpuemu_flow.runners.triton_memory import ZONE, Memory, Region
+from gpuemu_flow.runners.triton_provenance import Provenance, dispatch_mode, meant_by
 from gpuemu_flow.runners.triton_types import Values
 from gpuemu_flow.types import Failure
 
@@ -69,13 +70,19 @@ class Interpreter:
         ``triton-missing`` without torch or triton.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, required: bool = False, forbid: tuple[str, ...] = ()) -> None:
         self.torch = package("torch")
+        self.provenance: Provenance | None = None
+        if required or forbid:
+            self.provenance = Provenance(self.torch, required, meant_by(forbid))
         self._triton = package("triton")
         self._interpreter = package("triton.runtime.interpreter")
         self._compiled = package("triton.runtime.jit").JITFunction
         self.memory = Memory()
         self.device = CpuDevice(self.torch, self._share)
+        if self.provenance is not None:
+            self.memory.on_store = self.provenance.stored
+            self.device.provenance = self.provenance
         self._builder = CheckedBuilder(self._interpreter, self.memory)
         self._bfloat16 = Bfloat16(self._interpreter)
         self._arithmetic = Arithmetic(self._interpreter, _dot_sizes())
@@ -119,6 +126,9 @@ class Interpreter:
                 stack.enter_context(patched(part()))
             stack.enter_context(self._driver())
             stack.enter_context(self.device.on())
+            if self.provenance is not None:
+                self.provenance.begin()
+                stack.enter_context(dispatch_mode(self.provenance))
             yield
 
     def failures(self) -> list[Failure]:
@@ -242,8 +252,14 @@ def _executor_class(owner: Interpreter) -> Any:
             grid: Any = self.grid
             self.grid: Any = tuple(grid(given) if callable(grid) else grid)
             self._stack = ExitStack()
-            with self._stack:
-                return super().__call__(**owner.values.typed(self.fn, owner.options, given))
+            provenance = owner.provenance
+            with self._stack, provenance.quietly() if provenance else nullcontext():
+                done = super().__call__(**owner.values.typed(self.fn, owner.options, given))
+            if provenance is not None:
+                with provenance.quietly():
+                    tensors = [t for value in given.values() for t in _tensors(value)]
+                    provenance.launched({id(s): s for s in map(_storage, tensors)}.values())
+            return done
 
         def _init_args_hst(self, args_dev: Any, kwargs: Any) -> Any:
             # Entered only now, for the grid and the hooks before are the host's own code.
@@ -253,6 +269,9 @@ def _executor_class(owner: Interpreter) -> Any:
             copies: dict[int, Any] = {}
             for _, tensor in tensors:
                 _move_between_zones(owner.torch, tensor, copies)
+            owner.memory.origins = {
+                moved.untyped_storage().data_ptr(): start for start, moved in copies.items()
+            }
             self._stack.enter_context(owner.launch(self, tensors))
             return args, named
 
@@ -268,6 +287,10 @@ def _tensors(value: Any) -> Iterator[Any]:
         yield value
     elif hasattr(value, "base"):  # a descriptor, or a tensor under another element type
         yield from _tensors(value.base)
+
+
+def _storage(tensor: Any) -> Any:
+    return tensor.untyped_storage()
 
 
 def _move_between_zones(torch: Any, tensor: Any, copies: dict[int, Any]) -> None:

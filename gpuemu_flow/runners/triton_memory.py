@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +55,15 @@ class Memory:
     ----------
     shared : list of Region
         Reachable from every launch: tensors whose address the host function asked for.
+    on_store : callable or None
+        Told of each store: where the tensor's own memory begins, its bytes, offsets, bytes of each.
+    origins : dict of int to int
+        Where the memory begins that a region was moved from for the launch.
     """
 
     shared: list[Region] = field(default_factory=list)
+    on_store: Callable[[int, int, NDArray[np.intp], int], None] | None = None
+    origins: dict[int, int] = field(default_factory=dict)
     _kernel: str = ""
     _file: str = ""
     _regions: list[Region] = field(default_factory=list)
@@ -100,13 +107,17 @@ class Memory:
         """
         asked = np.broadcast_to(mask, pointers.shape)
         active = pointers[asked]
-        if not active.size or self._all_in_one(active, itemsize):
+        if not active.size:
+            return mask
+        if self._all_in_one(active, itemsize):
+            self._tell(active, itemsize, deed)
             return mask
         # Unsigned sums would wrap for wild addresses; none of a process's lies up there.
         place = np.searchsorted(self._starts, active, side="right").astype(np.intp) - 1
         inside = place >= 0
         last = active + np.uint64(itemsize - 1)
         inside[inside] = last[inside] < self._stops[place[inside]]
+        self._tell(active[inside], itemsize, deed)
         if inside.all():
             return mask
         self._remember(active[~inside], itemsize, deed)
@@ -118,6 +129,16 @@ class Memory:
         low, high = int(active.min()), int(active.max()) + itemsize
         place = int(np.searchsorted(self._starts, np.uint64(low), side="right")) - 1
         return place >= 0 and high <= self._regions[place].stop
+
+    def _tell(self, stored: NDArray[np.uint64], itemsize: int, deed: str) -> None:
+        if self.on_store is None or deed != WRITE or not stored.size:
+            return
+        places = np.searchsorted(self._starts, stored, side="right").astype(np.intp) - 1
+        for place in np.unique(places):
+            region = self._regions[int(place)]
+            offsets = (stored[places == place] - np.uint64(region.start)).astype(np.intp)
+            begin = self.origins.get(region.start, region.start)
+            self.on_store(begin, region.stop - region.start, offsets, itemsize)
 
     def _remember(self, wrong: NDArray[np.uint64], itemsize: int, deed: str) -> None:
         line = _line_in(self._file)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuemu_flow.errors import FlowError, RunnerError
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name
-from gpuemu_flow.runners.api import Program, op_error
+from gpuemu_flow.runners.api import DEFAULT_OUTPUT, Program, op_error
 from gpuemu_flow.runners.callable import CallableRunner
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.planted import PtxFolder
@@ -79,6 +79,8 @@ class TritonRunner(CallableRunner):
         except RunnerError as failed:
             raise op_error(failed) from None
         self._found: list[Failure] = []
+        self._bypassed: list[Failure] = []
+        self._program_outputs = program.output_names
         self.printed = ""
         self._run = 0
         with self._interpreter.running():
@@ -93,21 +95,30 @@ class TritonRunner(CallableRunner):
             named = {name: with_torch(torch, value) for name, value in kwargs.items()}
             try:
                 with self._interpreter.running(seed_of_call(), self._run):
-                    return host(*given, **named)
+                    result = host(*given, **named)
+                    self._look_who_wrote(result)
+                    return result
             except Exception as error:
                 raise plain_error(error) from None
 
         return run
 
+    def _look_who_wrote(self, result: Any) -> None:
+        """Note what a library did in the place of the op's kernels."""
+        provenance = getattr(self._interpreter, "provenance", None)
+        if provenance is not None and not self._run:
+            names = self._program_outputs or (DEFAULT_OUTPUT,)
+            self._bypassed = provenance.failures(result, names)
+
     def call(self, inputs: Inputs, watch: Watch) -> dict[str, np.ndarray]:
         """See `CallableRunner.call`."""
-        self._found, self._run = [], 0
+        self._found, self._bypassed, self._run = [], [], 0
         copies = _copied(inputs)
         try:
             outputs = super().call(inputs, watch)
         except FlowError as error:
             raise op_error(error) from None
-        self._found = self._interpreter.failures()
+        self._found = [*self._bypassed, *self._interpreter.failures()]
         self.printed = getattr(self._interpreter, "printed", "")
         if self._interpreter.device.made_uninitialised and suspicious(outputs):
             again = self._again(copies, watch) if copies is not None else None
@@ -130,7 +141,7 @@ class TritonRunner(CallableRunner):
 def _maker(program: Program) -> Interpreter | CompiledTriton:
     """Make the runner of kernels: the interpreter, or for ``mode = "compiled"`` the emulator."""
     if not program.argv:
-        return Interpreter()
+        return Interpreter(required=program.require_kernel, forbid=program.forbid)
     from gpuemu_flow.runners.triton_emulated import CompiledTriton  # noqa: PLC0415 - only for it
 
     _, arch, checks, *folder = program.argv

@@ -95,6 +95,10 @@ class OpParams(ProgramParams):
         Equal calls give equal bits.
     masks : JSON
         Of outputs of which only some elements count.
+    require_kernel : bool
+        Its kernels have to store every element.
+    forbid : list of str
+        Functions of libraries that it must not call.
     sandbox : JSON
         Its sandbox, in the form of `runners.sandbox.fence.Fence.key`: ``level`` and more.
     """
@@ -102,6 +106,8 @@ class OpParams(ProgramParams):
     STAGE = stages.OP
     mutates: list[str]
     deterministic: bool
+    require_kernel: bool
+    forbid: list[str]
     sandbox: Mapping[str, Json]
     masks: Mapping[str, Json] = field(default_factory=dict)
 

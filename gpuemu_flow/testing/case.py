@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuemu_flow.errors import FlowError, Problem, UsageError
+from gpuemu_flow.plain_text import printable
 from gpuemu_flow.testing.session import Item, Session
 from gpuemu_flow.types import Case, CheckResult, Json, Shape, Verdict
 
@@ -269,7 +270,7 @@ class GpuemuCase(Mapping[str, "NDArray[Any]"]):
             f"  {note}" for note in (self.result.all_notes if self.result is not None else ())
         ]
         lines += self.how_to_see_it_again()
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def how_to_see_it_again(self) -> list[str]:
         """Return the lines on how to reproduce the case: a command, and the failure's id."""

@@ -30,8 +30,8 @@ def ref_of(reference: object, workspace: ConfigWorkspace, project: str = "") -> 
     return workspace.load(text_of(reference, project)).op("f").reference
 
 
-def problem_of(reference: object, workspace: ConfigWorkspace) -> Problem:
-    problems = workspace.check(text_of(reference))
+def problem_of(reference: object, workspace: ConfigWorkspace, project: str = "") -> Problem:
+    problems = workspace.check(text_of(reference, project))
     assert len(problems) == 1, problems
     assert problems[0].line == 6
     return problems[0]
@@ -144,6 +144,9 @@ def test_links_that_lead_outside_count_as_outside(workspace: ConfigWorkspace) ->
     (workspace.root / "scripts/inner.py").symlink_to(workspace.root / "scripts/gelu.py")
     inner = ref_of("scripts/inner.py", workspace)
     assert inner.relative == "scripts/inner.py", "or nobody sees that it leads elsewhere"
+    asked = problem_of("scripts/link.py", workspace, "allow_outside = true")
+    assert asked.slug == "config-outside-not-granted"
+    workspace.environ["GPUEMU_ALLOW_OUTSIDE"] = "1"
     allowed = ref_of("scripts/link.py", workspace, "allow_outside = true")
     assert allowed.path == workspace.root / "scripts/link.py"
     assert allowed.path.resolve() == outside

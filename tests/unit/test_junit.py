@@ -146,11 +146,12 @@ def test_every_sign_that_xml_cannot_hold_is_shown_by_its_number() -> None:
     for sign in signs:
         text = f"a{sign}b"
         (case,) = cases(report_to_junit(report_of([failed(text, 1, text, notes=(text,))])))
-        shown = text if sign in "\t\n\r" else f"a\\x{ord(sign):02x}b"
+        # A carriage return is a line end to who reads a log, and to XML too.
+        shown = text if sign in "\t\n" else f"a\\x{ord(sign):02x}b"
         assert (case.get("classname") or "") == f"ops.{shown}"
         assert (case[0].get("message") or "").endswith(shown)
         body = case[0].text or ""
-        assert shown.replace("\r", "\n") in body or sign in "\t\n\r"
+        assert shown in body or sign in "\t\n"
 
 
 def test_warnings_of_results_are_properties_and_no_tests() -> None:

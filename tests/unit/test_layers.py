@@ -34,6 +34,7 @@ LAYERS = (
         "let_through",
         "expressions",
         "value_rules",
+        "plain_text",
     ),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""

@@ -1,0 +1,46 @@
+"""Options by which the user grants what the file of a workspace must not grant itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import click
+
+
+def add_grants(commands: Iterable[click.Command]) -> None:
+    """Add ``--trust`` and ``--allow-outside`` to commands that run code of the workspace."""
+    for command in commands:
+        command.params += [
+            click.Option(
+                ["--trust"],
+                is_flag=True,
+                expose_value=False,
+                callback=_setting("GPUEMU_TRUST", "remember"),
+                help="Run the code of this workspace although others own files of it; remembered.",
+            ),
+            click.Option(
+                ["--allow-outside"],
+                is_flag=True,
+                expose_value=False,
+                callback=_setting("GPUEMU_ALLOW_OUTSIDE", "1"),
+                help="Grant what [project] allow_outside asks for.",
+            ),
+        ]
+
+
+def _setting(variable: str, value: str) -> _Setting:
+    return _Setting(variable, value)
+
+
+class _Setting:
+    """Sets a variable of this process, and so of all that it starts, where a flag is given."""
+
+    def __init__(self, variable: str, value: str) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __call__(self, _context: click.Context, _option: click.Parameter, given: bool) -> bool:
+        if given:
+            os.environ[self._variable] = self._value
+        return given

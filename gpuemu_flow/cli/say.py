@@ -1,0 +1,12 @@
+"""Printing, for all commands: nothing that they print can command who reads the log of a job."""
+
+from __future__ import annotations
+
+import click
+
+from gpuemu_flow.plain_text import inert
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text, on standard error if `err`; `nl` ends it with a newline."""
+    click.echo(inert(text), err=err, nl=nl)

@@ -1,0 +1,130 @@
+"""Seats of a daemon's clients: who may connect, and which connection has to go.
+
+A connection has a seat once a whole message of it came. Until then it is half-open: it takes
+nobody's seat, and goes after `HALF_OPEN_SECONDS`, or when there are too many of its kind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+HALF_OPEN_SECONDS = 10.0
+"""So long a connection may stand without a whole message."""
+MOST_HALF_OPEN = 256
+IDLE_SECONDS = 60.0
+"""A client that has asked for nothing for so long gives its seat to one that waits."""
+OTHERS_SHARE = 4
+"""Each user but the daemon's own has at most a quarter of the seats."""
+
+
+@dataclass
+class _Connection:
+    """One connection; `last` is when its latest message came, or it itself."""
+
+    user: int
+    last: float
+    seated: bool = False
+
+
+class Seats:
+    """All connections. Thread-safe.
+
+    Parameters
+    ----------
+    most : int
+        Seats.
+    owner : int
+        User id of the daemon.
+    """
+
+    def __init__(self, most: int, owner: int) -> None:
+        self.most = most
+        self._owner = owner
+        self._connections: dict[int, _Connection] = {}
+        self._lock = threading.Lock()
+        self._refused = 0.0
+
+    def enter(self, pipe: int, user: int, now: float) -> tuple[bool, list[int]]:
+        """Take a connection in.
+
+        Returns
+        -------
+        allowed : bool
+            False: there is no seat for it, it has to be closed.
+        evicted : list of int
+            Half-open connections that have to be closed instead.
+        """
+        with self._lock:
+            if self._taken(user) >= self._share(user, self.most) or self._full():
+                self._refused = now
+                return False, []
+            self._connections[pipe] = _Connection(user, now)
+            return True, self._too_many(user)
+
+    def heard(self, pipe: int, now: float) -> bool:
+        """Note a whole message, and return whether its sender has a seat."""
+        with self._lock:
+            found = self._connections.get(pipe)
+            if found is None:
+                return True  # it left, and its request is given up elsewhere
+            found.last = now
+            if found.seated:
+                return True
+            if self._full() or self._taken(found.user) >= self._share(found.user, self.most):
+                self._refused = now
+                return False
+            found.seated = True
+            return True
+
+    def leave(self, pipe: int) -> bool:
+        """Forget a connection, and return whether it was the last one."""
+        with self._lock:
+            self._connections.pop(pipe, None)
+            return not self._connections
+
+    def user_of(self, pipe: int) -> int | None:
+        """Return the user id of a connection's other side; None when it has left."""
+        with self._lock:
+            found = self._connections.get(pipe)
+            return None if found is None else found.user
+
+    def overdue(self, now: float, is_busy: Callable[[int], bool]) -> list[int]:
+        """List connections to be closed: half-open for too long, or idle while others wait."""
+        with self._lock:
+            late = [
+                pipe
+                for pipe, one in self._connections.items()
+                if not one.seated and now - one.last >= HALF_OPEN_SECONDS
+            ]
+            if self._full() and now - self._refused < HALF_OPEN_SECONDS:
+                idle = [
+                    (one.last, pipe)
+                    for pipe, one in self._connections.items()
+                    if one.seated and now - one.last >= IDLE_SECONDS and not is_busy(pipe)
+                ]
+                late += [pipe for _, pipe in sorted(idle)[:1]]
+            return late
+
+    def _full(self) -> bool:
+        return sum(one.seated for one in self._connections.values()) >= self.most
+
+    def _taken(self, user: int) -> int:
+        return sum(one.seated and one.user == user for one in self._connections.values())
+
+    def _share(self, user: int, whole: int) -> int:
+        return whole if user == self._owner else max(1, whole // OTHERS_SHARE)
+
+    def _too_many(self, user: int) -> list[int]:
+        """The oldest half-open connections of a user beyond the share; forgotten already."""
+        half = [
+            (one.last, pipe)
+            for pipe, one in self._connections.items()
+            if one.user == user and not one.seated
+        ]
+        surplus = len(half) - self._share(user, MOST_HALF_OPEN)
+        evicted = [pipe for _, pipe in sorted(half)[: max(0, surplus)]]
+        for pipe in evicted:
+            del self._connections[pipe]
+        return evicted

@@ -1,0 +1,162 @@
+"""Whose code is run: a workspace's own user's without a word, another user's only once trusted.
+
+`gpuemu.toml` is looked for from the current folder upward, so that one which somebody else left in
+a shared folder would be run by whoever works below it. Files of the user's own, or of root, are run
+as ``make`` and ``pytest`` run them: who could write them could change the user's shell as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuemu_flow.errors import Problem, UsageError
+from gpuemu_flow.plain_text import printable
+from gpuemu_flow.store.private_files import PrivateFolder
+
+if TYPE_CHECKING:
+    from gpuemu_flow.engine.workspace import Workspace
+
+TRUST_VARIABLE = "GPUEMU_TRUST"
+REMEMBER = "remember"
+"""A value of `TRUST_VARIABLE`: as ``1``, and the workspace is remembered."""
+FILE_NAME = "trusted.json"
+MOST_REMEMBERED = 1000
+_NAMED = 3
+
+Ask = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A workspace in which others have files.
+
+    Attributes
+    ----------
+    path : str
+        Its folder, resolved.
+    owners : tuple of int
+        User ids of those others, ascending.
+    device : int
+        Of the folder: another one that is mounted there later is another workspace.
+    """
+
+    path: str
+    owners: tuple[int, ...]
+    device: int
+
+
+def require_trust(
+    workspace: Workspace,
+    environ: Mapping[str, str] = os.environ,
+    ask: Ask | None = None,
+) -> None:
+    """Refuse to run the code of a workspace that belongs to somebody else and is not trusted.
+
+    Parameters
+    ----------
+    ask : callable, optional
+        Puts a question to the user; None: on the terminal, where there is one.
+
+    Raises
+    ------
+    UsageError
+        ``workspace-untrusted``.
+    """
+    if workspace.trusted:
+        return
+    root = workspace.root
+    sources = {path for spec in workspace.graph.tasks.values() for path in spec.sources}
+    files = [workspace.config_path, *(root / path for path in sorted(sources))]
+    foreign = foreign_owners(root, files, own_users(environ))
+    if not foreign:
+        workspace.trusted = True
+        return
+    owners = tuple(sorted(set(foreign.values())))
+    stranger = Stranger(str(root), owners, root.stat().st_dev)
+    granted = environ.get(TRUST_VARIABLE, "")
+    if granted == "1" or stranger in remembered(environ):
+        workspace.trusted = True
+        return
+    names = ", ".join(printable(os.path.relpath(path, root)) for path in list(foreign)[:_NAMED])
+    told = f"{printable(str(root))} has files of another user ({names}; user id {owners[0]})"
+    if granted != REMEMBER and not (ask or _ask_on_terminal)(f"{told}. Run its code? [y/N] "):
+        hint = f"look at it, then run with --trust, or set {TRUST_VARIABLE}=1"
+        raise UsageError(Problem("workspace-untrusted", f"{told}: none of it was run", hint))
+    _remember(stranger, environ)
+    workspace.trusted = True
+
+
+def own_users(environ: Mapping[str, str]) -> frozenset[int]:
+    """Return the users whose files are run without a word: this one, root, and who called sudo."""
+    found = {os.geteuid(), 0}
+    given = environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and given.isascii() and given.isdigit():
+        found.add(int(given[:10]))
+    return frozenset(found)
+
+
+def foreign_owners(root: Path, files: Iterable[Path], own: frozenset[int]) -> dict[Path, int]:
+    """Return which of the workspace's folder and its files belong to others, and to whom.
+
+    A link counts by its own owner and by that of what it leads to.
+    """
+    found: dict[Path, int] = {}
+    for path in (root, *files):
+        for look in (path.lstat, path.stat):
+            with contextlib.suppress(OSError):
+                status = look()
+                # In a shared folder such as /tmp only what lies in it says whose it is.
+                sticky = path == root and status.st_mode & stat.S_ISVTX
+                if status.st_uid not in own and not sticky:
+                    found[path] = status.st_uid
+    return found
+
+
+def trusted_file(environ: Mapping[str, str]) -> Path:
+    """Return the file of the user's that remembers strangers' workspaces."""
+    given = environ.get("XDG_CONFIG_HOME", "")
+    home = Path(environ.get("HOME") or Path.home())
+    return (Path(given) if given.startswith("/") else home / ".config") / "gpuemu" / FILE_NAME
+
+
+def remembered(environ: Mapping[str, str]) -> list[Stranger]:
+    """Return the workspaces that the user trusted; a file that is not the user's own counts not."""
+    path = trusted_file(environ)
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return []
+        entries = json.loads(path.read_bytes())["trusted"]
+        return [
+            Stranger(str(e["path"]), tuple(int(o) for o in e["owners"]), int(e["device"]))
+            for e in entries
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _remember(stranger: Stranger, environ: Mapping[str, str]) -> None:
+    """Keep it; a home folder that cannot be written means being asked again."""
+    known = [one for one in remembered(environ) if one.path != stranger.path]
+    content = {"trusted": [asdict(one) for one in [*known, stranger][-MOST_REMEMBERED:]]}
+    path = trusted_file(environ)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        PrivateFolder(path.parent).write(path, json.dumps(content, indent=1).encode())
+
+
+def _ask_on_terminal(question: str) -> bool:
+    """Ask where somebody can answer; no answer is no."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,73 @@
+"""The one place that makes text of unknown origin harmless to terminals and to readers of logs.
+
+An op chooses what it prints, what its errors say and, in a pull request, what it is called. A
+terminal obeys control characters; services that read the log of a job obey lines that begin with
+``::``, or hold ``##[`` (GitHub) or ``##vso[`` (Azure). They disagree on what ends a line, so that
+all that anybody takes for an end counts as one.
+"""
+
+from __future__ import annotations
+
+import re
+
+LINE_ENDS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+"""All that ends a line for somebody: for terminals, for logs, for `str.splitlines`."""
+
+_FOREIGN_END = re.compile(f"[{LINE_ENDS[1:]}]")
+_UNUSUAL = re.compile(r"[^\x20-\x7e\n\t]")
+# At a line's begin blanks and colours do not count; blanks without line ends, or many empty lines
+# would take quadratic time.
+_BEGIN = rf"(?:\A|(?<=[{LINE_ENDS}]))(?:[^\S{LINE_ENDS}]|\x1b\[[\d;]*m)*"
+_COMMAND = re.compile(rf"({_BEGIN}):(?=:)|#(?=#\w*\[)")
+_KEPT = re.compile(r"(<(script|style)\b.*?</\2>)", re.DOTALL)
+_COMMAND_IN_JSON = re.compile(r"#(?=#\w*\[)")
+
+
+def printable(text: str) -> str:
+    """Return text of unknown origin that cannot move the cursor, nor command who reads a job's log.
+
+    Control characters, and line ends other than a newline, are shown by their number, and so is the
+    first sign of a command.
+    """
+    plain = _UNUSUAL.sub(lambda c: c[0] if c[0].isprintable() else _by_number(c), text)
+    return _without_commands(plain)
+
+
+def inert(document: str) -> str:
+    """Return a document as it may be printed: the last guard, behind `printable` of its parts.
+
+    Colours are left alone. Nothing else ends a line than a newline, and no line is a command.
+    """
+    return _without_commands(_FOREIGN_END.sub(_by_number, document))
+
+
+def inert_markup(markup: str) -> str:
+    """Return the same XML or HTML, to a parser, in which no line is a command.
+
+    Scripts and styles are left as they are, as they know no such escapes.
+    """
+    parts = _KEPT.split(markup)  # text, block, its name, text, ...
+    parts[::3] = [
+        _COMMAND.sub(lambda c: "&#35;" if c[0] == "#" else f"{c[1]}&#58;", part)
+        for part in parts[::3]
+    ]
+    del parts[2::3]
+    return "".join(parts)
+
+
+def inert_json(text: str) -> str:
+    """Return the same JSON, written in ASCII, in which no line is a command."""
+    return _COMMAND_IN_JSON.sub(r"\\u0023", text)
+
+
+def with_newlines(text: str) -> str:
+    """Return text whose lines end with newlines; other ends that stand alone show their number."""
+    return _FOREIGN_END.sub(_by_number, text.replace("\r\n", "\n"))
+
+
+def _without_commands(text: str) -> str:
+    return _COMMAND.sub(lambda c: "\\x23" if c[0] == "#" else f"{c[1]}\\x3a", text)
+
+
+def _by_number(found: re.Match[str]) -> str:
+    return f"\\x{ord(found[0]):02x}"
