@@ -28,6 +28,12 @@ def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict
     return {name: array for name, array in inputs.items() if name not in rest}, rest
 
 
+def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
+    """Return `split` for scripts, whose requests leave out what is absent."""
+    tensors, rest = split(program, inputs)
+    return tensors, {name: value for name, value in rest.items() if value is not None}
+
+
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:
     """Return the program with the scalars of one case among its keyword arguments, and tensors."""
     tensors, rest = split(program, inputs)
