@@ -330,6 +330,8 @@ class CheckResult:
         The end of what a program wrote to standard error.
     printed : str
         What a kernel that was emulated printed.
+    blank : bool
+        All elements of all inputs are 0.
 
     Raises
     ------
@@ -345,6 +347,7 @@ class CheckResult:
     weak: tuple[WeakOutput, ...] = ()
     stderr: str = ""
     printed: str = ""
+    blank: bool = False
 
     def __post_init__(self) -> None:
         compared = self.stats.count - self.stats.num_no_verdict
@@ -371,6 +374,7 @@ class CheckResult:
             "weak": [weak_to_json(output) for output in self.weak],
             **({"stderr": self.stderr} if self.stderr else {}),
             **({"printed": self.printed} if self.printed else {}),
+            **({"blank": True} if self.blank else {}),
         }
 
     @classmethod
@@ -393,6 +397,7 @@ class CheckResult:
             tuple(weak_from_json(output) for output in data.get("weak", ())),
             stderr,
             printed,
+            blank=bool(data.get("blank", False)),
         )
 
 

@@ -23,6 +23,7 @@ from gpuemu_flow.cases.op_schema import (
     same_shape_schema,
     with_shapes,
 )
+from gpuemu_flow.cases.output_contracts import plain_dims
 from gpuemu_flow.cases.schema_constraints import Constraints, demand_rules
 from gpuemu_flow.cases.schema_dims import (
     Expressions,
@@ -337,7 +338,7 @@ class _SchemaTable:
 
     def _outputs(self, dims: Mapping[str, Dim]) -> tuple[TensorDef, ...]:
         tensors = [
-            self._output(path, name, value, dims)
+            self._output(path, name, plain_dims(value), dims)
             for path, name, value in self._named("outputs", "output")
         ]
         single = self.table.get("output")
@@ -349,7 +350,7 @@ class _SchemaTable:
             if isinstance(single, Mapping) and isinstance(single.get("name"), str):
                 name = str(single["name"])
                 single = {k: v for k, v in single.items() if k != "name"}
-            tensors.append(self._output(("output",), name, single, dims))
+            tensors.append(self._output(("output",), name, plain_dims(single), dims))
         return tuple(tensors)
 
     def _output(
@@ -413,7 +414,10 @@ class _SchemaTable:
         if is_expression(axis):
             self.expressions.add(path, axis, axis)
             return axis if axis in self.expressions.found else 1
-        hint = did_you_mean(axis, tuple(dims)) or "add it to dims"
+        hint = (
+            did_you_mean(axis, tuple(dims))
+            or f"add it to dims: {_shown(axis)} = {{ min = 1, max = 64 }}"
+        )
         self.report(path, "schema-unknown-dim", f"{name!r} has an unknown dim {_shown(axis)}", hint)
         return 1
 

@@ -77,6 +77,7 @@ range. In an input, a number is a fixed size, and
 `{ dims = [...], dtype = "int32", range = [0, "V-1"], strategy = "normal" }` says more; both ends
 of the range occur. [Inputs](inputs.md) has all that can be said: dims as expressions, kinds such as
 offsets and masks, constraints between inputs, scalars, optional inputs.
+What outputs may be, and how they are compared: [outputs.md](outputs.md).
 Built-in schemas: BUILTIN_SCHEMAS.
 
 Without `input_names` the inputs of the schema are the op's, in their order. Without a schema, ops

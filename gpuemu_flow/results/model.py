@@ -30,6 +30,12 @@ class Absence(str, Enum):
     """The run's time limit came first."""
     LEFT_OUT = "left out"
     """It was not asked for."""
+    OUTDATED = "out of date"
+    """It was looked at, and changed since."""
+
+
+MISSED = (Absence.UNABLE, Absence.CUT_OFF, Absence.OUTDATED)
+"""Reasons for which something that was asked for has no verdict as it is now."""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Program:
         Inputs that the program may change.
     deterministic : bool
         False when equal calls may give different bits.
+    masks : mapping of str to JSON
+        Of outputs of which only some elements count, see `numerics.contract.Mask`.
     shadow : bool
         Run the program's float32 shadow: its own source with float64 replaced; see `jobs`.
     forbidden : tuple of str
@@ -107,6 +109,7 @@ class Program:
     python: str = ""
     mutates: tuple[str, ...] = ()
     deterministic: bool = True
+    masks: Mapping[str, Mapping[str, Json]] = field(default_factory=dict)
     shadow: bool = False
     forbidden: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()

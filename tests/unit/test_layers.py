@@ -43,6 +43,7 @@ BESIDE = {
     "config": (
         "gpuemu_flow.cases.schema",
         "gpuemu_flow.cases.op_schema",
+        "gpuemu_flow.cases.output_contracts",
         "gpuemu_flow.emulator.described",
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
@@ -193,7 +194,7 @@ def test_front_reaches_the_plan_and_nothing_else_before_its_answer(imports: list
     eager = {item.target for item in of_front if item.eager}
     assert eager <= {"os", "sys", "__future__"}
     later = {item.target for item in of_front if not item.eager}
-    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc"}
+    assert later == {"gpuemu_flow.engine.plan", "gpuemu_flow.cli.main", "gc", "atexit"}
     of_plan = {
         item.target for item in imports if item.module == "gpuemu_flow.engine.plan" and item.eager
     }
