@@ -15,7 +15,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
-    """Return what the program is called with, by name and in the order of the inputs."""
+    """Return the arguments of a call by name, in the order of the inputs."""
     if not (program.scalars or program.optional):
         return dict(inputs)
     return {name: _argument(program, name, array) for name, array in inputs.items()}
