@@ -32,6 +32,7 @@ from gpuemu_flow.cases.schema_dims import (
     rule_texts,
     used_names,
 )
+from gpuemu_flow.cases.schema_feasible import demand_feasible
 from gpuemu_flow.cases.schema_rules import RULE_KEYS, RuleReader, wants_range
 from gpuemu_flow.cases.schema_scalars import read_scalars
 from gpuemu_flow.cases.sizes_allowed import allowed_sizes
@@ -186,6 +187,7 @@ class _SchemaTable:
         demand_rules(schema, self.report)
         if self.failed() or not demand_sizes(schema, self.report):
             return None
+        demand_feasible(schema, self.report)
         self._check_size(schema)
         return schema
 

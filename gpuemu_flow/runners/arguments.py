@@ -15,7 +15,7 @@ Inputs = Mapping[str, np.ndarray]
 
 
 def arguments(program: Program, inputs: Inputs) -> dict[str, Any]:
-    """Return what the program is called with, by name and in the order of the inputs."""
+    """Return the arguments of a call by name, in the order of the inputs."""
     if not (program.scalars or program.optional):
         return dict(inputs)
     return {name: _argument(program, name, array) for name, array in inputs.items()}
@@ -26,6 +26,12 @@ def split(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict
     given = arguments(program, inputs)
     rest = {name: v for name, v in given.items() if v is not inputs[name]}
     return {name: array for name, array in inputs.items() if name not in rest}, rest
+
+
+def for_protocol(program: Program, inputs: Inputs) -> tuple[dict[str, np.ndarray], dict[str, Json]]:
+    """Return `split` for scripts, whose requests leave out what is absent."""
+    tensors, rest = split(program, inputs)
+    return tensors, {name: value for name, value in rest.items() if value is not None}
 
 
 def pinned(program: Program, inputs: Inputs) -> tuple[Program, dict[str, np.ndarray]]:

@@ -364,6 +364,7 @@ def test_inputs_compare_as_they_must(sign: str, dtype: str) -> None:
 
 
 X = {"dims": ["N"], "dtype": "int32"}
+L8 = {"dims": ["L"], "dtype": "int8"}
 
 
 @pytest.mark.parametrize(
@@ -407,6 +408,95 @@ def test_wrong_rules_are_reported_where_they_stand(
         table["constraints"] = list(constraints)
     found = [each for each in faults(table) if each[1] != "schema-unused-dim"]
     assert found == [(path, slug)]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "constraints", "path"),
+    [
+        ({"x": {**X, "range": [3, "N"]}}, (), ("inputs", "x", "range")),
+        ({"x": {**X, "kind": "offsets", "to": "N"}}, (), ("inputs", "x", "dims")),
+        ({"x": {**X, "kind": "lengths", "to": "N", "range": [2, 9]}}, (), ("inputs", "x", "range")),
+        ({"x": {**X, "kind": "lengths"}, "y": ["Z"]}, ("x.sum() == N*Z",), None),
+        (
+            {"x": {**X, "kind": "lengths", "to": 2}, "y": ["Z"]},
+            ("x.sum() == 3*N",),
+            ("inputs", "x"),
+        ),
+        ({"x": {**X, "kind": "unique", "range": [1, "N-1"]}}, (), ("inputs", "x", "range")),
+        ({"x": {**X, "kind": "unique", "range": [1, "N"]}}, (), None),
+        ({"x": {**X, "kind": "indices", "of": "y"}, "y": ["Z"]}, (), ("inputs", "x", "of")),
+        ({"x": {**L8, "kind": "permutation"}}, (), ("inputs", "x", "dtype")),
+        ({"x": {**L8, "kind": "lengths", "to": "L"}}, (), ("inputs", "x", "dtype")),
+        ({"x": {"dims": ["Z"], "optional": True}}, (), ("inputs", "x", "optional")),
+    ],
+)  # fmt: skip
+def test_rules_that_nothing_can_keep_are_found(
+    inputs: Table, constraints: tuple[str, ...], path: tuple[str | int, ...] | None
+) -> None:
+    dims = {"N": [1, 2, 30], "Z": [0, 2], "L": {"min": 1, "max": 300}}
+    table: Table = {"dims": dims, "inputs": inputs, "constraints": list(constraints)}
+    found = [each for each in faults(table) if each[1] != "schema-unused-dim"]
+    assert found == ([(path, "schema-unsatisfiable")] if path else [])
+
+
+def test_scalars_take_each_value_and_both_ends() -> None:
+    table = {
+        "dims": {"N": [1, 7, 30]},
+        "inputs": {"x": ["N"]},
+        "scalars": {
+            "eps": [1e-6, 0.5],
+            "k": {"range": [1, "N"]},
+            "flag": [True, False],
+            "mode": ["sum", "mean", "max"],
+            "scale": {"range": [0.25, 2.0]},
+        },
+    }
+    schema = schema_of(table)
+    assert [tensor.name for tensor in schema.inputs] == ["x", *table["scalars"]]
+    seen: dict[str, set[Any]] = {name: set() for name in table["scalars"]}
+    edges = set()
+    for case in cases_of(table, count=40):
+        made, size = materialise(case), dict(case.dims)["N"]
+        for name, values in seen.items():
+            assert made[name].shape == ()
+            values.add(made[name].item())
+        edges.add("last" if made["k"] == size else "first" if made["k"] == 1 else "")
+        assert 1 <= made["k"] <= size
+        assert 0.25 <= made["scale"] <= 2.0
+    assert (seen["eps"], seen["flag"]) == ({1e-6, 0.5}, {True, False})
+    assert (seen["mode"], edges) == ({0, 1, 2}, {"first", "last", ""})
+    assert {0.25, 2.0} <= seen["scale"]
+    pairs = {
+        (case.inputs[1].strategy, case.inputs[3].strategy) for case in cases_of(table, count=24)
+    }
+    assert len(pairs) == 4, "no two stay in step"
+
+
+@pytest.mark.parametrize(
+    ("scalars", "path", "slug"),
+    [
+        ({"k": []}, ("scalars", "k"), "schema-values"),
+        ({"k": [[1]]}, ("scalars", "k"), "schema-values"),
+        ({"k": 3}, ("scalars", "k"), "schema-type"),
+        ({"k": {"range": [1, "Q"]}}, ("scalars", "k", "range"), "schema-unknown-dim"),
+        ({"k": {"range": [9, "N"]}}, ("scalars", "k", "range"), "schema-unsatisfiable"),
+        ({"x": [1]}, ("scalars", "x"), "schema-duplicate"),
+        ([1], ("scalars",), "schema-type"),
+    ],
+)
+def test_wrong_scalars_are_reported(scalars: Any, path: tuple[str | int, ...], slug: str) -> None:
+    found = faults({"dims": {"N": [3]}, "inputs": {"x": ["N"]}, "scalars": scalars})
+    assert (path, slug) in found
+    assert len({slug for _, slug in found}) == 1 or slug == "schema-unknown-dim"
+
+
+def test_an_optional_input_is_absent_now_and_then() -> None:
+    table = {"dims": {"N": [3]}, "inputs": {"x": ["N"], "w": {"dims": ["N"], "optional": True}}}
+    cases = cases_of(table, count=24)
+    shapes = [case.inputs[1].shape for case in cases]
+    assert 4 <= shapes.count((0,)) <= 14
+    assert set(shapes) == {(0,), (3,)}
+    assert all(materialise(case)["w"].shape == case.inputs[1].shape for case in cases)
 
 
 def test_an_index_without_a_range_gets_a_hint() -> None:
