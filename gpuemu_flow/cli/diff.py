@@ -34,7 +34,7 @@ def diff(
     known = BaselineStore(workspace.cache)
     baseline = known.comparable(wanted) if wanted is not None else known.newest()
     with make_listener(live=wants_color() and output_format == "text") as listener:
-        report = baselines.bring_up_to_date(workspace, listener)
+        report = baselines.bring_up_to_date(workspace, listener, to_compare=True)
     if report.interrupted:
         raise SystemExit(130)
     found = baselines.diff(workspace, baseline, report)

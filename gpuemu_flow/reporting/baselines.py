@@ -44,8 +44,15 @@ from gpuemu_flow.tasks.params import LintParams, params_of
 from gpuemu_flow.types import BAD, Json, Verdict
 
 
-def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> RunReport:
+def bring_up_to_date(
+    workspace: Workspace, listener: Listener | None = None, *, to_compare: bool = False
+) -> RunReport:
     """Run everything stale, so that a baseline or a comparison shows the present state.
+
+    Parameters
+    ----------
+    to_compare : bool
+        Results that are out of date are something to compare, but nothing to store.
 
     Raises
     ------
@@ -53,7 +60,8 @@ def bring_up_to_date(workspace: Workspace, listener: Listener | None = None) -> 
         ``nothing-to-compare`` for a workspace without ops, kernels and submissions.
     """
     _, report = run_and_report(workspace, session.RunOptions(), listener)
-    if not workspace.graph.tasks and not any(result.cases for result in report.results):
+    known = any(r.cases or (to_compare and r.absence is Absence.OUTDATED) for r in report.results)
+    if not workspace.graph.tasks and not known:
         message = "the configuration has no op or kernel that can be run here"
         raise UsageError(Problem("nothing-to-compare", message))
     return report

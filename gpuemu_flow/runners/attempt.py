@@ -18,6 +18,7 @@ from gpuemu_flow.runners.api import Checks, Outcome, Program, Request, RunError,
 from gpuemu_flow.runners.arena import Arena, Slot, end_of
 from gpuemu_flow.runners.channel import ChannelJunkError
 from gpuemu_flow.runners.diagnose import INTERFERED, explain_exit
+from gpuemu_flow.runners.helpers import SPAWNED, spawns
 from gpuemu_flow.runners.missed_variables import hinted
 from gpuemu_flow.runners.process import (
     DeadlineError,
@@ -253,6 +254,8 @@ class WorkerClient:
             tail = self.worker.stderr_tail()
             text = f"no result after {self._patience:g} s; the process group was killed"
             hint = "raise `timeout` if the op really needs longer"
+            if spawns(self.worker.pid):
+                hint = f"{SPAWNED}; {hint}"
             error = RunError("op-timeout", text, hint, tail)
             return self._failed(index, error, timed_out=True), {}
         except WorkerEndedError as ended:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gpuemu_flow.runners.api import OpError, Program, RunError
+from gpuemu_flow.runners.helpers import hint_for
 from gpuemu_flow.runners.imports import is_workspace_path
 from gpuemu_flow.runners.sandbox.spec import FAILED
 
@@ -120,6 +121,7 @@ def explain(error: BaseException, program: Program, *, doing: str = "", hint: st
         hint = "raise the recursion limit or use a loop"
     if isinstance(error, PermissionError) and program.sandbox is not None:
         hint = hint or _FENCED
+    hint = hint or hint_for(error, fenced=program.sandbox is not None)
     raised = type(error).__name__[:MOST_NAME]
     text = prefix + _text(error)
     return RunError(slug, text, hint, file=file, line=line, exception=raised)

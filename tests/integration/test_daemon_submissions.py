@@ -362,6 +362,7 @@ def test_code_that_changed_since_did_not_pass(unserved: Served, how: str, path: 
     good = told(unserved)
     assert {said.partition(":")[0] for said in good.values()} == {"passed"}
     assert "up to date" in command(unserved, "run").stdout
+    command(unserved, "baseline", "good")
 
     edited = unserved.root / "one" / path
     before = edited.read_text()
@@ -372,6 +373,9 @@ def test_code_that_changed_since_did_not_pass(unserved: Served, how: str, path: 
         if name != "status":
             assert "3 submissions, whose code changed since: " in said, name
             assert path in said and "submit again" in said, name
+    diff = command(unserved, "diff", "--format", "json")
+    (change,) = json.loads(diff.stdout)["results"]
+    assert (diff.returncode, change["status"], change["new"]) == (1, "regression", "skipped")
 
     edited.write_text(before)
     assert run(unserved, 0)["reason"] == good["run"].removeprefix("passed: "), "as it was"

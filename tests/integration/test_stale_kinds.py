@@ -6,6 +6,7 @@ meets one kind of change. The command is another one for each neighbour.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)  # some commands per row, on whatever mach
 Content = tuple[bool, bytes]
 """Of a path: it is a link, and its target or its bytes."""
 _SKIPPED = {".gpuemu-cache", "__pycache__", "build", "home"}
-_COMMANDS = ("run", "ci", "fuzz")
+_COMMANDS = ("run", "ci", "fuzz", "test")
 
 
 def contents(mini: Mini) -> dict[Path, Content]:
@@ -140,3 +141,68 @@ def test_what_is_said_after_a_change_is_true(
     true = verdict_of(mini, "run", "--force")[0]
     assert true != "passed" or not changed or kind is deleted
     assert (said == "passed") == (true == "passed")
+
+
+KERNELS = Path(__file__).resolve().parents[2] / "scripts" / "kernels" / "sm_80"
+KERNEL = """
+[project]
+name = "linted"
+[[kernels]]
+name = "k"
+ptx = "k/k.ptx"
+cubin = "k/k.cubin"
+artifact_checks = { max_spills = 0 }
+"""
+
+
+def kernel_files(mini: Mini, name: str, *, linked: bool) -> dict[Path, Content]:
+    """The artifacts of a committed kernel, as the configuration names them."""
+    found = {}
+    for suffix in ("ptx", "cubin"):
+        data = (KERNELS / f"{name}.{suffix}").read_bytes()
+        path = mini.root / "k" / f"k.{suffix}"
+        if linked:
+            real = mini.root / "real" / f"{name}.{suffix}"
+            real.parent.mkdir(exist_ok=True)
+            real.write_bytes(data)
+            found[path] = (True, os.fsencode(real))
+        else:
+            found[path] = (False, data)
+    return found
+
+
+def lint_verdict(mini: Mini) -> str:
+    done = mini.command("lint", "--format", "json", code=None)
+    if done.returncode == 2:
+        return "refused"
+    verdicts = {kernel["verdict"] for kernel in json.loads(done.stdout)["kernels"]}
+    return " ".join(sorted(verdicts))
+
+
+def _of_kernels() -> list[tuple[Callable[[Path, Content], None], bool]]:
+    if os.environ.get("STALE_KINDS") == "all":
+        return [(kind, linked) for kind in KINDS for linked in (False, True)]
+    return [(kind, bool(n % 2)) for n, kind in enumerate(KINDS)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "linked"),
+    _of_kernels(),
+    ids=lambda v: getattr(v, "__name__", None) or ("link" if v else "file"),
+)
+def test_what_lint_says_after_a_change_is_true(
+    kind: Callable[[Path, Content], None], linked: bool, tmp_path: Path
+) -> None:
+    mini = Mini(tmp_path / "w")
+    mini.write("gpuemu.toml", KERNEL)
+    bad = kernel_files(mini, "forced_spills", linked=linked)
+    for path, content in kernel_files(mini, "softmax", linked=linked).items():
+        _put(path, content)
+    assert lint_verdict(mini) == "passed"
+    mini.command("run")
+    for path, content in bad.items():
+        kind(path, content)
+    assert not is_up_to_date(mini)
+    said = lint_verdict(mini)
+    shutil.rmtree(mini.root / ".gpuemu-cache")
+    assert said == lint_verdict(mini) != "passed"

@@ -25,6 +25,7 @@ def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
     arguments = {
         "run": ("run", "--format", "json"),
         "ci": ("ci", "-o", "r.json"),
+        "test": ("test", "-o", "r.json"),
         "fuzz": ("fuzz", "scale", "-n", "10", "--format", "json"),
     }
     done = mini.command(*arguments[command], *options, code=None)
@@ -34,7 +35,7 @@ def verdict_of(mini: Mini, command: str, *options: str) -> tuple[str, Any]:
     if command == "fuzz":
         report = json.loads(done.stdout)
         return ("passed" if report["passed"] == 10 else "failed"), 10 - report["cached"]
-    if command == "ci":
+    if command in ("ci", "test"):
         report = json.loads((mini.root / "r.json").read_text())
         (mini.root / "r.json").unlink()
         return report["results"][0]["verdict"], None

@@ -1,0 +1,87 @@
+"""Processes and programs that an op starts, as far as they explain why it failed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+
+SPAWNED = (
+    "processes that `multiprocessing` spawns cannot import the op's own file: have them run a "
+    "function of a module that it imports, or take the start method `fork`"
+)
+_MANAGED = (
+    "a `Manager` talks over sockets, which an op may not open: share by `multiprocessing.Array`, "
+    "`shared_memory`, a queue or a pipe"
+)
+_STARTED = (
+    "a program that an op starts is kept from the same as the op: it reads no credentials and no "
+    "folder of version control (`git`), opens no sockets, and writes the temporary folder and what "
+    "`[sandbox] writable` names"
+)
+_OF_SPAWNED = "--multiprocessing-fork"
+_TRACKER = "from multiprocessing.resource_tracker import main"
+
+
+def spawns(group: int) -> bool:
+    """Tell whether a worker's process group holds processes that `multiprocessing` spawned.
+
+    A pool starts those that die at once again and again: the tracker of what they share stays.
+    """
+    for pid in _processes():
+        try:
+            if os.getpgid(pid) == group and _is_spawned(pid):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _processes() -> Iterator[int]:
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208
+    except OSError:
+        return
+    yield from (int(name) for name in names if name.isdecimal())
+
+
+def _is_spawned(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
+        words = os.fsdecode(file.read(4096)).split("\0")
+    return _OF_SPAWNED in words or any(word.startswith(_TRACKER) for word in words)
+
+
+def hint_for(error: BaseException, *, fenced: bool) -> str:
+    """Return a hint for what `multiprocessing` and `subprocess` raise; empty where there is none.
+
+    Parameters
+    ----------
+    fenced : bool
+        The op runs behind a fence.
+    """
+    pools = sys.modules.get("concurrent.futures.process")
+    if isinstance(error, getattr(pools, "BrokenProcessPool", ())):
+        return SPAWNED if _has_tracker() else ""
+    if not fenced:
+        return ""
+    if isinstance(error, EOFError) and _came_from(error.__traceback__, "multiprocessing.managers"):
+        return _MANAGED
+    programs = sys.modules.get("subprocess")
+    return _STARTED if isinstance(error, getattr(programs, "SubprocessError", ())) else ""
+
+
+def _has_tracker() -> bool:
+    """Tell whether this process has started the one that all spawning needs."""
+    tracker = getattr(
+        sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None
+    )
+    return getattr(tracker, "_pid", None) is not None
+
+
+def _came_from(trace: TracebackType | None, module: str) -> bool:
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == module:
+            return True
+        trace = trace.tb_next
+    return False
