@@ -152,7 +152,7 @@ class _Contract:
             ties=ties,
             order=order,
             up_to=up_to,
-            axis=self.axis(dims, ties, needed=bool(ties or order or up_to)),
+            axis=self.axis(dims, ties, needed=any(kind in self.table for kind in KINDS[:3])),
             only=self.only(dims),
             compare=self.find(self.table["compare"], (*self.path, "compare"))
             if "compare" in self.table
