@@ -14,7 +14,7 @@ import numpy as np
 from gpuemu_flow.numerics.dtypes import numpy_dtype
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
-from gpuemu_flow.types import DTYPES, Json, Shape
+from gpuemu_flow.types import ELEMENT_TYPES, Json, Shape
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
@@ -40,7 +40,7 @@ class Slot:
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
-        if slot.dtype not in DTYPES or not sizes_fit or min((0, *slot.shape)) < 0:
+        if slot.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *slot.shape)) < 0:
             raise ValueError("not a tensor's place")
         return slot
 
@@ -51,7 +51,7 @@ class Slot:
         reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
         low = self.offset + sum(r for r in reach if r < 0)
         high = self.offset + sum(r for r in reach if r > 0)
-        return low, high + DTYPES[self.dtype].itemsize
+        return low, high + ELEMENT_TYPES[self.dtype].itemsize
 
 
 class Arena:
