@@ -401,7 +401,7 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
         return CheckResult(Verdict.ERROR, refused)
     structural = criteria.contracts.shape_faults(actual)
     named = {failure.output for failure in structural}
-    found = check_structure(actual, expected, criteria.dtypes)
+    found = check_structure(actual, expected, criteria.dtypes, element_name)
     structural += [
         failure
         for failure in found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gpuemu_flow.numerics.checked_output import (
     compare_output,
 )
 from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs
-from gpuemu_flow.numerics.dtypes import element_name
+from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine
@@ -106,7 +107,7 @@ def check_outputs(
     bound of the share of the envelope, and at most `QUICK_SHARE`.
     """
     names = expected_dtypes or {}
-    wanted = {name: names.get(name) or element_name(expected[name].dtype) for name in expected}
+    wanted = {name: names.get(name) or dtype_name(expected[name].dtype) for name in expected}
     structural = check_structure(actual, expected, wanted)
     contracts = None if seen is None else seen.contracts
     preserved = _check_preserved(actual if seen is None else seen.actual, policy, inputs)
@@ -188,7 +189,10 @@ def _extent(output: CheckedOutput, special: SpecialInputs) -> Compared:
 
 
 def check_structure(
-    actual: Arrays, expected: Arrays, wanted: Mapping[str, str | None]
+    actual: Arrays,
+    expected: Arrays,
+    wanted: Mapping[str, str | None],
+    known: Callable[[np.dtype[Any]], str | None] = dtype_name,
 ) -> list[Failure]:
     """Return missing and unexpected outputs, wrong shapes, then wrong dtypes."""
     shapes: list[Failure] = []
@@ -205,7 +209,7 @@ def check_structure(
                 f"output {name!r} has shape {list(output.shape)}, expected {list(reference.shape)}"
             )
             shapes.append(Failure(FailureKind.SHAPE, message, output=name))
-        dtype = element_name(output.dtype)
+        dtype = known(output.dtype)
         if dtype is None or dtype != wanted[name]:
             message = f"output {name!r} has dtype {output.dtype}, expected {wanted[name]}"
             dtypes.append(Failure(FailureKind.DTYPE, message, output=name))

@@ -40,8 +40,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     UsageError
         ``unknown-dtype``.
     """
-    if name in COMPLEX:
-        return np.dtype(name)
     canonical = _known_name(name)
     if canonical in ML_DTYPES_NAMES:
         import ml_dtypes  # noqa: PLC0415 - most ops need none of its types
@@ -74,6 +72,11 @@ def element_name(dtype: np.dtype[Any] | type) -> str | None:
     if isinstance(dtype, np.dtype) and dtype.kind == "c" and dtype.isnative:
         return dtype.name if dtype.name in COMPLEX else None
     return dtype_name(dtype)
+
+
+def element_dtype(name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of a name that `element_name` gives."""
+    return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.dtypes import element_dtype
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import ELEMENT_TYPES, Json, Shape
@@ -91,7 +91,7 @@ class Arena:
                 raise ValueError("a tensor begins before the arena")
             self._reach(max(high, 1), grow=False)
             array = np.ndarray(
-                slot.shape, numpy_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
+                slot.shape, element_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
             )
             # As numpy does with expanded tensors: one write would change several elements.
             array.flags.writeable = 0 not in slot.strides
@@ -106,7 +106,7 @@ class Arena:
         """
         out = {}
         for name, slot in slots.items():
-            dtype = numpy_dtype(slot.dtype)
+            dtype = element_dtype(slot.dtype)
             nbytes = dtype.itemsize * math.prod(slot.shape)
             if nbytes == 0:
                 array = np.empty(slot.shape, dtype)

@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.dtypes import element_dtype
 from gpuemu_flow.runners.tensors import MAX_DIMS, element_type
 from gpuemu_flow.types import ELEMENT_TYPES, Json
 
@@ -181,7 +181,7 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
         raw = np.frombuffer(view[begin:end], dtype=np.uint8)
         if dtype == "bool" and raw.size and int(raw.max()) > 1:
             raise _refuse("blob-bad-values", f"tensor {name!r} holds bytes that are no bool")
-        tensors[name] = raw.view(numpy_dtype(dtype)).reshape(shape)
+        tensors[name] = raw.view(element_dtype(dtype)).reshape(shape)
     if position != len(view):
         raise _refuse("blob-bad-offsets", f"{len(view) - position} bytes belong to no tensor")
     return dict(sorted(tensors.items()))
