@@ -197,7 +197,8 @@ class OpParser:
                 self.out.add(slug, (*below, *path), message, hint, warning=warning)
 
             schema = parse_schema(table["schema"], names, report)
-            if not names and schema is not None:
+            if schema is not None:
+                # Those of `input_names` in their order, and the schema's scalars after them.
                 names = tuple(tensor.name for tensor in schema.inputs)
             return names or ("input",), schema
         names = names or ("input",)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 
+from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.config.model_ops import OpConfig, ProgramRef
 from gpuemu_flow.types import Json
 
@@ -51,7 +51,7 @@ def to_slice(op: OpConfig, dtype: str | None = None) -> dict[str, Json]:
             "isolation": op.isolation,
         },
         "cases": {
-            "schema": _plain(asdict(op.schema)),
+            "schema": _plain(schema_to_json(op.schema)),
             "layouts": list(op.layouts),
             "strategies": list(op.strategies),
             "count": op.cases,

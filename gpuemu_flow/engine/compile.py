@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuemu_flow.cases.op_schema import schema_to_json
 from gpuemu_flow.cases.schema import fixed_shapes_schema
 from gpuemu_flow.config.model import Config, OpConfig, ProgramRef
 from gpuemu_flow.config.slices import masks_of, to_slice
@@ -23,7 +24,7 @@ from gpuemu_flow.runners.off_limits import NOTHING, OffLimits, off_limits
 from gpuemu_flow.runners.sandbox.fence import Fence
 from gpuemu_flow.store.user_cache import user_cache_folder
 from gpuemu_flow.store.workspace_cache import WorkspaceCache
-from gpuemu_flow.tasks import generate, stages
+from gpuemu_flow.tasks import stages
 from gpuemu_flow.tasks.base import TaskInput, TaskSpec
 from gpuemu_flow.tasks.params import (
     DiffParams,
@@ -33,6 +34,7 @@ from gpuemu_flow.tasks.params import (
     StageParams,
 )
 from gpuemu_flow.types import Json
+from gpuemu_flow.value_rules import SCALAR
 
 if TYPE_CHECKING:
     from gpuemu_flow.engine.compile_kernels import KernelTasks
@@ -195,7 +197,7 @@ class Compiler:
                     samples_seed=self._config.validation.seed,
                     dtype=dtype,
                 ),
-                settings={"schema": generate.schema_to_json(op.schema)},
+                settings={"schema": schema_to_json(op.schema)},
             )
             cases = _reads(stages.GENERATE, made)
             kept_away = self._off_limits(program, op.reference, op.compares)
@@ -380,6 +382,12 @@ class Compiler:
             isolation=op.isolation,
             python=self._config.execution.python_path or "",
             mutates=op.mutates,
+            scalars={
+                t.name: list(t.rule.choices) or None
+                for t in op.schema.inputs
+                if t.rule is not None and t.rule.kind == SCALAR
+            },
+            optional=tuple(t.name for t in op.schema.inputs if t.rule and t.rule.optional),
             deterministic=op.deterministic,
             masks=masks_of(op),
             sandbox=sandbox,

@@ -21,7 +21,7 @@ from gpuemu_flow.numerics.dtypes import dtype_name
 from gpuemu_flow.numerics.envelope import Envelope
 from gpuemu_flow.numerics.invariants import as_failure, check_shape_preserved
 from gpuemu_flow.numerics.statistics import Sample, Totals, combine
-from gpuemu_flow.numerics.weakness import weakness
+from gpuemu_flow.numerics.weakness import only_zeros, weakness
 from gpuemu_flow.types import CheckResult, ErrorStats, Failure, FailureKind, Tolerance, Verdict
 from gpuemu_flow.verdicts import Compared, of_outputs
 
@@ -152,7 +152,8 @@ def check_outputs(
     notes = (*told, *reasons, *_notes(extents, tolerance))
     empty = tuple(extent.name for extent in extents if not extent.count)
     weak = tuple(found for output in compared if (found := weakness(output)) is not None)
-    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak)
+    blank = only_zeros(inputs)
+    return CheckResult(verdict, tuple(failures), stats, notes, empty, weak, blank=blank)
 
 
 def tolerance_of(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, Program, RunError
+from gpuemu_flow.runners.arguments import arguments
 from gpuemu_flow.runners.imports import load_function
 from gpuemu_flow.runners.tensors import as_plain_array, name_outputs
 from gpuemu_flow.runners.watch import Watch
@@ -122,14 +123,15 @@ class CallableRunner:
             Whatever the function raises.
         """
         function, kwargs = self._function, dict(self._program.kwargs)
+        given = arguments(self._program, inputs)
         if self._style == _KEYWORDS:
             with watch:
-                returned = function(**inputs, **kwargs)
+                returned = function(**given, **kwargs)
         elif self._style == _MAPPING:
             with watch:
-                returned = function(dict(inputs), **kwargs)
+                returned = function(given, **kwargs)
         else:
-            ordered = [inputs[name] for name in self._program.input_names]
+            ordered = [given[name] for name in self._program.input_names]
             with watch:
                 returned = function(*ordered, **kwargs)
         return self._named(returned, inputs)

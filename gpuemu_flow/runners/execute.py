@@ -179,7 +179,7 @@ class Executor:
         again = checks.repeat and decoys.comes_again(case.seed, self._cases)
         self._cases += 1
         decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case.seed)
+        decoys.resemble(decoy, judged, case)
         buffers = InputBuffers(decoy)
         before = self._decoy_call(buffers, case.seed, FIRST_FILL)
         self._forget()  # only the judged call's words are shown
@@ -188,7 +188,7 @@ class Executor:
         if before is None or not again or executed.violations:
             return executed
         decoy = make_inputs(decoy_case(case), dtype, guards=guards)
-        decoys.resemble(decoy, judged, case.seed)
+        decoys.resemble(decoy, judged, case)
         buffers.overwrite(decoy)
         after = self._decoy_call(buffers, case.seed ^ _REPEAT_SEED, SECOND_FILL) or {}
         found = self._compare_calls(before, after, buffers.arrays)
