@@ -29,7 +29,7 @@ class DType:
     itemsize : int
         Bytes per element.
     kind : str
-        ``float``, ``int``, ``uint`` or ``bool``.
+        ``float``, ``int``, ``uint`` or ``bool``; of outputs ``complex``, too.
     """
 
     name: str
@@ -57,6 +57,13 @@ DTYPES: dict[str, DType] = {
         DType("bool", 1, "bool"),
     )
 }
+
+COMPLEX: dict[str, DType] = {
+    d.name: d for d in (DType("complex64", 8, "complex"), DType("complex128", 16, "complex"))
+}
+"""Types that outputs may have besides."""
+
+ELEMENT_TYPES = {**DTYPES, **COMPLEX}
 
 DTYPE_ALIASES: dict[str, str] = {
     "f16": "float16", "half": "float16", "fp16": "float16",

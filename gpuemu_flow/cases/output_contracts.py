@@ -22,7 +22,7 @@ from gpuemu_flow.numerics.contract import (
     OutputContract,
     Statistics,
 )
-from gpuemu_flow.types import DTYPES, canonical_dtype
+from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 KeyPath = tuple[str | int, ...]
 Report = Callable[[KeyPath, str, str, str], None]
@@ -152,7 +152,7 @@ class _Contract:
             ties=ties,
             order=order,
             up_to=up_to,
-            axis=self.axis(dims, ties, needed=bool(ties or order or up_to)),
+            axis=self.axis(dims, ties, needed=any(kind in self.table for kind in KINDS[:3])),
             only=self.only(dims),
             compare=self.find(self.table["compare"], (*self.path, "compare"))
             if "compare" in self.table
@@ -184,9 +184,9 @@ class _Contract:
                 hint = f"one of the inputs: {', '.join(names)}"
                 self.fault("dtype", f"{_shown(value)} names no input", hint)
                 return ""
-            if canonical_dtype(text) is not None:
-                return canonical_dtype(text) or ""
-        hint = did_you_mean(value if isinstance(value, str) else "", tuple(DTYPES))
+            if text in COMPLEX or canonical_dtype(text) is not None:
+                return canonical_dtype(text) or text
+        hint = did_you_mean(value if isinstance(value, str) else "", (*DTYPES, *COMPLEX))
         hint = hint or f'a dtype such as "float32", "{SAME_AS}{names[0]}" or "{PROMOTE}"'
         message = f"{self.name!r} has an unknown dtype {_shown(value)}"
         self.report((*self.path, "dtype"), "schema-dtype", message, hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,12 @@ from gpuemu_flow.errors import Problem
 from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
 from gpuemu_flow.types import DTYPES
 
+Names = Callable[["np.dtype[Any]"], "str | None"]
 
-def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
+
+def as_array(
+    value: Any, name: str, dtype: str | None = None, *, known: Names = dtype_name
+) -> NDArray[Any]:
     """Return one tensor on the CPU, of a dtype that the protocol has.
 
     Parameters
@@ -25,6 +29,8 @@ def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
         For the error.
     dtype : str, optional
         Convert to this one.
+    known : callable
+        Names the dtypes that will do; what is not sent may have others than the protocol's.
 
     Raises
     ------
@@ -42,7 +48,7 @@ def as_array(value: Any, name: str, dtype: str | None = None) -> NDArray[Any]:
             array = array.astype(wanted, copy=False)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise _no_tensor(name, str(error)) from None
-    if dtype_name(array.dtype) is None:
+    if known(array.dtype) is None:
         raise _no_tensor(name, f"its dtype {array.dtype} is none that can be sent")
     return array
 
@@ -84,11 +90,15 @@ def _from_torch(torch: Any, value: Any) -> NDArray[Any]:
     return np.asarray(tensor.numpy())
 
 
-def as_arrays(values: Mapping[str, Any], dtype: str | None = None) -> dict[str, NDArray[Any]]:
+def as_arrays(
+    values: Mapping[str, Any], dtype: str | None = None, *, known: Names = dtype_name
+) -> dict[str, NDArray[Any]]:
     """Convert each tensor of a mapping; see `as_array`."""
     if not isinstance(values, Mapping):
         raise _no_tensor("inputs", "they must be a mapping of names to tensors")
-    return {str(name): as_array(value, str(name), dtype) for name, value in values.items()}
+    return {
+        str(name): as_array(value, str(name), dtype, known=known) for name, value in values.items()
+    }
 
 
 def _no_tensor(name: str, reason: str) -> ClientError:

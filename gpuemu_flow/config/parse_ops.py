@@ -23,7 +23,7 @@ from gpuemu_flow.config.parse_sections import partial_tolerances, policy_of, rep
 from gpuemu_flow.config.paths import Workspace
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.programs import Programs
-from gpuemu_flow.config.report import Reporter, shown
+from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.config.same_program import is_same_program
 from gpuemu_flow.config.tables_ops import OP
 from gpuemu_flow.config.values import INVALID
@@ -229,7 +229,8 @@ class OpParser:
                 return None
             if ref is None or ref.kind != "callable":
                 hint = 'a function that compares, as "compare.py:function" or "pkg.mod:function"'
-                report(path, "schema-contract", f"{shown(value)} names no function", hint)
+                fault = f"{dotted((*below, *path))}: {shown(value)} names no function"
+                report(path, "schema-contract", fault, hint)
                 return None
             found.append(ref)
             return CompareRef(ref.relative, ref.module, ref.function)

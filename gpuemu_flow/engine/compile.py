@@ -344,8 +344,9 @@ class Compiler:
         self, op: ProgramRef, reference: ProgramRef, compares: tuple[ProgramRef, ...]
     ) -> OffLimits:
         """List what the op's process must not touch: the reference, its sources, our own files."""
-        starts = [start for ref in (reference, *compares) for start in ref.files]
-        made_of = {f for start in starts for f in self.sources.closure(start).files}
+        judges = tuple(start for ref in (reference, *compares) for start in ref.files)
+        made_of = {f for start in judges for f in self.sources.closure(start).files}
+        reference = replace(reference, files=judges)
         sources = [self._config.root / path for path in made_of]
         sources += [file.path for file in self._config.files]
         return off_limits(op, reference, sources, cache=self._cache.folder, root=self._config.root)

@@ -17,9 +17,14 @@ from gpuemu_flow.numerics.compare import JudgedApart, Policy, check_outputs, che
 from gpuemu_flow.numerics.contract import OutputContract
 from gpuemu_flow.numerics.contract_shapes import declared_dtypes
 from gpuemu_flow.numerics.contract_statistics import tested
-from gpuemu_flow.numerics.contracts import CaseContracts, SeenOutputs, ViewedReference
+from gpuemu_flow.numerics.contracts import (
+    CaseContracts,
+    PairedReference,
+    SeenOutputs,
+    ViewedReference,
+)
 from gpuemu_flow.numerics.diagnose import diagnose
-from gpuemu_flow.numerics.dtypes import dtype_name
+from gpuemu_flow.numerics.dtypes import dtype_name, element_name
 from gpuemu_flow.numerics.envelope import (
     Envelope,
     build_envelope,
@@ -318,7 +323,7 @@ class Judge:
         return {
             name: [declared[name]]
             if name in declared
-            else self._expected_dtypes.get(name) or [dtype_name(values.dtype) or ""]
+            else self._expected_dtypes.get(name) or [element_name(values.dtype) or ""]
             for name, values in expected.items()
         }
 
@@ -346,7 +351,7 @@ class Judge:
 
     def _dtype(self, name: str, actual: NDArray[Any] | None, expected: NDArray[Any]) -> str:
         allowed = self.allowed_dtypes({name: expected})[name]
-        own = dtype_name(actual.dtype) if actual is not None else None
+        own = element_name(actual.dtype) if actual is not None else None
         return own if own is not None and own in allowed else allowed[0]
 
     def _measured(self, case: Case, inputs: Arrays, expected: Arrays) -> _Measured:
@@ -370,7 +375,7 @@ class Judge:
                 last.inputs,
                 expected,
                 ViewedReference(self._evaluate, contracts) if contracts else self._evaluate,
-                dtype=dtypes,
+                dtype=contracts.dtypes(dtypes) if contracts else dtypes,
                 seed=case.seed,
                 exact_op=traits.exact,
                 weak=traits.weak,
@@ -381,10 +386,9 @@ class Judge:
     def _traits(self) -> OpTraits:
         if self.traits is None:
             samples = [_plain_inputs(case) for case in self._samples]
-            exact = is_exact_op(self._evaluate, samples)
-            shadowed = self._evaluate.has_source and (
-                exact or shadow_is_faithful(self._evaluate, samples)
-            )
+            evaluate = PairedReference(self._evaluate)
+            exact = is_exact_op(evaluate, samples)
+            shadowed = evaluate.has_source and (exact or shadow_is_faithful(evaluate, samples))
             self.traits = OpTraits(exact, weak=not shadowed)
         return self.traits
 
@@ -397,7 +401,7 @@ def _refused(actual: Arrays, expected: Arrays, criteria: Criteria) -> CheckResul
         return CheckResult(Verdict.ERROR, refused)
     structural = criteria.contracts.shape_faults(actual)
     named = {failure.output for failure in structural}
-    found = check_structure(actual, expected, criteria.dtypes)
+    found = check_structure(actual, expected, criteria.dtypes, element_name)
     structural += [
         failure
         for failure in found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuemu_flow.runners.api import Outcome
-from gpuemu_flow.types import DTYPES, Case
+from gpuemu_flow.types import COMPLEX, DTYPES, Case
 
 WIDE = "float64"
 
@@ -49,7 +49,11 @@ def expected_dtypes(probe: Outcome, wide: Sequence[Outcome], dtype: str) -> dict
     expected: dict[str, list[str]] = {}
     for name, widened in {**names, **native}.items():
         own = native.get(name)
-        if DTYPES[widened].kind != "float":
+        if widened in COMPLEX:
+            narrow = "complex128" if dtype == WIDE else "complex64"
+            both = [narrow, own or narrow] if own in (None, "complex128") else [own, narrow]
+            expected[name] = list(dict.fromkeys(both))
+        elif DTYPES[widened].kind != "float":
             expected[name] = [widened]
         elif own is None:
             expected[name] = [dtype]

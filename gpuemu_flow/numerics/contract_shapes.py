@@ -114,6 +114,7 @@ def bounds_fault(contract: OutputContract, values: Array) -> tuple[int, Failure]
         return None
     dtype = dtype_name(values.dtype) or ""
     limits = FLOAT_LIMITS.get(dtype)
+    values = np.abs(values) if values.dtype.kind == "c" else values
     numbers = values if values.dtype.kind in "biu" else to_float64(values)
     outside = np.zeros(values.shape, np.bool_)
     with np.errstate(all="ignore"):

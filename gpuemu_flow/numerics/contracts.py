@@ -25,6 +25,7 @@ from gpuemu_flow.types import Case, Failure, FailureKind, Shape, Tolerance
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
+REAL_PARTS = {"complex64": "float32", "complex128": "float64"}
 REFERENCE, OP = "the reference's output", "output"
 
 
@@ -55,6 +56,9 @@ class CaseContracts:
         expected: Arrays,
     ) -> None:
         self._contracts = {c.name: c for c in contracts if c.name in expected}
+        for name, array in expected.items():
+            if array.dtype.kind == "c":
+                self._contracts.setdefault(name, OutputContract(name))
         self._inputs = inputs
         self._raw = expected
         self._sizes = sizes_of_dims(input_dims, inputs, dict(case.dims))
@@ -107,7 +111,8 @@ class CaseContracts:
     def dtypes(self, wanted: Mapping[str, str]) -> dict[str, str]:
         """Return the dtypes of the outputs as they are compared, from their own."""
         return {
-            name: (dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype
+            name: REAL_PARTS.get(dtype)
+            or ((dtype_name(self.expected[name].dtype) or "") if self._changes(name) else dtype)
             for name, dtype in wanted.items()
             if name in self.expected
         }
@@ -115,7 +120,10 @@ class CaseContracts:
     def _changes(self, name: str) -> bool:
         """Tell whether an output is compared in another dtype than its own."""
         contract = self._contracts.get(name)
-        return contract is not None and (bool(contract.ties) or contract.up_to == "permutation")
+        if contract is None:
+            return False
+        other = bool(contract.ties) or contract.up_to == "permutation"
+        return other or self._raw[name].dtype.kind == "c"
 
     @property
     def tolerances(self) -> dict[str, Tolerance]:
@@ -180,6 +188,8 @@ class CaseContracts:
             if name not in self.expected:
                 continue
             contract = self._contracts.get(name)
+            if values.dtype == np.complex64:
+                values = np.asarray(values).astype(np.complex128)  # noqa: PLW2901
             fits = np.asarray(values).shape == self._raw[name].shape
             if contract is not None and contract.tolerance is not None:
                 views[name] = self.expected[name]
@@ -236,6 +246,8 @@ class CaseContracts:
             return f"the elements of {contract.ties!r} at these indices"
         if contract.up_to == "permutation":
             return "labels numbered in the order in which they first occur"
+        if self._raw[name].dtype.kind == "c":
+            return "absolute values, the actual one that of the expected and of the difference"
         if contract.order:
             return "in the order that fits the expected ones best"
         return ""
@@ -264,6 +276,26 @@ class CaseContracts:
                 left_out[mask] = exempt
             return raw, left_out
         return (raw, None) if self._changes(name) else (view, exempt)
+
+
+class PairedReference:
+    """A reference whose complex outputs are given as pairs of floats."""
+
+    def __init__(self, evaluate: Any) -> None:
+        self._evaluate = evaluate
+
+    @property
+    def has_source(self) -> bool:
+        """Tell whether the reference has a float32 shadow."""
+        return bool(self._evaluate.has_source)
+
+    def __call__(self, inputs: Arrays, **options: Any) -> Arrays:
+        """Evaluate the reference."""
+        outputs = self._evaluate(inputs, **options)
+        return {
+            name: np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
+            for name, array in outputs.items()
+        }
 
 
 @dataclass(frozen=True)

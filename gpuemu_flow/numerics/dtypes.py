@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean
-from gpuemu_flow.types import DTYPES, canonical_dtype
+from gpuemu_flow.types import COMPLEX, DTYPES, canonical_dtype
 
 ML_DTYPES_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 _KIND_LETTERS = {"float": "f", "int": "i", "uint": "u", "bool": "b"}
@@ -65,6 +65,18 @@ def dtype_name(dtype: np.dtype[Any] | type) -> str | None:
     if dtype.type.__module__ == "ml_dtypes":
         return dtype.name if dtype.isnative and dtype.name in ML_DTYPES_NAMES else None
     return _NAMES_BY_KIND.get((dtype.kind, dtype.itemsize)) if dtype.isnative else None
+
+
+def element_name(dtype: np.dtype[Any] | type) -> str | None:
+    """Return `dtype_name`, and the names of complex dtypes, which outputs may have."""
+    if isinstance(dtype, np.dtype) and dtype.kind == "c" and dtype.isnative:
+        return dtype.name if dtype.name in COMPLEX else None
+    return dtype_name(dtype)
+
+
+def element_dtype(name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of a name that `element_name` gives."""
+    return np.dtype(name) if name in COMPLEX else numpy_dtype(name)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpuemu_flow.runners.api import MOST_PRINTED, Outcome, OutputInfo
 from gpuemu_flow.runners.arena import Slot
-from gpuemu_flow.types import DTYPES, Json, failure_from_json
+from gpuemu_flow.types import ELEMENT_TYPES, Json, failure_from_json
 
 MALFORMED = (KeyError, TypeError, ValueError, OverflowError, AttributeError)
 """Exceptions that show that an answer has not the agreed form."""
@@ -45,7 +45,7 @@ def read_outcome(answer: Mapping[str, Json], index: int, serial: int) -> Outcome
     if outcome.index != index or outcome.ok == (outcome.error is not None):
         raise ValueError("not an outcome of this case")
     for info in outcome.outputs:
-        if info.dtype not in DTYPES or min((0, *info.shape)) < 0:
+        if info.dtype not in ELEMENT_TYPES or min((0, *info.shape)) < 0:
             raise ValueError("not a tensor")
     return outcome
 

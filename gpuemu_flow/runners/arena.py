@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.dtypes import element_dtype
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
-from gpuemu_flow.types import DTYPES, Json, Shape
+from gpuemu_flow.types import ELEMENT_TYPES, Json, Shape
 
 _ALIGNMENT = 64
 _GROWTH = 1 << 20
@@ -41,7 +41,7 @@ class Slot:
         offset, shape, strides, dtype = data
         slot = cls(int(offset), tuple(map(int, shape)), tuple(map(int, strides)), str(dtype))
         sizes_fit = len(slot.shape) == len(slot.strides) <= MAX_DIMS
-        if slot.dtype not in DTYPES or not sizes_fit or min((0, *slot.shape)) < 0:
+        if slot.dtype not in ELEMENT_TYPES or not sizes_fit or min((0, *slot.shape)) < 0:
             raise ValueError("not a tensor's place")
         return slot
 
@@ -52,7 +52,7 @@ class Slot:
         reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
         low = self.offset + sum(r for r in reach if r < 0)
         high = self.offset + sum(r for r in reach if r > 0)
-        return low, high + DTYPES[self.dtype].itemsize
+        return low, high + ELEMENT_TYPES[self.dtype].itemsize
 
 
 class Arena:
@@ -92,7 +92,7 @@ class Arena:
                 raise ValueError("a tensor begins before the arena")
             self._reach(max(high, 1), grow=False)
             array = np.ndarray(
-                slot.shape, numpy_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
+                slot.shape, element_dtype(slot.dtype), self._bytes, slot.offset, slot.strides
             )
             # As numpy does with expanded tensors: one write would change several elements.
             array.flags.writeable = 0 not in slot.strides
@@ -107,7 +107,7 @@ class Arena:
         """
         out = {}
         for name, slot in slots.items():
-            dtype = numpy_dtype(slot.dtype)
+            dtype = element_dtype(slot.dtype)
             nbytes = dtype.itemsize * math.prod(slot.shape)
             if nbytes == 0:
                 array = np.empty(slot.shape, dtype)

@@ -19,9 +19,9 @@ from typing import IO
 import numpy as np
 
 from gpuemu_flow.errors import FlowError, Problem
-from gpuemu_flow.numerics.dtypes import numpy_dtype
+from gpuemu_flow.numerics.dtypes import element_dtype
 from gpuemu_flow.runners.tensors import MAX_DIMS, element_type
-from gpuemu_flow.types import DTYPES, Json
+from gpuemu_flow.types import ELEMENT_TYPES, Json
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
@@ -31,7 +31,7 @@ _TAGS = {
     "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
     "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32",
     "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64",
-    "bool": "BOOL",
+    "bool": "BOOL", "complex64": "C64", "complex128": "C128",
 }  # fmt: skip
 _NAMES = {tag: name for name, tag in _TAGS.items()}
 
@@ -50,7 +50,7 @@ def encode_parts(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview]:
     Parameters
     ----------
     tensors : mapping of str to ndarray
-        Any shapes and layouts; dtypes of `gpuemu_flow.types.DTYPES`.
+        Any shapes and layouts; dtypes of `gpuemu_flow.types.ELEMENT_TYPES`.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def _entries(header: Mapping[str, Json]) -> Iterator[tuple[str, str, tuple[int, 
         if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
             raise _refuse("blob-bad-offsets", f"tensor {name!r} has no valid offsets")
         begin, end = offsets
-        nbytes = DTYPES[_NAMES[tag]].itemsize
+        nbytes = ELEMENT_TYPES[_NAMES[tag]].itemsize
         for dim in shape:
             nbytes *= dim
         if end - begin != nbytes:
@@ -181,7 +181,7 @@ def decode(data: Buffer) -> dict[str, np.ndarray]:
         raw = np.frombuffer(view[begin:end], dtype=np.uint8)
         if dtype == "bool" and raw.size and int(raw.max()) > 1:
             raise _refuse("blob-bad-values", f"tensor {name!r} holds bytes that are no bool")
-        tensors[name] = raw.view(numpy_dtype(dtype)).reshape(shape)
+        tensors[name] = raw.view(element_dtype(dtype)).reshape(shape)
     if position != len(view):
         raise _refuse("blob-bad-offsets", f"{len(view) - position} bytes belong to no tensor")
     return dict(sorted(tensors.items()))

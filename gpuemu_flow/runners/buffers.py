@@ -55,8 +55,9 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def as_number(value: Any) -> float:
-    """Return one element of any dtype as a float."""
-    return float(np.asarray(value).astype(np.float64))
+    """Return one element of any dtype as a float, of a complex one its absolute value."""
+    array = np.asarray(value)
+    return float((np.abs(array) if array.dtype.kind == "c" else array).astype(np.float64))
 
 
 @dataclass

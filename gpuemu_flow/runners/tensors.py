@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, dtype_name, numpy_dtype
+from gpuemu_flow.numerics.dtypes import ML_DTYPES_NAMES, element_name, numpy_dtype
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
 from gpuemu_flow.types import DTYPES
 
@@ -18,7 +18,7 @@ MAX_OUTPUT_BYTES = 1 << 33
 
 def element_type(array: np.ndarray) -> str:
     """Return the canonical name of an array's dtype; TypeError when it has none."""
-    name = dtype_name(array.dtype)
+    name = element_name(array.dtype)
     if name is None:
         raise TypeError(f"tensors of dtype {array.dtype} have no name in the protocol")
     return name
@@ -65,7 +65,7 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, getattr(torch, "Tensor", ())):
         value = _from_torch(value)
-    is_scalar = isinstance(value, (bool, int, float, np.generic))
+    is_scalar = isinstance(value, (bool, int, float, complex, np.generic))
     if not is_scalar and not hasattr(value, "__array__"):
         kind = type(value).__name__
         raise _fail(
@@ -80,7 +80,7 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
     array = np.ndarray.view(array, np.ndarray)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if dtype_name(array.dtype) is None:
+    if element_name(array.dtype) is None:
         raise _fail("op-output-dtype", f"output {name!r} has the dtype {array.dtype.name!r:.60}")
     if array.ndim > MAX_DIMS or array.nbytes > MAX_OUTPUT_BYTES:
         raise _fail(
@@ -92,7 +92,7 @@ def as_plain_array(value: Any, name: str) -> np.ndarray:
 
 
 def _is_array_like(value: Any) -> bool:
-    return hasattr(value, "__array__") or isinstance(value, (bool, int, float, np.generic))
+    return hasattr(value, "__array__") or isinstance(value, (bool, int, float, complex, np.generic))
 
 
 def name_outputs(returned: Any, output_names: Sequence[str]) -> dict[str, np.ndarray]:

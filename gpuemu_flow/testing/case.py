@@ -309,12 +309,16 @@ def _inconclusive(result: CheckResult) -> str:
 def _arrays(output: Any, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return outputs by name; the single one of an op has the empty name."""
     from gpuemu_flow.client.arrays import as_array, as_arrays  # noqa: PLC0415
+    from gpuemu_flow.numerics.dtypes import element_name  # noqa: PLC0415
 
     if isinstance(output, Mapping):
-        return as_arrays(output)
+        return as_arrays(output, known=element_name)
     if isinstance(output, (tuple, list)) and len(names) > 1:
         if len(output) != len(names):
             text = f"{len(output)} outputs were given; the op has {', '.join(names)}"
             raise UsageError(Problem("pytest-bad-output", text))
-        return {n: as_array(value, n) for n, value in zip(names, output, strict=True)}
-    return {"": as_array(output, "output")}
+        return {
+            n: as_array(value, n, known=element_name)
+            for n, value in zip(names, output, strict=True)
+        }
+    return {"": as_array(output, "output", known=element_name)}

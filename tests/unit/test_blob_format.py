@@ -124,7 +124,7 @@ HOSTILE = {
     "entry_list": (made({"x": []}), "blob-bad-header"),
     "entry_incomplete": (made({"x": {"dtype": "F32"}}), "blob-bad-header"),
     "entry_more": (made(entry(more=1)), "blob-bad-header"),
-    "dtype": (made(entry(dtype="C64")), "blob-bad-dtype"),
+    "dtype": (made(entry(dtype="C32")), "blob-bad-dtype"),
     "dtype_type": (made(entry(dtype=["F32"])), "blob-bad-dtype"),
     "shape_negative": (made(entry(shape=[-4])), "blob-bad-shape"),
     "shape_bool": (made(entry(shape=[4, True])), "blob-bad-shape"),
@@ -181,5 +181,5 @@ def test_a_changed_byte_gives_tensors_or_an_error(data: st.DataObject) -> None:
 def test_names_that_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="__metadata__"):
         blobs.encode({"__metadata__": np.zeros(1)})
-    with pytest.raises(TypeError, match="complex"):
-        blobs.encode({"x": np.zeros(1, complex)})
+    with pytest.raises(TypeError, match="datetime64"):
+        blobs.encode({"x": np.zeros(1, "M8[s]")})
