@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuemu_flow.records import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-from gpuemu_flow.records import dataclass
 
 THERE = "{there}"
 """Stands in the words for the second place of a finding."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from gpuemu_flow.cases.predicates import Predicate
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.types import Case, Json
 
 CaseId = tuple[str, int]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from gpuemu_flow.config.positions import KeyPath
 from gpuemu_flow.config.report import Reporter, dotted, shown
 from gpuemu_flow.errors import nearest
-from gpuemu_flow.records import dataclass
 
 MAX_SIBLINGS = 2000
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import field
-
-from gpuemu_flow.records import dataclass
+from dataclasses import dataclass, field
 
 KeyPath = tuple["str | int", ...]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from gpuemu_flow.config.positions import KeyPath, Positions
 from gpuemu_flow.errors import Problem, did_you_mean, nearest
-from gpuemu_flow.records import dataclass
 
 MAX_PROBLEMS = 200
 MAX_SHOWN = 80

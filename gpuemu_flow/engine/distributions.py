@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuemu_flow.engine.files import Stamp, stamp_of
-from gpuemu_flow.records import dataclass
 
 _SUFFIX = ".dist-info"
 _SEPARATORS = re.compile(r"[-_.]+")

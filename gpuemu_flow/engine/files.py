@@ -7,10 +7,9 @@ import math
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.store.private_files import LARGEST, PrivateFolder
 
 ABSENT = ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from gpuemu_flow.errors import Problem, UsageError, did_you_mean, nearest
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.tasks.base import TaskSpec
 from gpuemu_flow.types import Json
 

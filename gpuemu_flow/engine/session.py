@@ -113,6 +113,8 @@ def run(
     listener: Listener | None = None,
     pool: Pool | None = None,
     conclude: Callable[[RunOutcome], None] | None = None,
+    *,
+    prepare: Callable[[], None] = lambda: None,
 ) -> RunOutcome:
     """Bring the selected tasks up to date.
 
@@ -122,6 +124,8 @@ def run(
         Workers that stay open for the next run; without one they are started and ended here.
     conclude : callable, optional
         Called at the end, before another process may change what the tasks wrote.
+    prepare : callable, optional
+        Called before tasks run, and before the names of the ops are kept.
 
     Raises
     ------
@@ -142,6 +146,7 @@ def run(
     with RunLock(cache.lock_path, shown.on_wait):
         try:
             workspace.take_over_renamed()
+            prepare()
             todo = selected if options.force else workspace.stale(selected, options.triggers)
             outcome.problems += _ignored_changes(workspace, options, selected - todo)
             outcome.status = dict.fromkeys(selected - todo, "current")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.store.keys import digest_bytes, digest_json
 from gpuemu_flow.syntax import parse_python
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gpuemu_flow.judging.compare_functions import CompareFunctions
 from gpuemu_flow.judging.judge import Judge, judge_case
 from gpuemu_flow.judging.params import CompareParams
 from gpuemu_flow.runners import blobs
@@ -28,7 +29,8 @@ def judge_batch(payload: Mapping[str, Json], evaluator: Evaluator) -> list[dict[
     """
     samples = [Case.from_json(case) for case in payload["samples"]]
     settings = CompareParams.from_json(payload["compare"])
-    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator)
+    functions = CompareFunctions(evaluator.program.root)
+    judge = Judge(settings, payload["expected_dtypes"], samples, evaluator, functions=functions)
     folder = Path(payload["blobs"])
     results = []
     for item in payload["cases"]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.runners.api import Program
 from gpuemu_flow.types import Case, Json
 

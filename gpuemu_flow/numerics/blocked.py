@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,6 @@ from gpuemu_flow.numerics.ulp import (
     spacing,
     ulp_distance,
 )
-from gpuemu_flow.records import dataclass
 
 Array = NDArray[Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.dtypes import FloatLimits
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.records import dataclass
 
 Array = NDArray[Any]
 BoolArray = NDArray[np.bool_]

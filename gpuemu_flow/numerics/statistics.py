@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuemu_flow.numerics.judge import Judgement
 from gpuemu_flow.numerics.ulp import Float64Array
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.types import ErrorStats
 
 EXACT_SIZE = 8192

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
-
-from gpuemu_flow.records import dataclass
 
 if TYPE_CHECKING:
     from gpuemu_flow.results.document import Report

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.store.keys import BuildReason
 from gpuemu_flow.types import Json
 

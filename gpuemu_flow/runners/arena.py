@@ -7,11 +7,11 @@ import mmap
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.runners.buffers import address, byte_span, whole_memory
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type
 from gpuemu_flow.types import DTYPES, Json, Shape

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.types import Failure, FailureKind
 
 

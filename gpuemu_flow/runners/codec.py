@@ -12,13 +12,13 @@ import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pybase64
 
 from gpuemu_flow.numerics.dtypes import numpy_dtype
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.runners.api import DEFAULT_OUTPUT, OpError, RunError
 from gpuemu_flow.runners.lending import Captured
 from gpuemu_flow.runners.tensors import MAX_DIMS, MAX_OUTPUT_BYTES, element_type

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from operator import itemgetter
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-
-from gpuemu_flow.records import dataclass
 
 _PACKAGE = __package__.partition(".")[0]
 _WATCHERS = (f"{_PACKAGE}.runners.", f"{_PACKAGE}.cases.generate", f"{_PACKAGE}.numerics.layouts")

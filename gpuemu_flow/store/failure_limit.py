@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-
-from gpuemu_flow.records import dataclass
+from dataclasses import dataclass
 
 INPUTS_LIMIT = 2_000_000_000
 """Bytes that the stored inputs of all recorded failures may take together."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.store.keys import digest_json
 from gpuemu_flow.types import (
     Case,

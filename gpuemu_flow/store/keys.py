@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.types import Json
 
 TRIGGERS = ("code", "params", "input", "env")

@@ -6,10 +6,10 @@ Each field holds plain JSON, for action keys and snapshots are made of it, here 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from gpuemu_flow.judging.params import CompareParams
-from gpuemu_flow.records import dataclass
 from gpuemu_flow.tasks import stages
 from gpuemu_flow.types import Json
 
@@ -90,6 +90,8 @@ class OpParams(ProgramParams):
         Inputs that it may change.
     deterministic : bool
         Equal calls give equal bits.
+    masks : JSON
+        Of outputs of which only some elements count.
     sandbox : JSON
         What it runs in, as `runners.sandbox.fence.Fence.key` says it: ``level`` and more.
     """
@@ -98,6 +100,7 @@ class OpParams(ProgramParams):
     mutates: list[str]
     deterministic: bool
     sandbox: Mapping[str, Json]
+    masks: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,18 @@ LAYERS = (
     ("judging",),
     ("artifacts", "emulator", "runners", "store", "cases", "config", "wire"),
     ("numerics",),
-    ("types", "errors", "", "observed", "schemas", "syntax", "verdicts", "kernel_findings"),
-    ("records",),
+    (
+        "types",
+        "errors",
+        "",
+        "observed",
+        "schemas",
+        "syntax",
+        "verdicts",
+        "kernel_findings",
+        "expressions",
+        "value_rules",
+    ),
 )
 """From the top; the empty name is the package's own ``__init__`` with the version."""
 
@@ -33,6 +43,7 @@ BESIDE = {
     "config": (
         "gpuemu_flow.cases.schema",
         "gpuemu_flow.cases.op_schema",
+        "gpuemu_flow.cases.output_contracts",
         "gpuemu_flow.emulator.described",
     ),
     # Workers make a case's tensors themselves, and run compiled kernels.
@@ -41,7 +52,6 @@ BESIDE = {
         "gpuemu_flow.cases.generate",
         "gpuemu_flow.emulator.cases",
         "gpuemu_flow.emulator.described",
-        "gpuemu_flow.emulator.expressions",
         "gpuemu_flow.emulator.findings",
         "gpuemu_flow.emulator.launch",
         "gpuemu_flow.emulator.variants",
@@ -66,7 +76,7 @@ BESIDE = {
     ),
     "__main__": ("gpuemu_flow.front",),
     "errors": ("gpuemu_flow.types",),
-    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings"),
+    "types": ("gpuemu_flow.errors", "gpuemu_flow.kernel_findings", "gpuemu_flow.value_rules"),
     "observed": ("gpuemu_flow.types",),
     "verdicts": ("gpuemu_flow.types",),
 }
@@ -74,7 +84,7 @@ BESIDE = {
 
 FROM_OUTSIDE = ("client", "frameworks", "fuzzing", "rng", "tolerances", "validate", "validation")
 """Used in other people's processes: they see only what the wire needs."""
-FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "records", "verdicts", "", *FROM_OUTSIDE)
+FOR_OUTSIDE = ("wire", "numerics", "types", "errors", "verdicts", "", *FROM_OUTSIDE)
 
 PUBLIC = ("gpuemu_flow", "gpuemu_flow.client")
 """Packages whose names docs/daemon.md tells people to import; they are loaded when asked for, and
