@@ -31,6 +31,7 @@ def workspace(folder: Path, names: tuple[str, ...]) -> Mini:
         "[validation]",
         'dtypes = ["float32"]',
         "cases = 3",
+        "cause_budget = 0",
         "[execution]",
         "reference_timeout = 5",
     ]

@@ -23,7 +23,7 @@ BAD = {
     "segfaults": ("import ctypes; ctypes.string_at(0)", "op-crashed", ["SIGSEGV"]),
     "exits": ("sys.exit(7)", "op-exit-code", ["7"]),
     "raises": ("raise ValueError('no such tile')", "op-exception", ["no such tile", ".py:8)"]),
-    "hangs": ("time.sleep(60)", "op-timeout", ["10 s"]),
+    "hangs": ("time.sleep(60)", "op-timeout", ["3 s"]),
     "prints_junk": ("print('debug: x')\nreply()", "op-output-junk", []),
     "prints_nothing": ("pass", "op-output-missing", []),
     "not_json": ("print('{')", "op-output-junk", []),
@@ -49,10 +49,10 @@ schema = {{ dims = {{ N = [1, 7, 32] }}, inputs = {{ x = ["N"] }}, output = ["N"
 @pytest.fixture
 def troubled(mini: Mini) -> Mini:
     """A workspace of bad ops among good ones, two cases each."""
-    mini.edit("gpuemu.toml", "cases = 4", "cases = 2")
+    mini.edit("gpuemu.toml", "cases = 4", "cases = 2\ncause_budget = 0")
     text = (mini.root / "gpuemu.toml").read_text()
     for name, (body, _, _) in BAD.items():
-        text += OP.format(name=name, timeout=10 if name == "hangs" else 600)
+        text += OP.format(name=name, timeout=3 if name == "hangs" else 600)
         mini.write(f"scripts/{name}.py", HEAD + body + "\n")
     mini.write("gpuemu.toml", text)
     return mini

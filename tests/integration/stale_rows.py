@@ -22,6 +22,7 @@ CONFIG = """
 name = "stale"
 
 [validation]
+cause_budget = 0
 seed = 7
 cases = 2
 tolerance = "table"

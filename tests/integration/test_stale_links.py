@@ -38,7 +38,7 @@ def verdicts(folder: Path) -> dict[str, str]:
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
     folder = tmp_path.resolve()
-    ops = ['[project]\nname = "links"\n[validation]\ncases = 2\n']
+    ops = ['[project]\nname = "links"\n[validation]\ncases = 2\ncause_budget = 0\n']
     for value in ("2", "3"):
         (folder / f"v{value}").mkdir()
         (folder / f"v{value}/t.txt").write_text(value)

@@ -25,6 +25,7 @@ name = "ways"
 seed = 7
 cases = 2
 tolerance = "table"
+cause_budget = 0
 dtypes = ["float32"]
 """
 OP = """
