@@ -93,7 +93,7 @@ def test_references_run_beside_each_other(daemon: Served) -> None:
     for thread in threads:
         thread.start()
     assert wait_until(lambda: daemon.entered() == 4)
-    assert daemon.ask({"type": "Ping"})["in_progress"] == 6
+    assert wait_until(lambda: daemon.ask({"type": "Ping"})["in_progress"] == 6)
     assert daemon.entered() == 4
     daemon.open_gate()
     for thread in threads:
