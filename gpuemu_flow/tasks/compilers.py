@@ -42,7 +42,7 @@ _UNRESOLVED = "Unresolved extern"
 
 @dataclass(frozen=True)
 class Wall:
-    """What a compiler runs behind.
+    """The wall that a compiler runs behind.
 
     Attributes
     ----------
